@@ -1,1 +1,1 @@
-"""What one client can do to another: hostile and very large requests, sent beside a well-behaved client's stream."""
+"""Measures how hostile and very large requests affect another client that streams at the same time."""

@@ -1,5 +1,5 @@
-"""`make abuse`, or `python -m benchmarks.abuse [WORD ...]`: measures all rows, or those with one of the words in their
-names. Prints the table, and keeps it in benchmarks/results/ if it is whole."""
+"""`make abuse`, or `python -m benchmarks.abuse [WORD ...]`: measures all rows, or the rows whose names have one of the
+words. Prints the table, and stores it in benchmarks/results/ if it has all rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.run import RESULTS
 
 
 async def run(rows: Sequence[Row], out: Path | None) -> bool:
-    """Whether all are ok."""
+    """Measures the rows and prints the table. Returns whether all verdicts are ok."""
     measurements = []
     print(head())
     async for measurement in measure(rows):
@@ -32,10 +32,10 @@ async def run(rows: Sequence[Row], out: Path | None) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.abuse", description=__doc__)
-    parser.add_argument("words", nargs="*", help="measure rows with one of these words in their name; default: all")
+    parser.add_argument("words", nargs="*", help="measure the rows whose names have one of these words; default: all")
     parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
     parser.add_argument(
-        "--out", type=Path, help="folder for abuse.json and abuse.md; default: none where words are given"
+        "--out", type=Path, help="folder for abuse.json and abuse.md; default: benchmarks/results, or none with words"
     )
     arguments = parser.parse_args()
     rows = [row for row in ROWS if not arguments.words or any(word in row.name for word in arguments.words)]

@@ -1,4 +1,4 @@
-"""An attack: something that a client does to a stack, and the answer it gets."""
+"""Attacks: functions that send a hostile request to a stack and return its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MODEL = "quire-chat"
-# Bytes of an answer's body that are kept; the rest is read and dropped.
+# Maximum number of bytes of an answer's body to keep. The rest is read and discarded.
 _KEPT_BYTES = 8000
 
 
@@ -20,14 +20,14 @@ class Target:
 
     host: str
     port: int
-    # gRPC address of its scheduler.
+    # gRPC address of the stack's scheduler.
     scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`status`: HTTP's, or 0 where the connection ended without one. `text`: the beginning of the body, or what
-    happened instead."""
+    """`status`: the HTTP status, or 0 if the connection ended without an answer. `text`: the beginning of the body, or
+    a description of what happened instead."""
 
     status: int
     text: str
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """The error object; empty where the answer has none."""
+        """The error object. Empty if the answer has none."""
         try:
             error = json.loads(self.text).get("error", {})
         except (ValueError, AttributeError):
@@ -48,30 +48,31 @@ Attack = Callable[[Target], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `make` builds the attack before anything is measured."""
+    """One row of the table. `make` builds the attack before the measurement starts."""
 
     name: str
     make: Callable[[], Attack]
-    # The statuses that a mended server may answer.
+    # The statuses that count as correct.
     statuses: Collection[int] = (400,)
-    # The field that an error of status 400 names, where one is to blame. 413 is about the whole body.
+    # The field that a 400 must name, if the attack is in one field. A 413 names no field.
     param: str | None = None
-    # Copies that run at the same time.
+    # Numbers of parallel copies; the row is measured once for each.
     copies: tuple[int, ...] = field(default=(1, 8))
-    # It is more requests than there are places, so others wait for theirs.
+    # Whether the row sends more requests than the server runs at once, so that other clients must wait.
     takes_all_places: bool = False
 
     def fault(self, answer: Answer) -> str | None:
-        """What is wrong with an answer; None if nothing is."""
+        """Describes what is wrong with an answer. None if the answer is correct."""
         if answer.status not in self.statuses:
             return f"status {answer.status}: {answer.text[:100]}"
         if answer.status == 400 and self.param is not None and answer.error.get("param") != self.param:
-            return f"names {answer.error.get('param')}"
+            return f"the error names {answer.error.get('param')}"
         return None
 
 
 def http_request(path: str, body: bytes | None = None, *headers: str, method: str = "") -> bytes:
-    """A whole HTTP/1.1 request, after whose answer the server closes the connection."""
+    """Returns an HTTP/1.1 request with `connection: close`, so that the server closes the connection after the
+    answer."""
     lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1", "host: localhost", "connection: close"]
     if body is not None:
         lines += ["content-type: application/json", f"content-length: {len(body)}"]
@@ -79,12 +80,12 @@ def http_request(path: str, body: bytes | None = None, *headers: str, method: st
 
 
 def sending(request: bytes) -> Attack:
-    """Sends these bytes and reads the answer to its end."""
+    """Returns an attack that sends these bytes and reads the whole answer."""
 
     async def attack(target: Target) -> Answer:
         reader, writer = await asyncio.open_connection(target.host, target.port)
         try:
-            # The server may answer before it has read everything.
+            # Read at the same time, because the server may answer before it has read the whole request.
             answering = asyncio.create_task(read_answer(reader))
             writer.write(request)
             with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Chat templates and grammars that would take for ever, or all memory."""
+"""Chat templates and grammars that would run forever or take all memory."""
 
 from __future__ import annotations
 

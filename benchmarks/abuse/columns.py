@@ -1,4 +1,4 @@
-"""Malformed messages on the scheduler's own port, which routers speak to."""
+"""Malformed messages on the scheduler's port, to which routers connect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 _ANSWER_SECONDS = 20.0
 
 
-# A scheduler wants every field.
+# A scheduler requires every field.
 _GREEDY = sampling_pb2.SamplingParams(
     temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1, presence_penalty=0, frequency_penalty=0, seed=1
 )
@@ -44,8 +44,8 @@ def _bad_words(submit: scheduler_pb2.Submit) -> None:
 
 
 def submitting(spoil: Callable[[scheduler_pb2.Submit], None]) -> Attack:
-    """As a router of its own. The status is 400 where the sequence alone fails with INVALID_ARGUMENT, 500 where it
-    fails otherwise, and 0 where the stream ends."""
+    """Returns an attack that connects as a router and submits a malformed request. The status of the answer is 400 if
+    only the sequence fails, with INVALID_ARGUMENT; 500 if it fails otherwise; and 0 if the whole stream ends."""
 
     async def attack(target: Target) -> Answer:
         submit = _submit()

@@ -1,4 +1,4 @@
-"""Clients that read or write almost nothing, many at a time."""
+"""Attacks with many parallel clients that read or write very slowly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from benchmarks.abuse.attack import MODEL, Answer, Attack, Target, http_request
 from deploy.envoy.config import GatewayConfig
 
-# For how long each of them keeps its connection.
+# Seconds for which each client keeps its connection.
 SECONDS = 12.0
-# Those whose requests trickle in keep it for longer than the gateway lets them.
+# Clients that send slowly keep their connections for longer than the gateway's time limit.
 TRICKLE_SECONDS = GatewayConfig().body_seconds + 15
 _RECEIVE_BUFFER_BYTES = 4096
 
@@ -26,7 +26,7 @@ def _endless_stream() -> bytes:
 
 
 def slow_readers(count: int, seconds: float = SECONDS) -> Attack:
-    """Each asks for a long stream, and reads its status and then a byte per second of it."""
+    """Each client requests a long stream, and reads the status and then one byte per second."""
     request = _endless_stream()
 
     async def client(connection: socket.socket) -> bytes:
@@ -45,13 +45,13 @@ def slow_readers(count: int, seconds: float = SECONDS) -> Attack:
 
 
 def silent_readers(count: int, seconds: float = SECONDS) -> Attack:
-    """Each asks for a long stream and reads nothing of it."""
+    """Each client requests a long stream and does not read it."""
     request = _endless_stream()
 
     async def client(connection: socket.socket) -> bytes:
         await asyncio.get_running_loop().sock_sendall(connection, request)
         await asyncio.sleep(seconds)
-        # Nothing has come for those that have no place yet.
+        # Requests that still wait in the server have no answer yet.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 return await _received(connection, 400)
@@ -61,13 +61,13 @@ def silent_readers(count: int, seconds: float = SECONDS) -> Attack:
 
 
 def trickling_bodies(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
-    """Each sends a byte of its body per second."""
+    """Each client sends one byte of its body per second."""
     head, _, _ = http_request("/v1/completions", b" " * 1000).rpartition(b" " * 1000)
     return _many(count, _trickling(head, seconds), must_answer=True)
 
 
 def trickling_messages(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
-    """Each sends a byte of a gRPC-Web message per second."""
+    """Each client sends one byte of a gRPC-Web message per second."""
     path = "/quire.inference.v1.InferenceService/Generate"
     lines = (f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/grpc-web", "content-length: 1005")
     # The message's length, and the beginning of a text of 997 bytes.
@@ -77,7 +77,7 @@ def trickling_messages(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
 
 
 def trickling_headers(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
-    """Each sends a byte of a header per second."""
+    """Each client sends one byte of a header per second."""
     beginning = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-a: "
     return _many(count, _trickling(beginning, seconds), must_answer=True)
 
@@ -102,8 +102,11 @@ def _trickling(beginning: bytes, seconds: float) -> Client:
 
 
 def _many(count: int, client: Client, *, must_answer: bool = False) -> Attack:
-    """All of them at once. The answer has the lowest status other than 200, if there is one, and 0 if there is none, or
-    where one of them has none and `must_answer` is set."""
+    """Returns an attack that runs `count` clients in parallel.
+
+    The status of its answer is the lowest status other than 200 that a client got, otherwise 200. It is 0 if no client
+    got an answer, or if `must_answer` is set and a client got none.
+    """
 
     async def attack(target: Target) -> Answer:
         connections = [_connection() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Very large requests: lawful ones whose answers are large, and those that count too much of something."""
+"""Very large requests: valid ones with large answers, and ones that exceed a limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.abuse.attack import MODEL, Attack, Row, http_request, posting, sending
 
 HELLO = [{"role": "user", "content": "Hello!"}]
-# What a request that is too large may be answered.
+# Correct statuses for a request that is too large.
 REFUSED = (400, 413)
 
 
@@ -77,7 +77,8 @@ def long_number(digits: int = 10**6) -> Attack:
 ROWS = (
     Row("completions: 30 prompts of 2,001 ids, echo, 20 log probabilities", echoed_log_probabilities, (200, 400, 413)),
     Row("chat: n = 128, 600 tokens, 20 log probabilities", many_choices, (200, 400, 413)),
-    # Each once as a body that the gateway refuses unread, and once as one that the router has to read.
+    # Most rows come twice: with a body that the gateway refuses because of its size, and with one that the router
+    # reads.
     Row("chat: logit_bias of 1,000,000 keys", biases, REFUSED, "logit_bias"),
     Row("chat: logit_bias of 250,000 keys", partial(biases, 250_000), (400,), "logit_bias"),
     Row("/tokenize: 15 MB of text", long_text, REFUSED, "prompt"),

@@ -1,4 +1,4 @@
-"""Requests that are no HTTP, or whose headers, hosts and paths are wrong or very long."""
+"""Requests that are not valid HTTP, or whose headers, hosts and paths are wrong or very long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_HTTP = {
 
 
 def one_after_another(requests: dict[str, str]) -> Attack:
-    """The answer is the first that is no 4xx, or else the last."""
+    """Sends the requests one after another. The answer is the first one that is not a 4xx, or the last one."""
     attacks = [(name, sending(text.encode("latin-1"))) for name, text in requests.items()]
 
     async def attack(target: Target) -> Answer:

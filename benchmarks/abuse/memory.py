@@ -1,4 +1,4 @@
-"""Memory of processes and of all that they started, read from /proc."""
+"""Memory of processes and their descendants, read from /proc."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _MB = 1e6
 
 @contextlib.asynccontextmanager
 async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float]]:
-    """By name, the most resident memory in MB between entering and leaving. `processes`: process ids. What children
-    share with their parents counts for each of them."""
+    """Yields the peak resident memory of each process in MB by name, complete when the block ends.
+
+    `processes`: process ids by name. Descendants are included. Memory that a child shares with its parent counts twice.
+    """
     peaks = dict.fromkeys(processes, 0.0)
     for pid in processes.values():
         _reset_peak(pid)
@@ -30,19 +32,19 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
         yield peaks
     finally:
         sampling.cancel()
-        # A peak between two samples.
+        # VmHWM also shows a peak between two samples.
         for name, pid in processes.items():
             peaks[name] = max(peaks[name], resident(pid, "VmHWM:"))
 
 
 def _reset_peak(pid: int) -> None:
-    """Sets the kernel's own peak, VmHWM, back to what is resident now."""
+    """Resets the kernel's peak value, VmHWM, to the current resident memory."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def resident(pid: int, field: str = "VmRSS:") -> float:
-    """MB, by a field of /proc/PID/status; 0 where the process has ended."""
+    """Returns a field of /proc/PID/status in MB, or 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -51,7 +53,7 @@ def resident(pid: int, field: str = "VmRSS:") -> float:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all that it and its children started, those that have ended and were not waited for included."""
+    """Returns the ids of the process and its descendants, zombies included."""
     found = [pid]
     for one in found:
         for tasks in Path(f"/proc/{one}/task").glob("*/children"):

@@ -1,8 +1,8 @@
-"""A well-behaved client: one stream after another, each of them checked. It has a process of its own, so that the
-attackers' work does not hold it up.
+"""A well-behaved client that streams and checks one answer after another. It runs in its own process, so that the
+attackers' work does not delay it.
 
 `python -m benchmarks.abuse.neighbour HOST PORT` answers each line `START END` (seconds on the monotonic clock) with a
-line of JSON about what happened in between, and ends with its standard input.
+JSON report about this period. It exits at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.abuse.attack import MODEL, http_request
 from shared.python_child import child_environment, python_command
 
 MAX_TOKENS = 600
-# After each long stream come so many short ones: an attack of seconds is to meet some of their beginnings.
+# Number of short streams after each long one, so that an attack of seconds coincides with the start of some streams.
 NUM_SHORT, SHORT_MAX_TOKENS = 8, 10
 _PROMPT = list(range(20, 52))
 _BODY = {
@@ -30,26 +30,28 @@ _BODY = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """In seconds, `longest_gap` between two pieces of an answer, and `longest_wait` for the first piece of one."""
+    """`longest_gap`: seconds between two pieces of an answer. `longest_wait`: seconds for the first piece of an
+    answer."""
 
     longest_gap: float
     longest_wait: float
     num_streams: int
-    # What was wrong with streams that ended, and were not whole and the same as the first one.
+    # Descriptions of streams that were incomplete or differed from the first one.
     faults: list[str]
 
 
 @dataclass(slots=True)
 class Diary:
-    """What the client saw, in seconds on the monotonic clock."""
+    """Events that the client recorded, in seconds on the monotonic clock."""
 
-    # Of each request, with True, and of each piece.
+    # Times of each request (with True) and of each piece of an answer (with False).
     seen: list[tuple[float, bool]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
 
     def report(self, start: float, end: float) -> Report:
-        """Of the time between; of gaps, those that ended in it or are still open."""
+        """Reports on the period from `start` to `end`. Gaps that overlap the period count, also gaps that are still
+        open."""
         longest = {False: 0.0, True: 0.0}
         for (before, is_request), (after, _) in pairwise([*self.seen, (time.monotonic(), False)]):
             if start < after and before < end:
@@ -63,7 +65,7 @@ class Diary:
 
 
 async def stream_once(host: str, port: int, seen: list[tuple[float, bool]], max_tokens: int = MAX_TOKENS) -> str:
-    """The text of one stream, or a sentence in angle brackets where it broke off."""
+    """Returns the text of one stream, or an error message in angle brackets if the stream is incomplete."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
     try:
         writer.write(http_request("/v1/completions", json.dumps({**_BODY, "max_tokens": max_tokens}).encode()))
@@ -81,7 +83,7 @@ async def stream_once(host: str, port: int, seen: list[tuple[float, bool]], max_
             usage = event.get("usage") or usage
             text += "".join(choice["text"] for choice in event["choices"])
         if usage is None or usage["completion_tokens"] != max_tokens:
-            return f"<{usage} in place of {max_tokens} tokens>"
+            return f"<{usage} instead of {max_tokens} tokens>"
         return text
     except (OSError, ValueError) as error:
         return f"<{type(error).__name__}: {error}>"
@@ -97,12 +99,14 @@ async def keep_streaming(host: str, port: int, diary: Diary) -> None:
         now = time.monotonic()
         diary.ended.append(now)
         if text != expected[length]:
-            diary.faults.append((now, text[:200] if text.startswith("<") else "another text than the first stream's"))
+            diary.faults.append(
+                (now, text[:200] if text.startswith("<") else "the text differs from the first stream's")
+            )
             await asyncio.sleep(0.1)
 
 
 class Neighbour:
-    """The process, as its parent sees it."""
+    """Starts the client's process and reads its reports."""
 
     def __init__(self, host: str, port: int) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The table, as Markdown and as JSON."""
+"""Writes the table as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = ("row", "copies", *_TIMES, *(f"{part}, MB" for part in PARTS), "answer",
 
 
 def line(measurement: Measurement) -> str:
-    """A row of a Markdown table."""
+    """Returns a row of the Markdown table."""
     cells = (
         measurement.row,
         str(measurement.copies),
@@ -50,9 +50,10 @@ def store(measurements: Sequence[Measurement], directory: Path = RESULTS) -> Non
 
 
 _EXPLANATION = f"""\
-`make abuse` writes this file. A well-behaved client keeps streaming while each row is sent once, and eight times at
-once. Gap: the longest time between two pieces of its streams; wait: the longest time between its request and the first
-piece; both without the row (before and after it) and with it. Memory: the most that a part and its children held, in
-resident MB. A verdict is `ok` where at most {1e3 * MAX_ADDED_S:.0f} ms are added to both, the router stays below
-{MAX_ROUTER_MB:.0f} MB, the answer is one that the row may have, and the client's streams are whole and right. Where a
-row is more requests than there are places (256), others wait for one, and the wait is only shown."""
+`make abuse` writes this file. A well-behaved client keeps streaming while each row is sent, once and in eight parallel
+copies. Gap: the longest time between two pieces of its streams. Wait: the longest time between its request and the
+first piece. Both are measured without the row (before and after it) and with it. Memory: the peak resident memory of a
+part and its children, in MB. A verdict is `ok` if gap and wait grow by at most {1e3 * MAX_ADDED_S:.0f} ms, the router
+stays below {MAX_ROUTER_MB:.0f} MB, the answer is correct for the row, and the client's streams are complete and
+correct. If a row has more requests than the server runs at once (256), other clients must wait, and the wait is not
+judged."""

@@ -1,4 +1,4 @@
-"""Every row of the table."""
+"""All rows of the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.abuse.connections import (
     trickling_messages,
 )
 
-# The copies are in the rows themselves.
+# Each of these rows starts many clients itself, so it runs as one copy.
 _CONNECTIONS = (
     Row("200 readers of a byte per second", partial(slow_readers, 200), (200, 429, 503), copies=(1,)),
     Row("300 streams that are never read", partial(silent_readers, 300), (200, 429, 503), None, (1,), True),

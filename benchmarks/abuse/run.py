@@ -1,4 +1,4 @@
-"""Runs rows beside a neighbour's stream, and measures what they do to it."""
+"""Runs the rows while a neighbour streams, and measures their effect on the neighbour."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from benchmarks.abuse.memory import watched
 from benchmarks.abuse.neighbour import Neighbour, Report
 from benchmarks.abuse.stack import RunningStack, running_stack
 
-# Seconds without an attack before each, and at most after it: as long as it took, so that both have the same chance of
-# a gap that something else made.
+# Seconds without an attack that are measured before each attack. After the attack, the measurement is as long as the
+# attack, up to MAX_BASELINE_S, so that gaps with other causes are equally likely with and without the attack.
 BASELINE_S = 3.0
 MAX_BASELINE_S = 10.0
-# What an attack set off may come later than its answer.
+# Seconds to measure after the answer, because an attack can have effects later.
 TAIL_S = 1.0
-# For the neighbour to end a stream after an attack.
+# Seconds to wait for the neighbour to end a stream after an attack.
 SETTLE_S = 60.0
-# An attack that takes longer is cancelled.
+# Seconds after which an attack is cancelled.
 LIMIT_S = 90.0
-# What one client may add to another's longest gap, and what a router may take.
+# Bounds for the verdict: seconds added to the neighbour's longest gap, and the router's memory in MB.
 MAX_ADDED_S = 0.2
 MAX_ROUTER_MB = 500.0
 
@@ -37,23 +37,23 @@ class Measurement:
     gap_with: float
     wait_without: float
     wait_with: float
-    # Until the last answer had come.
+    # Seconds until the last answer arrived.
     seconds: float
-    # MB by part, its children's included.
+    # Peak memory in MB by part, children included.
     peak_mb: Mapping[str, float]
     # The most frequent answer.
     status: int
     answer: str
-    # What is not as it should be.
+    # Descriptions of everything that is wrong.
     faults: Sequence[str]
 
 
 async def measure(rows: Sequence[Row]) -> AsyncIterator[Measurement]:
-    """Each row alone and in as many copies as it says."""
+    """Measures each row, once for each of its numbers of copies."""
     with running_stack() as stack:
         neighbour = Neighbour(stack.target.host, stack.target.port)
         try:
-            # Its first stream, with which later ones are compared, must be alone.
+            # Later streams are compared with the first ones, which must run without an attack.
             await _settled(neighbour, 2)
             for row in rows:
                 attack = row.make()
@@ -64,7 +64,7 @@ async def measure(rows: Sequence[Row]) -> AsyncIterator[Measurement]:
 
 
 async def _settled(neighbour: Neighbour, num_streams: int = 1) -> None:
-    """Returns when it has ended so many more streams, or after a minute."""
+    """Waits until the neighbour has ended `num_streams` more streams, for at most SETTLE_S."""
     start = time.monotonic()
     for _ in range(int(SETTLE_S / 0.2)):
         if (await neighbour.report(start, time.monotonic())).num_streams >= num_streams:
@@ -116,6 +116,6 @@ async def limited(attack: Attack, target: Target, limit_s: float = LIMIT_S) -> A
 
 
 def _begun(answer: Answer) -> str:
-    """The text's beginning, or the message of an error."""
+    """Returns the beginning of the answer's text, or of its error message."""
     message = answer.error.get("message") or answer.text
     return " ".join(str(message).split())[:100]

@@ -15,7 +15,7 @@ from benchmarks.stack import command, free_port, wait_healthy
 @dataclass(frozen=True, slots=True)
 class RunningStack:
     target: Target
-    # By part.
+    # Process ids by part.
     processes: Mapping[str, int]
 
 

@@ -1,6 +1,6 @@
-"""The GPU's benchmark: `python -m benchmarks.gpu PART [--quantization fp8] [-- worker's own options]`.
+"""The GPU benchmark: `python -m benchmarks.gpu PART [--quantization fp8] [-- options of the worker]`.
 
-`all` runs the parts in order, a process each, and prints one table of their figures.
+`all` runs the parts in order, each in its own process, and prints one table of their figures.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from benchmarks.gpu.figures import HEADER, Figure, line, table
 from benchmarks.gpu.interpreter import interpret_kernels
 from shared.python_child import child_environment, python_command
 
-# In the order of `all`. Each takes less than nine minutes on an H200.
+# `all` runs the parts in this order. Each must take less than nine minutes on an H200.
 PARTS = {
-    "ceilings": "what the device can do: memory and matrix units",
+    "ceilings": "the device's limits: memory and matrix units",
     "decode": "decode steps by batch and context",
     "prefill": "prompts by length",
     "kernels": "each kernel's share of a step",
-    "attention": "attention alone, beside torch's",
+    "attention": "attention alone, compared with torch's",
     "products": "matrix products alone",
-    "tunings": "attention's launch configurations beside others",
-    "tiles": "quantized products' tiles beside others",
+    "tunings": "attention's stored launch configurations compared with others",
+    "tiles": "quantized products' stored tiles compared with others",
     "idle": "the GPU's idle time between steps",
     "peer": "transformers' generation",
     "serve": "end to end through gRPC",
 }
-# What `all` runs: everything in floats, and then what depends on the form of the weights.
+# `all` runs all parts except `tiles` with unquantized weights, and then OF_A_FORM with each of FORMS.
 FORMS = ("fp8", "awq")
 OF_A_FORM = ("decode", "prefill", "kernels", "products", "tiles", "serve")
 OF_FLOATS = tuple(part for part in PARTS if part != "tiles")
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """The benchmark's options, and those after `--`, which are the worker's."""
+    """Returns the benchmark's options, and the worker's options, which follow `--`."""
     words = list(arguments)
     at = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
@@ -47,12 +47,14 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
     parser.add_argument("--shape", default="llama-8b", choices=("llama-8b", "llama-1b", "qwen-32b"))
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument(
-        "--quantization", choices=("fp8", "int8", "int8-weight-only", "awq", "gptq"), help="form of the weights"
+        "--quantization", choices=("fp8", "int8", "int8-weight-only", "awq", "gptq"), help="format of the weights"
     )
     parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8"))
-    parser.add_argument("--commit", help="the tree's, to be kept with the figures; git's word if left out")
-    parser.add_argument("--results", type=Path, help="folder for the figures; benchmarks/results if left out")
-    parser.add_argument("--dry-run", action="store_true", help="a tiny model on the CPU: no figure means anything")
+    parser.add_argument("--commit", help="commit to store with the figures; default: git's")
+    parser.add_argument("--results", type=Path, help="folder for the figures; default: benchmarks/results")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run a tiny model on the CPU; the figures are meaningless"
+    )
     return parser.parse_args(words[:at]), tuple(words[at + 1 :])
 
 
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.gpu.bench import Bench
 
     if not options.dry_run and not torch.cuda.is_available():
-        print("there is no GPU here; --dry-run runs the same code on a CPU", file=sys.stderr)
+        print("no GPU was found; --dry-run runs the same code on a CPU", file=sys.stderr)
         return 1
     bench = Bench(
         options.shape, options.dtype, options.quantization, options.kv_cache_dtype, worker_arguments, options.dry_run
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     print(f"\n{options.part}: {PARTS[options.part]}; {bench.name}; {machine.describe(bench.device)}")
     if options.dry_run:
-        print("DRY RUN on a CPU with a tiny model and no clock: no figure means anything, and none is kept")
+        print("DRY RUN on a CPU with a tiny model and no clock: the figures are meaningless and are not stored")
     print(HEADER, flush=True)
     found = []
     with torch.no_grad():
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_all(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Parts that fail are named at the end, and do not keep the others from running."""
+    """Runs all parts. If a part fails, the others still run, and the failed parts are listed at the end."""
     from benchmarks.gpu import machine
     from benchmarks.gpu.bench import Bench
 
@@ -104,7 +106,7 @@ def run_all(options: argparse.Namespace, words: Sequence[str]) -> int:
         runs = [(part, options.quantization) for part in PARTS]
     else:
         runs = [(part, None) for part in OF_FLOATS]
-        forms = ("int8",) if options.dry_run else FORMS  # a CPU computes with no other
+        forms = ("int8",) if options.dry_run else FORMS  # CPUs support no other format
         runs += [(part, form) for form in forms for part in OF_A_FORM]
     rest = [word for word in words if word != "all"]
     found: list[Figure] = []

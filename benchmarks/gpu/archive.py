@@ -1,4 +1,4 @@
-"""What a command leaves in its output directory: JSON lines while it runs, one archive when it ends."""
+"""Writes a command's results: JSON lines while it runs, and one archive at the end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from benchmarks.gpu.figures import Figure, line
 
 
 class Record:
-    """Tells the terminal and the disk of every figure and result at once, so that a killed command leaves what it
-    measured. `write_archive` replaces the loose files by one archive. See `supervisor.Report`."""
+    """Prints and stores every figure and result at once, so that the results survive if the command is killed.
+
+    `write_archive` replaces the single files by one archive. Implements `supervisor.Report`.
+    """
 
     def __init__(self, folder: Path, name: str, about: dict[str, Any]) -> None:
-        """`about`: the machine, the commit and the arguments."""
+        """`about`: machine, commit and arguments, which the archive stores."""
         folder.mkdir(parents=True, exist_ok=True)
-        # Not in `folder`: only a few files come back from some machines if the command is killed.
+        # Not in `folder`, because some machines return only a few files if the command is killed.
         self.logs = Path(tempfile.mkdtemp(prefix=f"quire-{name}-"))
         self.path = folder / f"{name}.tar.gz"
         self._about = about
@@ -47,7 +49,7 @@ class Record:
         self._write({"stage": name, "seconds": seconds})
 
     def write_archive(self, results: Sequence[Result], text: str) -> None:
-        """`text`: what was shown at the end."""
+        """Replaces the single files by one archive. `text`: the table that was printed at the end."""
         self._file.close()
         tracebacks = "\n".join(
             f"== {result.group}: {result.case}\n{result.problem}\n{result.traceback}"
@@ -94,7 +96,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """One line per case: what failed comes last, where a terminal shows it."""
+    """Returns one line per case. Failed cases come last, so that they stay visible in the terminal."""
     lines = [f"{'case':70}{'status':9}{'seconds':>8}{'error':>10}  problem"]
     for result in sorted(results, key=lambda result: result.status != "ok"):
         error = "" if result.error is None else f"{result.error:.1e}"

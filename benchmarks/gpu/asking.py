@@ -1,4 +1,4 @@
-"""Requests on a ModelRunner without a scheduler: chunks and decodes mixed, two plans in flight."""
+"""Runs requests on a ModelRunner without a scheduler: steps mix chunks and decodes, with two plans in flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ask:
     constraints: TokenConstraints | None = None
     pooling: PoolingParams | None = None
     prompt_logprobs_from: int | None = None
-    # What came of it.
+    # Results of the request.
     output: list[int] = field(default_factory=list)
     prompt_ranks: list[int] = field(default_factory=list)
     prompt_logprobs: list[float] = field(default_factory=list)
@@ -35,16 +35,17 @@ class Ask:
 
 
 class Asker:
-    """Every sequence has its blocks from the start; an epoch of the runner holds one `run`."""
+    """Runs requests on a ModelRunner. Each `run` is one epoch, in which every sequence has all of its blocks from the
+    start."""
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self._step_id = 0
 
     def run(self, asks: Sequence[Ask], *, swap_after: int | None = None) -> None:
-        """Until all of them have their outputs. Raises RuntimeError if a sequence fails.
+        """Runs the requests until all outputs are complete. Raises RuntimeError if a sequence fails.
 
-        `swap_after`: after so many steps, all blocks are saved to the host, overwritten, and loaded again.
+        `swap_after`: number of steps after which all blocks are swapped out, overwritten, and swapped in again.
         """
         runner, limits = self._runner, self._runner.limits
         runner.reset()
@@ -78,15 +79,15 @@ class Asker:
             count = -(-(len(ask.prompt) + ask.num_outputs) // limits.block_size)
             found.append(np.arange(at, at + count, dtype=np.uint32))
             at += count
-        if at >= limits.num_blocks:  # one stays free, for `_swap`
+        if at >= limits.num_blocks:  # `_swap` needs one free block
             raise ValueError(f"the requests take {at} blocks; the KV cache has {limits.num_blocks}")
         return found
 
     def _next_rows(self, asks: Sequence[Ask], computed: Sequence[int]) -> list[tuple[int, int]]:
-        """Slots with the tokens that each computes; decodes first."""
+        """Returns pairs of slot and number of tokens to compute, decodes first."""
         room, rows = self._runner.limits.max_num_batched_tokens, []
         for slot, ask in sorted(enumerate(asks), key=lambda entry: computed[entry[0]] < len(entry[1].prompt)):
-            # The last token that is drawn is not computed.
+            # The last sampled token is never an input.
             left = len(ask.prompt) + max(0, ask.num_outputs - 1) - computed[slot]
             wanted = len(ask.prompt) - computed[slot] if computed[slot] < len(ask.prompt) else min(1, left)
             if count := min(wanted, room):

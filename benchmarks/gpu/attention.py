@@ -1,4 +1,4 @@
-"""Attention alone: decoding by bytes of keys and values per launch, prompts by length, beside torch's own."""
+"""Measures attention alone and torch's attention: decodes by bytes of KV per launch, prompts by length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.paged import Load, PagedLoad, Work, peers
 
-# (sequences, tokens of each). For Llama-3.1-8B's shape in 16 bits 1,024 tokens are 4 MiB of one layer.
+# (sequences, tokens per sequence). For Llama-3.1-8B in 16 bits, 1,024 tokens have 4 MiB of KV per layer.
 DECODES = (
     (1, 512), (1, 4096), (1, 8192), (1, 32_768), (8, 512), (8, 1024), (8, 4096), (32, 256), (32, 512), (32, 1024),
     (32, 4096), (128, 256), (128, 1024), (256, 512), (256, 1024),
@@ -43,13 +43,13 @@ def _compare(bench: Bench, load: Load, name: str, floor: float) -> Iterator[Figu
 
 
 def copies_of(bench: Bench, load: Load) -> int:
-    """How many, so that together they are far more than the L2 cache holds."""
+    """Returns a number of copies that together are much larger than the L2 cache."""
     return 1 if bench.dry_run else min(64, max(1, ROTATED_BYTES // load.kv_bytes(bench.attention_shape)))
 
 
 def _timed(bench: Bench, name: str, works: list[Work], floor: float) -> Figure:
     try:
         taken = bench.clock.in_graph(works, REPEATS)
-    except Exception as error:  # a peer that does not run here is not the benchmark's end
+    except Exception as error:  # a peer that fails on this machine must not end the benchmark
         return Figure(name, None, "us", floor * 1e6, f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
     return Figure(name, taken * 1e6, "us", floor * 1e6)

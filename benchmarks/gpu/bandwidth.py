@@ -1,4 +1,4 @@
-"""Reading memory and nothing else: what a step that is bound by memory cannot beat."""
+"""A kernel that only reads memory. Its rate is the upper bound for memory-bound steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAMS_PER_PROCESSOR = 8
 
 @triton.jit
 def read_kernel(source, results, num_tiles, BLOCK: tl.constexpr):  # noqa: N803
-    """Of each program the greatest lane of its tiles' exclusive or, so that no load can be left out."""
+    """Stores, for each program, the maximum over the XOR of its tiles, so that the compiler cannot remove a load."""
     total = tl.zeros([BLOCK], tl.int32)
     stride = tl.num_programs(0).to(tl.int64) * BLOCK
     at = source + tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -25,7 +25,8 @@ def read_kernel(source, results, num_tiles, BLOCK: tl.constexpr):  # noqa: N803
 
 
 def read(source: Tensor, num_processors: int) -> Tensor:
-    """int32 [n], n a multiple of BLOCK -> int32 [programs], which depend on every word."""
+    """Reads all of `source`, int32 [n] with n a multiple of BLOCK. Returns int32 [num_programs], which depend on every
+    word."""
     num_programs = num_processors * PROGRAMS_PER_PROCESSOR
     results = torch.empty(num_programs, dtype=torch.int32, device=source.device)
     read_kernel[(num_programs,)](source, results, source.numel() // BLOCK, BLOCK=BLOCK, num_warps=NUM_WARPS)

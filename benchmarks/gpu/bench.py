@@ -1,4 +1,4 @@
-"""Holds what every part starts from: the options, the device, a clock, the ceilings, and a worker's engine."""
+"""State that all parts share: options, device, clock, ceilings and a worker's engine."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Bench:
     dtype_name: str = "bfloat16"
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
-    worker_arguments: tuple[str, ...] = ()  # that come after those of the benchmark, and so win
+    worker_arguments: tuple[str, ...] = ()  # override the benchmark's own arguments
     dry_run: bool = False
-    simulated: bool = False  # a dry run on the simulated GPU, which its caller has started, instead of the CPU
+    simulated: bool = False  # a dry run on the simulated GPU, which the caller has started
 
     @property
     def name(self) -> str:
-        """Of what is measured, as files are called by it."""
+        """Name of the measured configuration, used in file names."""
         kv = "" if self.kv_cache_dtype == "auto" else f"_kv-{self.kv_cache_dtype}"
         return f"{self.shape_name}_{self.quantization or self.dtype_name}{kv}"
 
     @cached_property
     def device(self) -> torch.device:
-        """Selected as a worker selects it, so that what is measured alone computes as it does in an engine."""
+        """The device, set up as in a worker, so that kernels measured alone compute as they do in an engine."""
         if self.dry_run and not self.simulated:
             return torch.device("cpu")
         device = torch.device("cuda", 0)
@@ -57,7 +57,7 @@ class Bench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether CUDA runs, and its profiler with it."""
+        """Whether CUDA and its profiler are available."""
         return not self.dry_run
 
     @cached_property
@@ -70,14 +70,14 @@ class Bench:
 
     @cached_property
     def ceilings(self) -> Ceilings:
-        """To be asked for before anything large is allocated."""
+        """The device's limits. Must be read before any large allocation."""
         return measure_ceilings(self.device, self.clock, dry_run=self.dry_run)
 
     @cached_property
     def shape(self) -> Shape:
         shape = SHAPES[self.shape_name]
         if self.dry_run:
-            # Grammars need a vocabulary that holds the tokenizer's.
+            # Grammars need a vocabulary at least as large as the tokenizer's.
             shape = replace(TINY, num_layers=1, vocab_size=1008) if self.simulated else TINY
         return quantized(shape, self.quantization)
 
@@ -89,7 +89,7 @@ class Bench:
 
     @cached_property
     def ops(self) -> Ops:
-        """For kernels by themselves."""
+        """Operations for measuring kernels alone."""
         return create_ops(self.device, self.dtype)
 
     @cached_property
@@ -111,7 +111,7 @@ class Bench:
         return Floors(self.model, self.ceilings, self.dtype, self.kv_dtype, at_load)
 
     def arguments(self, folder: Path, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> list[str]:
-        """The worker's, for a model that is written to `folder`."""
+        """Writes the model to `folder` and returns the worker's arguments."""
         arguments = [
             *self.shape.write(folder),
             *("--device", str(self.device), "--block-size", str(BLOCK_SIZE)),
@@ -129,14 +129,15 @@ class Bench:
 
     @contextmanager
     def engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
-        """As a worker puts it together. Ceilings are measured before, as the KV cache takes what memory is left."""
+        """Starts an engine as a worker does. Measures the ceilings first, because the KV cache takes all remaining
+        memory."""
         _ = self.ceilings
         with self.start_engine(max_model_len, max_num_seqs, max_num_batched_tokens) as engine:
             yield engine
 
     @contextmanager
     def start_engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
-        """As `engine`, without ceilings."""
+        """Starts an engine without measuring the ceilings first."""
         with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
             arguments = self.arguments(Path(folder), max_model_len, max_num_seqs, max_num_batched_tokens)
             config = resolve(WorkerConfig, arguments, prog="benchmarks.gpu", description="The worker's options.")

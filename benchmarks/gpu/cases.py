@@ -1,4 +1,4 @@
-"""Cases: pieces of work on the GPU that run one after the other in a child process, and may fail one by one."""
+"""Cases: pieces of work on the GPU that run one after the other in a child process. Each can fail on its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from benchmarks.gpu.figures import Figure
 
-# What a case brings: its largest relative error, figures one by one, or nothing but the fact that it ran.
+# Result of a case: its largest relative error, an iterator of figures, or None.
 Found = float | Iterable[Figure] | None
 Status = Literal["ok", "failed", "skipped", "not run"]
 
@@ -20,7 +20,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Raises an exception if it fails."""
+    """One case. `run` raises an exception if the case fails."""
 
     name: str
     run: Callable[[], Found]
@@ -28,45 +28,45 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every case of a command is built for. It travels to the child processes."""
+    """Options that all cases of a command share. It is sent to the child processes."""
 
-    form: str | None = None  # of the weights, by its name in `FORMS`; None: the cases name their own
+    form: str | None = None  # format of the weights, a key of `FORMS`; None: each case has its own
     dry_run: bool = False  # tiny shapes on the simulated GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases that share a child process, and with it an engine or the compiler's warm state."""
+    """Cases that share a child process, and so an engine or compiled kernels."""
 
-    module: str  # which has `cases(setting) -> Mapping[str, Callable[[], Iterable[Case]]]`
+    module: str  # implements `CaseModule`
     name: str  # a key of that mapping
-    limit_s: float  # of each case
+    limit_s: float  # timeout per case, in seconds
 
     def load(self, setting: Setting) -> list[Case]:
-        """To be called in the child, as this may import and allocate."""
+        """Builds the cases. Must be called in the child process, because it may import modules and allocate memory."""
         module: CaseModule = importlib.import_module(self.module)
         return list(module.cases(setting)[self.name]())
 
 
 class CaseModule(Protocol):
     def cases(self, setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
-        """By group. Nothing is built before a group is called."""
+        """Returns a function per group that builds the group's cases when it is called."""
         ...
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of one case."""
+    """The result of one case."""
 
     group: str
     case: str
     status: Status
     seconds: float = 0.0
-    error: float | None = None  # the largest relative error, where the case has an oracle
+    error: float | None = None  # the largest relative error, if the case has an oracle
     problem: str = ""  # one line
     traceback: str = ""
     figures: list[Figure] = field(default_factory=list)
 
     def record(self) -> dict[str, object]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return asdict(self) | {"figures": [figure.record() for figure in self.figures]}

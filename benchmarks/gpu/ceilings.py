@@ -1,4 +1,4 @@
-"""What the device can do: bytes per second read and copied, and operations per second of its matrix units."""
+"""Measures the device's limits: bytes per second read and copied, and operations per second of its matrix units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.gpu.figures import Figure
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench
 
-# Read and written at once by a copy.
+# Bytes of a copy, read and written ones together.
 NUM_BYTES = 8 << 30
 MATRIX_SIZE = 8192
 RATES = ("bf16", "fp8", "int8")
@@ -24,7 +24,7 @@ RATES = ("bf16", "fp8", "int8")
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Bytes per second, and operations per second by the operands' type; types that the device lacks are absent."""
+    """Bytes per second, and operations per second by operand type. `rates` lacks the types that the device lacks."""
 
     read: float
     copy: float
@@ -32,7 +32,7 @@ class Ceilings:
 
 
 def measure_ceilings(device: torch.device, clock: Clock, *, repeats: int = 10, dry_run: bool = False) -> Ceilings:
-    """The best of the repeats, on random data: zeros cost less power, and so run faster."""
+    """Returns the best of the repeats. The data is random, because zeros need less power and so run faster."""
     num_bytes, size = (4 * BLOCK * 2, 64) if dry_run else (NUM_BYTES, MATRIX_SIZE)
     processors = 1 if dry_run else torch.cuda.get_device_properties(device).multi_processor_count
     ceilings = Ceilings(*_bandwidths(device, clock, num_bytes, processors, repeats), {})
@@ -43,7 +43,7 @@ def measure_ceilings(device: torch.device, clock: Clock, *, repeats: int = 10, d
         except RuntimeError as error:
             print(f"no matrix rate in {name}: {str(error).splitlines()[0]}")
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # the worker counts what is free
+        torch.cuda.empty_cache()  # the worker measures the free memory
     return ceilings
 
 
@@ -63,7 +63,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield Figure("memory copied, bytes read and written", ceilings.copy / 1e9, "GB/s")
     for name in RATES:
         rate = ceilings.rates.get(name)
-        yield Figure(f"matrix product in {name}", rate and rate / 1e12, "TFLOP/s", note="" if rate else "not here")
+        yield Figure(f"matrix product in {name}", rate and rate / 1e12, "TFLOP/s", note="" if rate else "not supported")
 
 
 def _product(name: str, size: int, device: torch.device) -> Callable[[], Tensor]:

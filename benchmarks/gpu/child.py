@@ -1,4 +1,4 @@
-"""The child process in which a group of cases runs. It tells its parent what happens, one JSON message per event."""
+"""The child process that runs a group of cases. It sends its parent a JSON message per event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tell = Callable[..., None]
 
 
 def run(connection: Connection, group: Group, setting: Setting, done: Collection[str], log: Path) -> None:
-    """Runs the group's cases but those that are `done`. Ends early if the device's context is dead."""
+    """Runs the group's cases except those in `done`. Ends early if the device's context is dead."""
     with log.open("ab") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
@@ -41,7 +41,7 @@ def run(connection: Connection, group: Group, setting: Setting, done: Collection
 
 
 def run_case(case: Case, tell: Tell) -> bool:
-    """Whether the device is still usable."""
+    """Runs one case and reports its result. Returns whether the device is still usable."""
     tell("begin", case=case.name)
     start = time.monotonic()
     try:
@@ -68,7 +68,7 @@ def run_case(case: Case, tell: Tell) -> bool:
 
 
 def wait_for_device() -> None:
-    """Raises the errors of kernels that were launched and not waited for."""
+    """Waits for all launched kernels. Raises their errors."""
     import torch
 
     if torch.cuda.is_available():
@@ -76,7 +76,7 @@ def wait_for_device() -> None:
 
 
 def free_unused_memory() -> None:
-    """Gives the memory that the case has freed back to the device, which other child processes share."""
+    """Returns the memory that the case has freed to the device, which other child processes share."""
     import torch
 
     if torch.cuda.is_available():
@@ -84,7 +84,7 @@ def free_unused_memory() -> None:
 
 
 def is_alive() -> bool:
-    """Whether the CUDA context takes further work. After an illegal access it takes none (a sticky error)."""
+    """Returns whether the CUDA context still works. After an illegal access, every call fails (a sticky error)."""
     try:
         wait_for_device()
     except Exception:
@@ -99,7 +99,7 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def device(setting: Setting) -> Iterator[None]:
-    """In a dry run the simulated GPU stands for the device, and Triton's interpreter for its compiler."""
+    """Sets up the device. A dry run uses the simulated GPU and Triton's interpreter instead."""
     with ExitStack() as stack:
         if setting.dry_run:
             from benchmarks.gpu.interpreter import interpret_kernels
@@ -115,7 +115,7 @@ def device(setting: Setting) -> Iterator[None]:
         torch.set_num_threads(1)  # the children share the cores
         stack.enter_context(torch.no_grad())
         if torch.cuda.is_available():
-            select_gpu(torch.device("cuda", 0))  # cases compute with the settings that a worker serves with
+            select_gpu(torch.device("cuda", 0))  # use the same settings as a worker
         yield
 
 

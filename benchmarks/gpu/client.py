@@ -1,8 +1,8 @@
-"""One of the processes that ask.
+"""A client process that sends requests.
 
     python -m benchmarks.gpu.client ADDRESS CONCURRENCY REQUESTS INPUT OUTPUT VOCAB SEED
 
-Keeps CONCURRENCY requests of random token ids under way until REQUESTS are answered, and prints their times as JSON.
+Keeps CONCURRENCY requests of random token ids in progress until REQUESTS are answered. Prints their times as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.client.aio import AsyncClient
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of the clock that all processes of a host share (time.monotonic)."""
+    """Times of one request, in seconds of time.monotonic(), which all processes of a host share."""
 
     start: float
     first_token: float

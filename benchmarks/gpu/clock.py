@@ -1,4 +1,4 @@
-"""How long work takes on the device."""
+"""Clocks that measure how long work takes on the device."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Clock(Protocol):
     name: str
 
     def whole(self, work: Work) -> float:
-        """Seconds from an idle device to an idle device, whatever streams `work` uses: for many steps at once."""
+        """Returns the seconds until the device is idle again, on all streams. Meant for work of many steps."""
         ...
 
     def each(self, work: Work, repeats: int) -> list[float]:
-        """Seconds of each of `repeats` runs, by events around it on the current stream, with the L2 cache flushed
-        before."""
+        """Returns the seconds of each of `repeats` runs, measured by events on the current stream. The L2 cache is
+        flushed before each run."""
         ...
 
     def in_graph(self, works: Sequence[Work], repeats: int) -> float:
-        """Median seconds of one of `works`, recorded one after the other in one CUDA graph, so that the host's time to
-        launch them is not in it. Together they should read several times the L2 cache."""
+        """Returns the median seconds of one of `works`. All of them are recorded in one CUDA graph, which excludes the
+        host's launch time. Together they should read several times the size of the L2 cache."""
         ...
 
 
@@ -62,7 +62,7 @@ class DeviceClock:
         side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
-            for work in works:  # compiles, and allocates what is allocated once
+            for work in works:  # compiles kernels and makes one-time allocations
                 work()
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -81,7 +81,7 @@ class DeviceClock:
 
 
 class DryClock:
-    """Runs the work and says a millisecond, whatever it took: for dry runs, whose figures mean nothing."""
+    """Runs the work and always returns one millisecond. For dry runs, whose figures are meaningless."""
 
     name = "none: a dry run"
 

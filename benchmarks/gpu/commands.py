@@ -1,10 +1,10 @@
-"""The commands of a GPU's first hour: `smoke` and `lease`. Each runs groups of cases and leaves one archive.
+"""The commands of a GPU's first hour: `smoke` and `lease`. Each runs groups of cases and writes one archive.
 
     python -m benchmarks.gpu smoke --out DIR [--cache PATH]
     python -m benchmarks.gpu lease --form bf16|fp8|awq --out DIR [--cache PATH]
 
-DIR gets smoke.tar.gz (or lease-FORM.tar.gz) and Triton's cache in triton-cache-N.tar.xz, for `--cache` of the next
-call. The order of the commands is in docs/gpu-first-hour.md.
+A command writes smoke.tar.gz (or lease-FORM.tar.gz) to DIR, and Triton's cache to triton-cache-N.tar.xz, which the next
+command takes as `--cache`. docs/gpu-first-hour.md has the order of the commands.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from benchmarks.gpu.child import describe
 from benchmarks.gpu.forms import FORMS
 from benchmarks.gpu.supervisor import Supervisor, num_cores
 
-# One per kind of kernel, in the order in which they begin.
+# One module per kind of kernel, in the order in which they start.
 KERNEL_MODULES = ("products", "attention", "sampling", "elementwise")
 ENGINE_MODULES = ("serving", "encoder")
-# GPU memory of one process by the sizes of its largest tensors and half a gigabyte of context: an estimate from above.
+# Upper estimate of the GPU memory of one process: its largest tensors and half a gigabyte for the CUDA context.
 KERNEL_BYTES = 6 << 30
-ENGINE_BYTES = 16 << 30  # on average: Llama-3.1-8B's in floats takes about 26 GiB, the others 3 to 15
+ENGINE_BYTES = 16 << 30  # average; unquantized Llama-3.1-8B takes about 26 GiB, the others 3 to 15
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Groups that run side by side, after those of the stage before."""
+    """Groups that run in parallel, after the previous stage has ended."""
 
     name: str
     groups: Sequence[Group]
     num_processes: int
-    failures: Sequence[Result] = ()  # a result for each module of cases that does not import
+    failures: Sequence[Result] = ()  # a result for each module of cases that cannot be imported
 
 
 def main(words: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     import torch
 
     if not options.dry_run and not torch.cuda.is_available():
-        print("there is no GPU here; --dry-run runs the same code on a simulated one", file=sys.stderr)
+        print("no GPU was found; --dry-run runs the same code on a simulated one", file=sys.stderr)
         return 1
     setting = Setting(options.form, options.dry_run)
     name = options.command if options.form is None else f"{options.command}-{options.form}"
@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, setting: Setting, record: Record) -> int:
             supervisor.add(failed)
         finally:
             if supervisor.is_stopped:
-                print("ended by a signal: what was measured is kept", file=sys.stderr)
+                print("stopped by a signal; the results so far are stored", file=sys.stderr)
             text = table(supervisor.results)
             print(text, flush=True)
             record.write_archive(supervisor.results, text)
@@ -105,7 +105,7 @@ def _run_stage(stage: Stage, supervisor: Supervisor, record: Record) -> None:
 
 
 def stages(command: str, setting: Setting, only: str = "") -> Iterator[Stage]:
-    """`only`: a regular expression for the names of the groups that are wanted."""
+    """Yields the stages of a command. `only`: a regular expression that selects groups by name."""
     found = _lease_stages(setting) if command == "lease" else _smoke_stages(setting)
     for stage in found:
         groups = [group for group in stage.groups if re.search(only, group.name)]
@@ -114,8 +114,8 @@ def stages(command: str, setting: Setting, only: str = "") -> Iterator[Stage]:
 
 
 def _smoke_stages(setting: Setting) -> Iterator[Stage]:
-    """Kernels first, in as many processes as there are cores: each compiles its share, and the engines find the
-    compiled kernels in Triton's cache."""
+    """Yields the stages of `smoke`. The kernels run first, in one process per core, each of which compiles a part of
+    them. The engines then find compiled kernels in Triton's cache."""
     kernels: list[Group] = []
     failures: list[Result] = []
     for name in KERNEL_MODULES:
@@ -138,7 +138,7 @@ def _lease_stages(setting: Setting) -> Iterator[Stage]:
 
 
 def _groups(module: str, setting: Setting, limit_s: float, failures: list[Result]) -> list[Group]:
-    """The module's groups. If it does not import, adds that to `failures`."""
+    """Returns the module's groups. If the module cannot be imported, adds a result to `failures`."""
     import importlib
 
     try:
@@ -152,7 +152,7 @@ def _groups(module: str, setting: Setting, limit_s: float, failures: list[Result
 
 
 def _num_processes(setting: Setting, most: int, process_bytes: int) -> int:
-    """As many as there are cores for and as the GPU has memory for, up to `most`."""
+    """Returns the number of parallel processes: limited by the cores, the GPU's memory and `most`."""
     count = min(most, num_cores())
     if setting.dry_run or not (num_bytes := _gpu_bytes()):
         return count
@@ -160,7 +160,7 @@ def _num_processes(setting: Setting, most: int, process_bytes: int) -> int:
 
 
 def _gpu_bytes() -> int:
-    """The memory of the first GPU; 0 without one."""
+    """Returns the memory of the first GPU in bytes, or 0 without a GPU."""
     import torch
 
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else 0
@@ -169,13 +169,15 @@ def _gpu_bytes() -> int:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("command", choices=("smoke", "lease"))
-    parser.add_argument("--form", choices=tuple(FORMS), help="form of the weights; smoke takes all if it is left out")
+    parser.add_argument("--form", choices=tuple(FORMS), help="format of the weights; default for smoke: all")
     parser.add_argument("--out", type=Path, required=True, help="folder for the archives")
-    parser.add_argument("--cache", type=Path, help="folder or archive that an earlier call has left Triton's cache in")
-    parser.add_argument("--limit", type=float, default=480.0, help="seconds after which nothing new is begun")
+    parser.add_argument("--cache", type=Path, help="folder or archive with Triton's cache from an earlier command")
+    parser.add_argument("--limit", type=float, default=480.0, help="seconds after which the command ends")
     parser.add_argument("--only", default="", help="run the groups whose names match this regular expression")
-    parser.add_argument("--commit", help="the tree's, to be kept with the results; git's word if left out")
-    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the simulated GPU: no figure counts")
+    parser.add_argument("--commit", help="commit to store with the results; default: git's")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run tiny shapes on the simulated GPU; the figures are meaningless"
+    )
     options = parser.parse_args(words)
     if options.command == "lease" and options.form is None:
         parser.error("lease measures one form: --form bf16, fp8 or awq")
@@ -200,7 +202,8 @@ def about(options: argparse.Namespace, words: Sequence[str]) -> dict[str, object
 
 @contextmanager
 def _stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
-    """SIGTERM and SIGINT end the children. The command goes on: it lists what was not run and writes its archive."""
+    """Lets SIGTERM and SIGINT end the children only. The command then lists the cases that were not run and writes its
+    archive."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         supervisor.stop()
@@ -215,7 +218,7 @@ def _stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
 
 @contextmanager
 def _private_cache(wanted: bool) -> Iterator[None]:
-    """A dry run leaves nothing in Triton's cache."""
+    """Gives a dry run its own Triton cache, so that it writes nothing to the user's cache."""
     if not wanted:
         yield
         return

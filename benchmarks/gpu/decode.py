@@ -1,4 +1,4 @@
-"""How long a decode step takes, by batch and context."""
+"""Measures decode steps by batch size and context length."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measure_steps(
 def _step(
     bench: Bench, sequences: Sequences, floors: Floors, name: str, warm_up: int, rounds: int, steps: int
 ) -> Figure:
-    """Steps follow each other as fast as plans are launched, two in flight; the median round's mean."""
+    """Measures steps that are launched without pauses, two in flight. Returns the median of the rounds' mean times."""
     sequences.start()
     sequences.run(sequences.decode_plans(warm_up))
     seconds = []

@@ -1,4 +1,4 @@
-"""What a part of the benchmark finds, and how it is shown."""
+"""Figures that a part of the benchmark measures, and their table."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _TIMES = ("s", "ms", "us")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A time or a rate, beside what the hardware allows: the least time, or the greatest rate."""
+    """A time or a rate. `floor`: the hardware's limit, the shortest time or the highest rate."""
 
     name: str
-    value: float | None  # None: it was not measured, and `note` says why
+    value: float | None  # None: not measured; `note` has the reason
     unit: str
     floor: float | None = None  # in the same unit
     note: str = ""
 
     @property
     def ratio(self) -> float | None:
-        """How much of what the hardware allows was reached, 1 being all of it."""
+        """Fraction of the hardware's limit that was reached: 1 at the limit."""
         if self.value is None or self.floor is None or not self.value or not self.floor:
             return None
         return self.floor / self.value if self.unit in _TIMES else self.value / self.floor
 
     def record(self) -> dict[str, str | float | None]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return asdict(self) | {"ratio": self.ratio}
 
 

@@ -1,4 +1,4 @@
-"""What the device's ceilings allow for a model: the least time of a decode step, and of a prompt."""
+"""Shortest possible times of a decode step and of a prompt, according to the device's ceilings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.quantization.at_load import AtLoad
 
-# Forms whose products run on narrower matrix units, by what --quantization or a checkpoint calls them.
+# Formats whose products run on 8-bit matrix units, by --quantization's or the checkpoint's name.
 _RATES = {"fp8": "fp8", "int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Seconds. Every weight is read once per step but the embeddings, of which a step takes a row per token; every key
-    and value that is attended to is read once."""
+    """Shortest possible times in seconds. A step reads every weight once, except the embeddings, of which it reads a
+    row per token. It reads each attended key and value once."""
 
     model: ModelConfig
     ceilings: Ceilings
@@ -28,7 +28,7 @@ class Floors:
 
     @property
     def weight_bytes(self) -> int:
-        """That a step reads."""
+        """Bytes of weights that a step reads."""
         model, item = self.model, self.dtype.itemsize
         unread = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size * item
         return weight_bytes(model, item, self.at_load) - unread
@@ -37,12 +37,13 @@ class Floors:
         return num_tokens * kv_bytes_per_token(self.model, self.kv_dtype.itemsize)
 
     def decode(self, batch: int, context: float) -> float:
-        """A step of `batch` sequences that attend to `context` tokens each."""
+        """Returns the time of a step of `batch` sequences that attend to `context` tokens each."""
         return (self.weight_bytes + self.kv_bytes(batch * context)) / self.ceilings.read
 
     def prefill(self, num_tokens: int) -> float:
-        """A prompt from its first token to the logits of its last: FLOP of the layers' products over the rate of the
-        weights' type, and of causal attention, 4 · heads · head size for each of n (n + 1) / 2 pairs, over bf16's."""
+        """Returns the time of a prompt up to the logits of its last token: the FLOP of the layers' products divided by
+        the rate of the weights' type, plus those of causal attention divided by bf16's rate. Attention takes 4 · heads
+        · head size FLOP for each of n (n + 1) / 2 pairs."""
         model, rates = self.model, self.ceilings.rates
         embeddings = model.vocab_size * model.hidden_size
         layers = num_parameters(model) - embeddings * (1 if model.tie_word_embeddings else 2)

@@ -1,4 +1,4 @@
-"""The forms of weights and pages that the first measurements compare."""
+"""The formats of weights and KV pages that `smoke` and `lease` run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.gpu.cases import Setting
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    quantization: str | None  # of --quantization
+    quantization: str | None  # value of --quantization
     kv_cache_dtype: str = "auto"
     dtype: str = "bfloat16"
 
@@ -21,7 +21,7 @@ FORMS = {
     "awq": Form("awq"),  # 4 bits in groups of 128
 }
 
-# Served too, and started by `smoke`, but not measured in the first hour.
+# Other supported formats, which `smoke` starts, but which are not measured in the first hour.
 MORE_FORMS = {
     "fp16": Form(None, dtype="float16"),
     "fp16 awq": Form("awq", dtype="float16"),
@@ -32,7 +32,7 @@ MORE_FORMS = {
 
 
 def bench(setting: Setting, form: Form, shape: str, *worker_arguments: str) -> Bench:
-    """On the GPU, or in a dry run on the simulated one with a tiny shape."""
+    """Returns a Bench on the GPU, or, in a dry run, on the simulated GPU with a tiny shape."""
     return Bench(
         shape, form.dtype, form.quantization, form.kv_cache_dtype, worker_arguments,
         dry_run=setting.dry_run, simulated=setting.dry_run,

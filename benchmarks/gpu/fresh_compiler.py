@@ -1,4 +1,4 @@
-"""torch.compile for one shape after another."""
+"""Uses torch.compile for many shapes, each compiled anew."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def fresh_compiler() -> Iterator[None]:
-    """Forgets what was compiled before. torch keeps eight forms of a function; for the ninth shape it would run the
-    function uncompiled without an error, and a peer such as FlexAttention would be measured at a fraction of its speed.
-    Inside, reaching that limit is an error."""
+    """Discards all compiled functions. torch keeps eight compiled versions of a function and silently runs the ninth
+    shape uncompiled, so a peer such as FlexAttention would be measured at a fraction of its speed. Inside the block,
+    reaching this limit raises an error."""
     import torch._dynamo
 
     torch.compiler.reset()

@@ -1,5 +1,5 @@
-"""How much of the time the GPU waits for the host while it decodes: by the profiler, without the other services, and by
-the worker's own events, with requests that come through gRPC."""
+"""Measures the fraction of time in which the GPU waits for the host during decodes: with the profiler, without the
+other services, and with the worker's own events, for requests through gRPC."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def measure_served(bench: Bench) -> Iterator[Figure]:
-    """`BATCH` requests at once, that come through router and scheduler and decode side by side."""
+    """Measures the idle time while `BATCH` requests, sent through router and scheduler, decode in one batch."""
     batch, tokens = (2, 6) if bench.dry_run else (BATCH, CONTEXT)
     with tempfile.TemporaryDirectory(prefix="quire-") as name:
         folder = Path(name)
         with serving(bench, folder, 2 * tokens + 16, batch) as routers:
             timings = ask(routers, batch, batch, tokens, bench, seed=1)
-        if bench.dry_run:  # a CPU's steps are not timed, and so few may not have met
+        if bench.dry_run:  # a CPU's steps are not timed, and the two requests may not be in a step together
             yield Figure("steps in the worker's log", float(len(read(folder / STEP_LOG))), "steps")
             return
         yield from idle_figures(f"{batch} through gRPC", read(folder / STEP_LOG), window_of(timings), batch)
@@ -45,7 +45,7 @@ def measure_profiled(bench: Bench) -> Iterator[Figure]:
         plans = sequences.decode_plans(steps)
         ran = trace(lambda: sequences.run(plans), on_gpu=bench.on_gpu)
         idle, whole = sorted(gaps(ran), reverse=True), span(ran)
-        # Steps are launched one by one: the gap before each of them is among the longest.
+        # Steps are launched one by one, so the gaps between them are the longest ones.
         between = idle[: steps - 1]
         yield Figure(f"idle, batch {batch}, all gaps", 100 * sum(idle) / whole, "%", note=f"{len(idle)} gaps")
         yield Figure(

@@ -1,4 +1,4 @@
-"""Triton's interpreter, for dry runs on machines without a GPU."""
+"""Turns on Triton's interpreter for dry runs on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def interpret_kernels() -> None:
-    """To be called before any kernel is imported: each is compiled or interpreted for good."""
+    """Makes Triton interpret kernels. Must be called before any kernel is imported, because Triton decides then."""
     os.environ["TRITON_INTERPRET"] = "1"
     from tests.interpreter import complete_the_interpreter
 

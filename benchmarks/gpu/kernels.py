@@ -1,4 +1,4 @@
-"""Each kernel's share of a decode step and of a prompt's step."""
+"""Measures each kernel's share of the time of a decode step and of a prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DECODES = ((1, 512), (32, 512), (128, 512), (32, 4096))
 STEPS = 10
 WARM_UP = 6
 PROMPT = 4096
-LISTED = 12  # kernels named one by one
+LISTED = 12  # number of kernels that are listed by name
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def decode_shares(bench: Bench, engine: Engine, batch: int, context: int) -> Iterator[Figure]:
-    """Of the kernels of a decode step, and the time between them."""
+    """Measures the kernels of a decode step and the gaps between them."""
     floors = bench.floors
     warm_up, steps = (1, 2) if bench.dry_run else (WARM_UP, STEPS)
     products = product_names(bench, [batch])
@@ -48,7 +48,7 @@ def decode_shares(bench: Bench, engine: Engine, batch: int, context: int) -> Ite
 
 
 def prompt_shares(bench: Bench, engine: Engine, length: int) -> Iterator[Figure]:
-    """Of the kernels of a prompt, and the time between them."""
+    """Measures the kernels of a prompt and the gaps between them."""
     products = product_names(bench, [min(length, engine.runner.limits.max_num_batched_tokens), 1])
     sequences = Sequences(engine.runner, 1, length, 1)
     tokens = sequences.random_tokens(length)
@@ -60,8 +60,8 @@ def prompt_shares(bench: Bench, engine: Engine, length: int) -> Iterator[Figure]
 def shares(
     step: str, ran: Sequence[Activity], num_steps: int, least: Mapping[str, float], products: Collection[str] = ()
 ) -> Iterator[Figure]:
-    """Microseconds per step: by group with its floor, where it has one, the gaps between kernels, then the longest
-    kernels by name."""
+    """Yields microseconds per step: of each group of kernels, with its floor if it has one, of the gaps between
+    kernels, and of the slowest kernels by name."""
     groups: dict[str, list[float]] = defaultdict(list)
     names: dict[str, list[float]] = defaultdict(list)
     for activity in ran:

@@ -1,6 +1,7 @@
-"""Measures one engine of Llama-3.1-8B's shape with dummy weights: the first figures from a GPU rented for an hour.
+"""Measures one engine with Llama-3.1-8B's shape and dummy weights: the first figures from a GPU rented for an hour.
 
-The aim is under six minutes. The cases share the engine and give their figures one by one. Run by `commands.py`.
+The target is under six minutes. The cases share the engine and report their figures one by one. `commands.py` runs
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from services.worker.startup.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What is measured."""
+    """Batch sizes, context lengths and prompt lengths to measure."""
 
     batches: tuple[int, ...] = (1, 8, 32, 128)
     contexts: tuple[int, ...] = (512, 4096)
@@ -43,7 +44,7 @@ def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
 
 def _cases(setting: Setting, form: str) -> Iterator[Case]:
     loads = TINY if setting.dry_run else Loads()
-    # No figure needs host memory, of which a worker pins 4 GiB by default.
+    # No figure needs swap space, for which a worker pins 4 GiB of host memory by default.
     leased = Leased(bench(setting, FORMS[form], "llama-8b", "--swap-space", "0"), loads)
     yield Case("ceilings", lambda: measure_ceilings(leased.bench))
     yield Case("start", leased.start)
@@ -58,7 +59,7 @@ def _cases(setting: Setting, form: str) -> Iterator[Case]:
 
 @dataclass(slots=True)
 class Leased:
-    """The engine starts with the first case that needs it, which after a lost process may be any."""
+    """An engine that starts with the first case that needs it. After the loss of a process, this can be any case."""
 
     bench: Bench
     loads: Loads

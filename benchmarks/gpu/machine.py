@@ -1,4 +1,4 @@
-"""On what a figure was measured."""
+"""Describes the machine on which a figure was measured, and stores figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def describe(device: torch.device) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The tree's commit, with a + if files differ from it; 'unknown' outside of a repository."""
+    """Returns the source tree's commit, with a + if files differ from it. 'unknown' outside a repository."""
     try:
         revision = _output("git", "rev-parse", "--short=12", "HEAD")
         return revision + ("+" if _output("git", "status", "--porcelain", "--untracked-files=no") else "")
@@ -51,7 +51,7 @@ def store(path: Path, figures: Sequence[Figure], device: torch.device, commit: s
 
 
 def load(path: Path) -> list[Figure]:
-    """What `store` wrote."""
+    """Reads the figures that `store` wrote."""
     fields = Figure.__dataclass_fields__
     return [Figure(**{name: figure[name] for name in fields}) for figure in json.loads(path.read_text())["figures"]]
 

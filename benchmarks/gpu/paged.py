@@ -1,4 +1,4 @@
-"""Attention by itself: sequences of equal length over pages that lie scattered, and peers over the same lengths."""
+"""Attention alone: sequences of equal length on scattered KV pages, and torch's attention for the same lengths."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Load:
         return 2 * self.batch * self.length * shape.num_kv_heads * shape.head_dim * shape.kv_dtype.itemsize
 
     def flop(self, shape: AttentionShape) -> float:
-        """Of both products, over the pairs that causality leaves."""
+        """Returns the FLOP of both products, over the pairs that the causal mask leaves."""
         pairs = self.queries * self.length - self.queries * (self.queries - 1) / 2
         return 4 * self.batch * shape.num_heads * shape.head_dim * pairs
 
 
 class PagedLoad:
-    """A load as a step has it. Its launches go through copies of it in turn, on pages of their own, so that none finds
-    its keys in the L2 cache."""
+    """A load in the layout of a step. It has several copies with separate pages, and each launch uses the next copy, so
+    that no launch finds its keys in the L2 cache."""
 
     def __init__(self, shape: AttentionShape, load: Load, device: torch.device, num_copies: int) -> None:
         self._shape, self._load, self._device = shape, load, device
@@ -57,7 +57,7 @@ class PagedLoad:
         self._positions: NDArray[np.int32] = np.tile(positions, load.batch)
 
     def works(self, config: Tuning | None = None, *, batch_invariant: bool = False) -> list[Work]:
-        """A launch for each copy."""
+        """Returns one launch per copy."""
         tokens = self._load.batch * self._load.queries
         attention = PagedAttention(
             self._shape, self._device, self._load.batch, tokens, batch_invariant=batch_invariant, config=config
@@ -71,11 +71,11 @@ class PagedLoad:
 
 
 def peers(shape: AttentionShape, load: Load, device: torch.device, num_copies: int) -> Iterator[tuple[str, list[Work]]]:
-    """torch's attention over contiguous keys and values of the same lengths: what is left if nothing is paged."""
+    """Yields torch's attention operators over contiguous keys and values of the same lengths, without paging."""
     q = _random((load.batch, shape.num_heads, load.queries, shape.head_dim), shape.dtype, device)
     size = (load.batch, shape.num_kv_heads, load.length, shape.head_dim)
     copies = [[_random(size, shape.dtype, device) for _ in range(2)] for _ in range(num_copies)]
-    # torch aligns is_causal's diagonal with the first key, so that it serves whole prompts alone.
+    # torch aligns is_causal's diagonal with the first key, so is_causal is correct for whole prompts only.
     causal = load.queries > 1
     attend = partial(functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=True)
     yield "SDPA", [partial(attend, q, k, v) for k, v in copies]

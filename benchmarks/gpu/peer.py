@@ -1,4 +1,4 @@
-"""transformers' own generation, with a static cache and CUDA graphs, beside our decode step in the same run."""
+"""Compares transformers' generation, with a static cache and CUDA graphs, with our decode step in the same run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from benchmarks.gpu.fresh_compiler import fresh_compiler
 
 BATCHES = (1, 8, 32)
 CONTEXT = 512
-# A step is the difference of two generations over the difference of their lengths: so the prompt's time is not in it.
+# The time of a step is the difference of two generations' times over the difference of their lengths. This excludes the
+# prompt's time.
 FEW, MANY = 8, 72
 ROUNDS = 3
 
@@ -31,7 +32,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         try:
             with fresh_compiler():
                 step = _step(bench, model, batch, context, few, many)
-        except Exception as error:  # a peer that does not run here is not the benchmark's end
+        except Exception as error:  # a peer that fails on this machine must not end the benchmark
             yield Figure(name, None, "ms", floor, f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
             continue
         yield Figure(name, step * 1e3, "ms", floor, f"{batch / step:,.0f} tokens/s")
@@ -43,7 +44,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _model(bench: Bench) -> Any:
-    """The shape with random weights, in floats whatever --quantization says."""
+    """Returns a model of the shape with random weights, which are never quantized."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     shape = bench.shape
@@ -64,11 +65,11 @@ def _model(bench: Bench) -> Any:
 
 
 def _step(bench: Bench, model: Any, batch: int, context: int, few: int, many: int) -> float:
-    """Seconds."""
+    """Returns the seconds of a decode step."""
     prompt = torch.randint(3, bench.shape.vocab_size, (batch, context), device=bench.device)
 
     def generate(count: int) -> None:
-        # One cache for all lengths, so that nothing is compiled or recorded again for another.
+        # One cache serves all lengths, so that no length needs another compilation or recording.
         model.generate(
             prompt, attention_mask=torch.ones_like(prompt), do_sample=False, min_new_tokens=count, max_new_tokens=count,
             cache_implementation="static", eos_token_id=None, pad_token_id=0, **_compilation(bench),

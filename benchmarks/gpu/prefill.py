@@ -1,4 +1,4 @@
-"""How fast prompts are computed, by their length: one at a time, in chunks as large as a step takes."""
+"""Measures prompts by length: one at a time, in chunks of the maximum number of tokens per step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure_prompts(bench: Bench, engine: Engine, lengths: Sequence[int]) -> Ite
         for _ in range(2 if bench.dry_run else ROUNDS + 1):
             plans = sequences.prompt_plans(sequences.random_tokens(length))
             seconds.append(bench.clock.whole(partial(sequences.run, plans)))
-        taken = median(seconds[1:])  # the first compiles
+        taken = median(seconds[1:])  # the first run compiles kernels
         yield Figure(
             f"prefill, {length} tokens", length / taken, "tokens/s", length / bench.floors.prefill(length),
             f"{taken * 1e3:.4g} ms in chunks of {limits.max_num_batched_tokens}",

@@ -1,4 +1,4 @@
-"""Scheduler, routers and worker as processes of this host, started from the source tree; no Envoy."""
+"""Starts scheduler, routers and worker as processes of this host, from the source tree and without Envoy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ START_TIMEOUT_S = 300.0
 
 @contextmanager
 def stack(folder: Path, worker_arguments: Sequence[str], num_routers: int) -> Iterator[list[str]]:
-    """The routers' addresses, once requests can come; logs are in `folder`. Raises RuntimeError if a part does not
-    come up."""
+    """Starts all parts and yields the routers' addresses once they are ready. Writes logs to `folder`. Raises
+    RuntimeError if a part does not start."""
     worker, scheduler = (f"unix:{folder / name}.sock" for name in ("worker", "scheduler"))
     routers = [f"unix:{folder}/router{index}.sock" for index in range(num_routers)]
     with ExitStack() as running:
@@ -38,11 +38,11 @@ def stack(folder: Path, worker_arguments: Sequence[str], num_routers: int) -> It
 
 
 class _Part:
-    """A process and the pipe on which it tells how its start goes."""
+    """A process, and the pipe on which it reports the progress of its start."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], status_fd: int, log: Path) -> None:
         self._name, self._process, self._log = name, process, log
-        self._lines = os.fdopen(status_fd, "rb", buffering=0)  # select knows nothing of a buffer
+        self._lines = os.fdopen(status_fd, "rb", buffering=0)  # unbuffered, because select does not see buffered data
 
     def wait_ready(self, deadline: float) -> None:
         status = Status("starting")
@@ -50,7 +50,7 @@ class _Part:
             ready, _, _ = select.select([self._lines], [], [], max(0.0, deadline - time.monotonic()))
             line = self._lines.readline() if ready else b""
             if not line:
-                raise RuntimeError(f"the {self._name} did not come up:\n{self._log.read_text()[-4000:]}")
+                raise RuntimeError(f"the {self._name} did not become ready:\n{self._log.read_text()[-4000:]}")
             status = parse_status(line)
         if status.state == "failed":
             raise RuntimeError(f"the {self._name} did not start: {status.detail}")

@@ -1,8 +1,9 @@
-"""The names of the kernels that compute matrix products, whichever cuBLAS picks: gemv, split-K, nvjet and others.
+"""Finds the names of the kernels that compute matrix products, whichever cuBLAS selects: gemv, split-K, nvjet and
+others.
 
-A recorded graph tells the profiler nothing about the operators in it. So the model's products run by themselves first,
-with the same numbers of rows, and the profiler says which kernels torch's product operators launch. Our own kernels and
-those of a machine without a profiler are known by their names (`trace.py`).
+The profiler does not see operators in a recorded graph. So the model's products first run on their own, with the same
+numbers of rows, and the profiler reports which kernels torch's product operators launch. Our own kernels, and all
+kernels on a machine without the GPU profiler, are recognized by their names (`trace.py`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ OPERATORS = frozenset(
 
 
 class Event(Protocol):
-    """Of torch's profiler: an operator, and the kernels that it launched itself."""
+    """An event of torch's profiler: an operator, and the kernels that it launched itself."""
 
     name: str
     kernels: list[Any]
 
 
 def launched_by_products(events: Iterable[Event]) -> frozenset[str]:
-    """Names of kernels, without the copies and fills that an operator needs beside its product."""
+    """Returns the names of product kernels. Copies and fills that an operator also launches are excluded."""
     return frozenset(
         kernel.name
         for event in events
@@ -43,7 +44,7 @@ def launched_by_products(events: Iterable[Event]) -> frozenset[str]:
 
 
 def product_names(bench: Bench, row_counts: Sequence[int]) -> frozenset[str]:
-    """Of the model's products for so many rows each. Empty without a GPU's profiler."""
+    """Returns the kernels of the model's products for each of the row counts. Empty without the GPU profiler."""
     model = bench.model
     shapes = [*matrices(model).values(), (model.vocab_size, model.hidden_size)]
     with profile(activities=_activities(bench)) as profiler:

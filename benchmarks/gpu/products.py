@@ -1,6 +1,6 @@
-"""Measures each of a layer's matrix products alone, by number of rows, in floats and in the form of --quantization.
+"""Measures each matrix product of a layer alone, by number of rows, unquantized and in the format of --quantization.
 
-Products in floats are measured with sums in float32, as the worker computes them, and as torch does by default.
+Unquantized products are measured with sums in float32, as the worker computes them, and with torch's default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Work = Callable[[], Tensor]
 
 
 def matrices(model: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of a layer's products."""
+    """Returns the (outputs, inputs) of a layer's products."""
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     return {
         "qkv": (heads + 2 * kv_heads, model.hidden_size),
@@ -58,8 +58,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 @contextmanager
 def split_sums_in_16_bits() -> Iterator[None]:
-    """torch's default: cuBLAS may round the partial sums of a split product to 16 bits. The worker forbids it (see
-    `services.worker.ops.gpu.select_gpu`); the difference in time is what that costs."""
+    """Uses torch's default, with which cuBLAS may round the partial sums of a split product to 16 bits. The worker
+    forbids this (see `services.worker.ops.gpu.select_gpu`); the difference in time is the cost of that."""
     products = torch.backends.cuda.matmul
     before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
     products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True
@@ -70,7 +70,7 @@ def split_sums_in_16_bits() -> Iterator[None]:
 
 
 def quantized(bench: Bench, weight: Tensor) -> Weight:
-    """In the form that --quantization names."""
+    """Converts the weight to the format of --quantization."""
     floors = bench.floors
     if floors.at_load is not None:
         return floors.at_load.form.quantize(weight)
@@ -79,9 +79,9 @@ def quantized(bench: Bench, weight: Tensor) -> Weight:
 
 
 def _by_rows(bench: Bench, name: str, weight: Weight, *, batch_invariant: bool = False) -> Iterator[Figure]:
-    """Over copies of the weight in turn, so that none is found in the L2 cache."""
+    """Measures a product by number of rows, on several copies of the weight, so that none is in the L2 cache."""
     if not isinstance(weight, Tensor) and not computes_with(weight, bench.device):
-        yield Figure(name, None, "us", note="the GPU kernels do not compute with it")
+        yield Figure(name, None, "us", note="the GPU kernels do not support this format")
         return
     num_bytes = bytes_of(weight)
     num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // num_bytes
@@ -103,7 +103,7 @@ def _by_rows(bench: Bench, name: str, weight: Weight, *, batch_invariant: bool =
 
 
 def _matrix_type(weight: Weight) -> str:
-    """Whose matrix units compute with it."""
+    """Returns the type of the matrix units that compute with this weight."""
     if isinstance(weight, Fp8Weight | Int8Weight) and weight.quantize_activations:
         return "fp8" if isinstance(weight, Fp8Weight) else "int8"
     return "bf16"

@@ -12,9 +12,9 @@ from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 
-# Plans in flight, as the scheduler has them.
+# Number of plans in flight, as in the scheduler.
 RUN_AHEAD = 2
-# Blocks copied by one plan.
+# Maximum number of blocks that one plan copies.
 _COPIES = 4096
 
 
@@ -23,15 +23,17 @@ def column(values: Iterable[int]) -> U32:
 
 
 class Sequences:
-    """`count` sequences on distinct blocks that lie scattered, whose first `context` tokens are computed.
+    """`count` sequences on separate, scattered blocks, whose first `context` tokens are computed.
 
-    One prompt is computed; the others' blocks are copies of its own, so that a batch of any size is there at once, with
-    keys and values of the model's own making.
+    Only one prompt is computed, and the other sequences get copies of its blocks. So a batch of any size starts
+    quickly, with keys and values that the model computed.
     """
 
     def __init__(self, runner: ModelRunner, count: int, context: int, num_steps: int, seed: int = 0) -> None:
-        """They are the runner's only ones. `num_steps`: how many will be run at most. Raises ValueError if the
-        blocks do not suffice."""
+        """The runner must have no other sequences. `num_steps`: maximum number of steps that will run.
+
+        Raises ValueError if the runner has too few blocks.
+        """
         self.runner, self.count, self.context = runner, count, context
         limits = runner.limits
         per_sequence = -(-(context + num_steps) // limits.block_size)
@@ -45,7 +47,7 @@ class Sequences:
         self._generator = generator
         self._tokens = self.random_tokens(context)
         self._sampling = SamplingParams(temperature=0.0)
-        self._computed = context - 1  # the last token is the first step's
+        self._computed = context - 1  # the first step computes the last token
         self._next_id, self._step_id = 1, 0
         self._alive: U32 = column([])
         runner.reset()
@@ -54,7 +56,7 @@ class Sequences:
         return self._generator.integers(3, self.runner.limits.vocab_size, count).astype(np.uint32)
 
     def start(self) -> None:
-        """Computes the prompt, copies it, and admits everybody; the next step is the first to draw."""
+        """Computes the prompt and copies its blocks to all sequences. The next step is the first decode."""
         self.run(self.prompt_plans(self._tokens))
         filled = -(-self.context // self.runner.limits.block_size)
         sources = np.tile(self._blocks[0, :filled], self.count - 1)
@@ -67,7 +69,7 @@ class Sequences:
         self.run(plans)
 
     def decode_plans(self, num_steps: int) -> list[StepPlan]:
-        """Each draws a token for every sequence."""
+        """Returns plans of decode steps, each of which samples a token for every sequence."""
         plans = []
         for _ in range(num_steps):
             new: tuple[NewSequence, ...] = ()
@@ -84,7 +86,7 @@ class Sequences:
         return plans
 
     def prompt_plans(self, tokens: U32) -> list[StepPlan]:
-        """One prompt in slot 0, in chunks as large as a step takes; it stays there. Whoever was there is released."""
+        """Returns plans that release all sequences and compute one prompt in slot 0, in chunks of the maximum size."""
         released, wire_id = self._alive, self._next_id
         self._next_id += 1
         self._alive = column([wire_id])
@@ -96,7 +98,7 @@ class Sequences:
         return plans
 
     def run(self, plans: Sequence[StepPlan]) -> None:
-        """All of them, `RUN_AHEAD` in flight. Raises RuntimeError if a sequence failed."""
+        """Runs the plans, `RUN_AHEAD` of them in flight. Raises RuntimeError if a sequence fails."""
         in_flight: deque[LaunchedStep] = deque()
         for plan in plans:
             in_flight.append(self.runner.launch(plan, received_at=0.0))

@@ -1,4 +1,4 @@
-"""End to end through gRPC: token ids to a router, scheduler and worker behind it, all processes of this host."""
+"""Measures the whole stack through gRPC: clients, routers, scheduler and worker are processes of this host."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.gpu.step_events import Window, idle_figures, read
 from shared.python_child import child_environment, python_command
 
 CONCURRENCIES = (1, 32, 128, 256)
-TOKENS = 1000  # in, and out
-ROUNDS = 3  # requests, per one under way
-# Python sends and takes some 20,000 messages per second and core; a step at 256 sends as many messages.
+TOKENS = 1000  # of each prompt and of each output
+ROUNDS = 3  # total requests per concurrent request
+# A Python process sends or receives about 20,000 messages per second and core; a step of 256 sequences sends 256.
 MOST_ROUTERS = 4
 CHUNK = 8192
 STEP_LOG = "steps.jsonl"
@@ -41,15 +41,15 @@ def measure(bench: Bench) -> Iterator[Figure]:
                 yield from _figures(floors, concurrency, tokens, timings, dry_run=bench.dry_run)
         if bench.dry_run:  # a CPU's steps are not timed
             return
-        events = read(folder / STEP_LOG)  # whole, now that the worker has ended
+        events = read(folder / STEP_LOG)  # complete, because the worker has ended
         for concurrency, window in windows.items():
             yield from idle_figures(f"concurrency {concurrency}", events, window, concurrency)
 
 
 @contextmanager
 def serving(bench: Bench, folder: Path, max_model_len: int, max_num_seqs: int) -> Iterator[list[str]]:
-    """The addresses of routers that have answered a first request, for which kernels may have been compiled. The
-    worker logs its steps in `folder`."""
+    """Starts the stack. Yields the routers' addresses after a first request, which may have compiled kernels. The
+    worker logs its steps to `folder`."""
     model = folder / "model"
     model.mkdir()
     arguments = [*bench.arguments(model, max_model_len, max_num_seqs, CHUNK), "--step-log", str(folder / STEP_LOG)]
@@ -63,7 +63,7 @@ def window_of(timings: Sequence[Timing]) -> Window:
 
 
 def ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench: Bench, seed: int) -> list[Timing]:
-    """One client process per router, as many as there are requests under way."""
+    """Sends the requests from one client process per router. Uses at most `concurrency` routers."""
     used = routers[: min(len(routers), concurrency)]
     clients = []
     for index, address in enumerate(used):
@@ -75,7 +75,7 @@ def ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench:
     for client in clients:
         output, _ = client.communicate()
         if client.returncode:
-            raise RuntimeError("a client failed; its error is above")
+            raise RuntimeError("a client process failed; see its error above")
         timings += [Timing(**timing) for timing in json.loads(output)]
     if any(timing.tokens != tokens for timing in timings):
         raise RuntimeError(f"an answer is not {tokens} tokens long")
@@ -85,7 +85,8 @@ def ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench:
 def _figures(
     floors: Floors, concurrency: int, tokens: int, timings: list[Timing], *, dry_run: bool
 ) -> Iterator[Figure]:
-    """The floor: what steps of that batch over the mean context take, the prompts in between, and nothing else."""
+    """Yields throughput and latencies. Their floor is the time of the steps at the mean context and of the prompts
+    alone."""
     seconds = max(timing.end for timing in timings) - min(timing.start for timing in timings)
     per_token = [(timing.end - timing.first_token) / (timing.tokens - 1) for timing in timings]
     first = [timing.first_token - timing.start for timing in timings]

@@ -1,4 +1,4 @@
-"""The models that are measured, by their shapes: weights are random, made on the device."""
+"""Shapes of the measured models. Their weights are random and created on the device."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ QWEN_32B = Shape(
     152_064, 5120, 27_648, 64, 40, 8, 40_960, tie_word_embeddings=False, rope_theta=1_000_000.0, dtype="bfloat16"
 )
 SHAPES = {"llama-8b": LLAMA_8B, "llama-1b": LLAMA_1B, "qwen-32b": QWEN_32B}
-# For dry runs: heads of 16, some thousand parameters.
+# For dry runs: a head size of 16 and some thousands of parameters.
 TINY = Shape(256, 32, 64, 2, 2, 1, 512, tie_word_embeddings=False)
 
-# Forms that only checkpoints come in: the dummy weights take whatever form the configuration says.
+# Formats that only checkpoints have. Dummy weights have the format that the configuration names.
 _CHECKPOINTS: dict[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
@@ -28,7 +28,7 @@ QUANTIZATIONS = (*AT_LOAD, *_CHECKPOINTS)
 
 
 def quantized(shape: Shape, method: str | None) -> Shape:
-    """As a checkpoint of that method; as it is where weights are quantized at load."""
+    """Returns the shape of a checkpoint with this method, or the shape itself if weights are quantized at load."""
     if method not in _CHECKPOINTS:
         return shape
     group_size = min(128, shape.hidden_size)

@@ -1,4 +1,4 @@
-"""What the worker's own log of its steps (`--step-log`) says about the time between them."""
+"""Computes the time between steps from the worker's step log (`--step-log`)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from benchmarks.gpu.figures import Figure
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Seconds of time.monotonic(), which all processes of a host share."""
+    """A period in seconds of time.monotonic(), which all processes of a host share."""
 
     start: float
     end: float
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """In the order of the steps. A last line that is cut off is left out."""
+    """Reads the log in the order of the steps. An incomplete last line is left out."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines[:-1]]
 
 
 def idle_figures(name: str, events: Sequence[dict[str, Any]], window: Window, sequences: int) -> list[Figure]:
-    """Of the steps in the window that had so many sequences. The share of the device's time between them, and the
-    length of a gap. Prefill chunks may be in a step beside decodes."""
+    """Returns the fraction of idle device time between the steps, and the length of the gaps.
+
+    Only steps in the window with `sequences` sequences count. They may have prefill chunks in addition to decodes.
+    """
     chosen = [
         event for event in events if window.start <= event["time_s"] <= window.end and event["sequences"] == sequences
     ]
     timed = [event for event in chosen if event["device_busy_us"] is not None]
     if not timed:
-        why = "the worker's device is not timed" if chosen else f"no step had {sequences} sequences"
+        why = "the worker does not time this device" if chosen else f"no step had {sequences} sequences"
         return [Figure(f"{name}: device idle between steps", None, "%", note=why)]
     gaps = sorted(event["device_idle_us"] for event in timed)
     busy = sum(event["device_busy_us"] for event in timed)

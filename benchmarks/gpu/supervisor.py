@@ -1,7 +1,7 @@
-"""Runs groups of cases in child processes, so that no failure ends more than the case that it happens in.
+"""Runs groups of cases in child processes, so that a failure affects only its own case.
 
-A case that takes longer than its limit, kills its process or leaves the CUDA context dead costs its child process; the
-cases behind it go on in a fresh one. Cases that never begin are listed as not run.
+If a case exceeds its timeout, kills its process or leaves the CUDA context dead, the remaining cases continue in a new
+child process. Cases that never begin are listed as not run.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from benchmarks.gpu import child
 from benchmarks.gpu.cases import Group, Result, Setting
 from benchmarks.gpu.figures import Figure
 
-# A child has this long to import what it needs and to say which cases it will run.
+# Seconds for a child to import its modules and report its cases.
 START_LIMIT_S = 120.0
-# Imported once, by the server that the children are forked from. None of them initializes CUDA.
+# Modules that are imported once, in the server that forks the children. None of them initializes CUDA.
 PRELOADED = ("torch", "triton", "services.worker.startup.engine", "benchmarks.gpu.child")
-# The simulated GPU's hooks into torch import it, which takes seconds.
+# The simulated GPU's hooks into torch import torch._dynamo, which takes seconds.
 PRELOADED_FOR_DRY_RUNS = (*PRELOADED, "torch._dynamo")
 
 
 class Report(Protocol):
-    """Called from several threads, but by one at a time."""
+    """Receives figures and results. Several threads call it, one at a time."""
 
     def figure(self, result: Result, figure: Figure) -> None:
-        """A case that still runs has brought a figure."""
+        """Receives a figure of a case that is still running."""
         ...
 
     def ended(self, result: Result) -> None: ...
@@ -42,19 +42,19 @@ class Report(Protocol):
 
 @dataclass(slots=True)
 class Supervisor:
-    """`report` is told of every figure and result as soon as it is there."""
+    """Runs groups of cases. `report` receives every figure and result at once."""
 
     setting: Setting
     logs: Path
-    deadline: float  # of time.monotonic(); what has not begun by then is not run
+    deadline: float  # in time.monotonic(); later cases are not run
     report: Report
     results: list[Result] = field(default_factory=list)
     _lock: Any = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, groups: Sequence[Group], num_processes: int) -> None:
-        """Returns once all of them have ended; up to `num_processes` run side by side. After `stop` it begins none of
-        them and lists them as not run."""
+        """Runs the groups, up to `num_processes` in parallel, and returns when all have ended. After `stop`, no group
+        starts, and their cases are listed as not run."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED_FOR_DRY_RUNS if self.setting.dry_run else PRELOADED))
         with ThreadPoolExecutor(max(1, num_processes)) as pool:
@@ -62,11 +62,11 @@ class Supervisor:
                 try:
                     future.result()
                 except BaseException:
-                    self.stop()  # the pool waits for the others, which end their children then
+                    self.stop()  # the pool waits for the other groups, which now end their children
                     raise
 
     def stop(self) -> None:
-        """Ends the children. May be called from any thread and from a signal handler."""
+        """Ends the children. Can be called from any thread and from a signal handler."""
         self._stopped.set()
 
     @property
@@ -88,13 +88,13 @@ class Supervisor:
             self._run_child(_Child(context, group, self.setting, progress.done, self.logs), progress)
 
     def _run_child(self, process: _Child, progress: _Progress) -> None:
-        """Runs the cases that are left in one child process, as many as it survives."""
+        """Runs the remaining cases in one child process, until all have run or the process ends."""
         group, current = process.group.name, None
         num_done, has_planned = len(progress.done), False
         try:
             while True:
                 message = self._next(process, current)
-                if isinstance(message, str):  # why no further message comes
+                if isinstance(message, str):  # the reason why no message follows
                     if current is not None:
                         current.status, current.problem = "failed", message
                         self._finish(current, progress, process)
@@ -133,7 +133,7 @@ class Supervisor:
                         current.error = message.get("error")
                         current.problem, current.traceback = message.get("problem", ""), message.get("traceback", "")
                         if message.get("dead"):
-                            current.problem += " (the CUDA context is dead: the cases behind go on in a fresh process)"
+                            current.problem += " (the CUDA context is dead: the next cases run in a new process)"
                         self._finish(current, progress, process)
                         current = None
                         if message.get("dead"):
@@ -143,28 +143,28 @@ class Supervisor:
             process.end()
 
     def _end_between_cases(self, process: _Child, progress: _Progress, failed: Result, *, retry: bool) -> None:
-        """The child ended while no case ran. With `retry`, a fresh one runs the cases that are left."""
+        """Handles the end of a child between two cases. With `retry`, a new child runs the remaining cases."""
         if self._reason_to_end() is not None:
             return  # `_run_group` lists the rest
         self._finish(failed, progress, process)
-        if not retry:  # a fresh child would end in the same way
+        if not retry:  # a new child would end in the same way
             self._skip_rest(process.group, progress, "the child process ended before this case began")
 
     def _skip_rest(self, group: Group, progress: _Progress, reason: str) -> None:
-        """Lists the cases that are left as not run. Only a child knows their names, once it has started."""
+        """Lists the remaining cases as not run. Their names are known only after a child has started."""
         for name in ["(all cases)"] if progress.left is None else progress.left:
             self.add(Result(group.name, name, "not run", problem=reason))
         progress.is_over = True
 
     def _reason_to_end(self) -> str | None:
         if self._stopped.is_set():
-            return "the command was ended"
+            return "the command was stopped"
         if time.monotonic() > self.deadline:
-            return "the command's time was over"
+            return "the command reached its time limit"
         return None
 
     def _next(self, process: _Child, current: Result | None) -> dict[str, Any] | str:
-        """The child's next message; a sentence if none will come."""
+        """Returns the child's next message, or the reason as text if no message will follow."""
         limit = process.group.limit_s
         if current is None:
             limit = max(limit, START_LIMIT_S)
@@ -191,10 +191,10 @@ class Supervisor:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a group is, over all child processes that it has had."""
+    """Progress of a group over all of its child processes."""
 
     done: list[str] = field(default_factory=list)  # names of cases that have ended
-    left: list[str] | None = None  # names of those that have not begun; None until a child has told them
+    left: list[str] | None = None  # names of cases that have not begun; None until a child has reported them
     is_over: bool = False
 
 

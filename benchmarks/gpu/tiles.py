@@ -1,5 +1,5 @@
-"""The stored tiles of quantized products beside others, for few rows and for some: whoever is faster here is to be
-stored."""
+"""Compares the stored tiles of quantized products with other tiles, for few and for some rows. Faster tiles should be
+stored instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.tiles import Tiles
 from services.worker.quantization.kinds.weight import Weight
 
-# By --quantization, whose table holds the tiles.
+# The table with the tiles, by the value of --quantization.
 TABLES: dict[str, tuple[ModuleType, str]] = {
     "fp8": (eight_bit, "QUANTIZED"),
     "int8": (eight_bit, "QUANTIZED"),
@@ -36,7 +36,7 @@ _PROGRAMS = (132, 264, 396)
 
 
 def candidates(stored: Tiles) -> Iterator[tuple[Tiles, int]]:
-    """With the least number of programs that a product is split for. The stored ones first."""
+    """Yields tiles with the least number of programs into which a product is split. The stored ones come first."""
     yield stored, tiles.PROGRAMS
     for outs, num_warps, num_stages in _TILES:
         yield replace(stored, outs=outs, num_warps=num_warps, num_stages=num_stages), tiles.PROGRAMS
@@ -46,7 +46,7 @@ def candidates(stored: Tiles) -> Iterator[tuple[Tiles, int]]:
 
 def measure(bench: Bench) -> Iterator[Figure]:
     if bench.quantization is None:
-        raise SystemExit("tiles: --quantization names the form whose products are to be measured")
+        raise SystemExit("tiles: set --quantization to the format to measure")
     for name in MATRICES:
         n, k = matrices(bench.model)[name]
         weight = quantized(bench, torch.randn(n, k, device=bench.device, dtype=bench.dtype) * 0.02)
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _compare(bench: Bench, name: str, weight: Weight, size: str, rows: int) -> Iterator[Figure]:
-    """Fastest first."""
+    """Measures the candidates and yields their figures, fastest first."""
     module, table_name = TABLES[str(bench.quantization)]
     table = getattr(module, table_name)
     x = torch.randn(rows, weight.shape[1], device=bench.device, dtype=bench.dtype)
@@ -80,7 +80,7 @@ def _compare(bench: Bench, name: str, weight: Weight, size: str, rows: int) -> I
         ):
             try:
                 taken = bench.clock.in_graph([partial(linear, x) for linear in linears], REPEATS)
-            except Exception as error:  # what does not compile, or takes too much shared memory, is no candidate
+            except Exception as error:  # skip tiles that do not compile or need too much shared memory
                 print(f"{name}, {described}: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
                 continue
         found.append(Figure(name, taken * 1e6, "us", floor * 1e6, described))

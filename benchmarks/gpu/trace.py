@@ -1,4 +1,4 @@
-"""What ran on the device and when, from torch's profiler."""
+"""Records with torch's profiler which kernels ran on the device, and when."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-# By parts of kernels' names, the first that matches: ours, cuBLAS's and CUTLASS's, torch's own. Products come before
-# sampling: CUTLASS's long names contain words such as "collective".
+# Patterns for kernels' names: ours, cuBLAS's and CUTLASS's, and torch's. The first match decides. Products come before
+# sampling, because CUTLASS's long names contain words such as "collective".
 _GROUPS = (
     ("attention", r"decode_attention|combine_splits|ragged_attention|flash|fmha|sdpa"),
     ("norms", r"rms_norm"),
@@ -34,7 +34,7 @@ GROUPS = (*(name for name, _ in _GROUPS), "other")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A kernel's run or a copy, in microseconds of the profiler's clock."""
+    """One run of a kernel, or a copy, in microseconds of the profiler's clock."""
 
     name: str
     start: float
@@ -42,7 +42,7 @@ class Activity:
 
 
 def trace(work: Callable[[], object], *, on_gpu: bool) -> list[Activity]:
-    """In the order in which they began. Without a GPU, torch's operations stand for kernels."""
+    """Runs `work` and returns its kernels in the order of their starts. Without a GPU, returns torch's operations."""
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         work()
         if on_gpu:
@@ -57,14 +57,14 @@ def trace(work: Callable[[], object], *, on_gpu: bool) -> list[Activity]:
 
 
 def group_of(name: str, products: Collection[str] = ()) -> str:
-    """`products`: names that are known to be matrix products, see `product_names.py`."""
+    """Returns the group of a kernel. `products`: names of kernels that compute products, see `product_names.py`."""
     if name in products:
         return "products"
     return next((group for group, pattern in _GROUPS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
 def gaps(activities: Sequence[Activity]) -> list[float]:
-    """Microseconds during which nothing ran, from the first beginning to the last end."""
+    """Returns the lengths of the gaps in which no kernel ran, in microseconds."""
     if not activities:
         return []
     found, busy_until = [], activities[0].end
@@ -76,5 +76,5 @@ def gaps(activities: Sequence[Activity]) -> list[float]:
 
 
 def span(activities: Sequence[Activity]) -> float:
-    """Microseconds from the first beginning to the last end."""
+    """Returns the microseconds from the first start to the last end."""
     return max((activity.end for activity in activities), default=0.0) - (activities[0].start if activities else 0.0)

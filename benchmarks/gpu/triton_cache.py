@@ -1,10 +1,10 @@
-"""Triton's cache in an archive that the next machine starts from.
+"""Packs Triton's cache into archives, and unpacks them on the next machine.
 
     python -m benchmarks.gpu.triton_cache unpack PATH
     python -m benchmarks.gpu.triton_cache pack FOLDER
 
-Of every kernel the archive holds what a launch reads: the binary and its description, not the intermediate forms.
-Triton notes absolute paths in its cache; `unpack` rewrites them, so the cache may lie elsewhere on the next machine.
+For every kernel, the archive has the files that a launch reads: the binary and its description, without intermediate
+forms. Triton writes absolute paths into its cache. `unpack` rewrites them, so the cache may have another path there.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# Files that come back from a machine are limited to 16 MiB; several are allowed.
+# A machine may return several files of at most 16 MiB each.
 MAX_ARCHIVE_BYTES = 15 << 20
 MAX_ARCHIVES = 3
 NAME = "triton-cache-{}.tar.xz"
-# The stages between the source and the binary. Triton reads them only where they exist.
+# Intermediate forms between source and binary. Triton reads them only if they exist.
 _LEFT_OUT = (".source", ".ttir", ".ttgir", ".llir", ".ptx", ".lock")
 _GROUP = "__grp__"  # prefix of the files that list others by their absolute paths
 
 
 def location() -> Path:
-    """Triton's own directory: TRITON_CACHE_DIR, or the default in the home directory."""
+    """Returns Triton's cache directory: TRITON_CACHE_DIR, or the default in the home directory."""
     from triton import knobs
 
     return Path(knobs.cache.dir)
 
 
 def pack(folder: Path, max_bytes: int = MAX_ARCHIVE_BYTES) -> list[Path]:
-    """Writes the newest entries of Triton's cache to as many archives in `folder` as are allowed; returns them."""
+    """Writes the newest entries of Triton's cache to archives in `folder`, MAX_ARCHIVES at most. Returns their
+    paths."""
     folder.mkdir(parents=True, exist_ok=True)
     archives: list[Path] = []
     entries = list(_entries(location()))
@@ -48,8 +49,8 @@ def pack(folder: Path, max_bytes: int = MAX_ARCHIVE_BYTES) -> list[Path]:
 
 
 def unpack(path: Path) -> int:
-    """Puts the kernels of an archive, or of all such archives in a directory, into Triton's cache. Returns the number
-    of kernels. Raises FileNotFoundError where there is no archive."""
+    """Adds the kernels of an archive, or of all archives in a directory, to Triton's cache. Returns the number of
+    kernels. Raises FileNotFoundError if there is no archive."""
     archives = sorted(path.glob(NAME.format("*"))) if path.is_dir() else [path]
     if not archives:
         raise FileNotFoundError(f"no {NAME.format('*')} in {path}")
@@ -57,17 +58,17 @@ def unpack(path: Path) -> int:
 
 
 def _entries(cache: Path) -> Iterator[Path]:
-    """Directories, one per kernel, the newest first."""
+    """Yields the cache's directories, one per kernel, newest first."""
     found = [entry for entry in cache.iterdir() if entry.is_dir()] if cache.is_dir() else []
     yield from sorted(found, key=lambda entry: -entry.stat().st_mtime)
 
 
 def _pack_some(archive: Path, entries: Sequence[Path], max_bytes: int) -> list[Path]:
-    """The entries that did not fit."""
+    """Packs entries into one archive. Returns the entries that did not fit."""
     buffer = io.BytesIO()
     left = list(entries)
     with tarfile.open(fileobj=buffer, mode="w:xz", preset=3) as packed:
-        # The compressor holds back up to some blocks; the margin covers them.
+        # The compressor buffers some blocks. The margin covers them.
         while left and buffer.tell() < max_bytes - (4 << 20):
             entry = left.pop(0)
             for path in sorted(entry.iterdir()):
@@ -91,7 +92,7 @@ def _unpack_one(archive: Path) -> int:
             content = source.read()
             if name.startswith(_GROUP):
                 content, kernels = _moved(content, folder), kernels + 1
-            # Other processes may read the cache meanwhile.
+            # Replace files atomically, because other processes may read the cache at the same time.
             temporary = folder / f".{uuid.uuid4().hex}"
             temporary.write_bytes(content)
             temporary.chmod(0o755)
@@ -100,7 +101,7 @@ def _unpack_one(archive: Path) -> int:
 
 
 def _moved(group: bytes, folder: Path) -> bytes:
-    """A list of paths, as it reads in `folder`."""
+    """Rewrites a list of paths for `folder`."""
     paths = json.loads(group)["child_paths"]
     return json.dumps({"child_paths": {name: str(folder / name) for name in paths}}).encode()
 

@@ -1,4 +1,4 @@
-"""The stored launch configurations of attention beside others: whoever is faster here is to be stored."""
+"""Compares attention's stored launch configurations with others. Faster ones should be stored instead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PROMPT_TILES = (
 
 
 def decode_candidates(stored: Tuning) -> Iterator[Tuning]:
-    """The stored one first, then others that differ in tiles, in programs side by side, or in the stretches' size."""
+    """Yields the stored one first, then others with other tiles, numbers of parallel programs, or split sizes."""
     yield stored
     for block_n, num_warps, num_stages in _DECODE_TILES:
         yield replace(stored, decode=TileConfig(16, block_n, num_warps, num_stages))
@@ -62,7 +62,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _compare(bench: Bench, load: Load, name: str, candidates: list[Tuning], floor: float) -> Iterator[Figure]:
-    """Fastest first."""
+    """Measures the candidates and yields their figures, fastest first."""
     paged = PagedLoad(bench.attention_shape, load, bench.device, copies_of(bench, load))
     if bench.dry_run:
         candidates = candidates[:2]
@@ -71,7 +71,7 @@ def _compare(bench: Bench, load: Load, name: str, candidates: list[Tuning], floo
         described = _describe(candidate, decode=load.queries == 1) + (" (stored)" if index == 0 else "")
         try:
             taken = bench.clock.in_graph(paged.works(candidate), REPEATS) * 1e6
-        except Exception as error:  # what does not compile, or takes too much shared memory, is no candidate
+        except Exception as error:  # skip candidates that do not compile or need too much shared memory
             print(f"{name}, {described}: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
             continue
         found.append(Figure(name, taken, "us", floor * 1e6, described))
@@ -82,5 +82,5 @@ def _describe(candidate: Tuning, *, decode: bool) -> str:
     tile = candidate.decode if decode else candidate.ragged
     described = f"tiles {tile.block_m} x {tile.block_n}, warps {tile.num_warps}, stages {tile.num_stages}"
     if decode:
-        described += f", {candidate.programs_per_processor} programs, stretches of {candidate.split_size}"
+        described += f", {candidate.programs_per_processor} programs, splits of {candidate.split_size}"
     return described

@@ -1,1 +1,1 @@
-"""A long run of mixed lawful traffic with the abuse in it, and what it leaves behind in each part."""
+"""A soak test: long mixed traffic together with the attacks of benchmarks.abuse, to find leaks in each part."""

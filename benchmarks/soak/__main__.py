@@ -1,6 +1,6 @@
-"""`make soak`, or `python -m benchmarks.soak`: sends mixed lawful traffic to a whole stack, with the rows of
-benchmarks.abuse in it, and measures what each part holds at quiet points. Prints the table, and keeps it in
-benchmarks/results/ if it took 30 minutes or more. The status is 1 if there was a fault."""
+"""`make soak`, or `python -m benchmarks.soak`: sends mixed valid traffic and the rows of benchmarks.abuse to a whole
+stack, and measures the resources of each part at quiet points. Prints the table, and stores it in benchmarks/results/
+if the run took 30 minutes or more. The exit status is 1 if there was a fault."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from benchmarks.soak.figures import Identity, alive
 from benchmarks.soak.report import Result, store, summary
 from benchmarks.soak.run import Plan, Soak, Stretch
 
-# A shorter run is not kept: its warm-up is too short for all rows.
+# The results of a shorter run are not stored, because its warm-up is too short for all rows.
 KEPT_MINUTES = 30.0
 WARM_UP = 0.2
-# Of KV cache: so few that cached ones are evicted and sequences preempted all the time.
+# Number of KV blocks: so few that blocks are evicted and sequences preempted all the time.
 NUM_BLOCKS = 4096
-# Between two quiet points.
+# Minutes between two quiet points.
 STRETCH_MINUTES = 5.0
-# For the children of a stopped part to end.
+# Seconds to wait for a stopped part's children to end.
 END_LIMIT_S = 60.0
 
 
 def stretches(minutes: float) -> Sequence[Stretch]:
-    """The warm-up, and two stretches or more. The warm-up of a run that is kept has every row in it, however slow the
-    machine is: a row leaves the allocator with more memory when it comes for the first time."""
+    """Returns the warm-up and at least two further stretches. If the results are stored, the warm-up has every row,
+    even on a slow machine, because a row's first run leaves the allocator with more memory."""
     rest = (1 - WARM_UP) * minutes
     count = max(2, round(rest / STRETCH_MINUTES))
     rows = len(ROWS) if minutes >= KEPT_MINUTES else 0
@@ -47,7 +47,7 @@ def soak(plan: Plan) -> Result:
 
 
 def _num_left(processes: set[Identity]) -> int:
-    """How many have not ended when they have had time to."""
+    """Waits up to END_LIMIT_S for the processes to end. Returns the number of processes that are still alive."""
     end = time.monotonic() + END_LIMIT_S
     while (left := alive(processes)) and time.monotonic() < end:
         time.sleep(0.1)
@@ -56,9 +56,13 @@ def _num_left(processes: set[Identity]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0, help="of traffic, quiet points not counted; default: 30")
-    parser.add_argument("--clients", type=int, default=8, help="clients of lawful requests; default: 8")
-    parser.add_argument("--seed", type=int, default=1, help="of the traffic and of the rows' order; default: 1")
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="minutes of traffic, without quiet points; default: 30"
+    )
+    parser.add_argument("--clients", type=int, default=8, help="number of clients that send valid requests; default: 8")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="random seed of the traffic and of the order of rows; default: 1"
+    )
     parser.add_argument(
         "--out", type=Path, help="folder for soak.json and soak.md; default: none for fewer than 30 minutes"
     )

@@ -1,4 +1,4 @@
-"""What the parts hold: read from /proc, children included, and from the scheduler's own count."""
+"""Resources that the parts hold, read from /proc (children included) and from the scheduler's statistics."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one part, summed over its process and that process's children."""
+    """Resources of one part, summed over its process and the process's descendants."""
 
-    # What children share with their parents counts for each of them. 0: the part has ended.
+    # Memory that a child shares with its parent counts twice. 0: the part has ended.
     resident_bytes: int
-    # Open file descriptors, sockets among them.
+    # Open file descriptors, sockets included.
     descriptors: int
     sockets: int
     threads: int
-    # Children that have ended and were not waited for included.
+    # Zombies included.
     processes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of the scheduler, as it says itself."""
+    """The scheduler's load, from its GetStats."""
 
     used_blocks: int
     blocks: int
@@ -44,9 +44,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A quiet point: nothing is asked, and the answers to everything that was have ended."""
+    """Measurements at a quiet point, when no request is running and none is sent."""
 
-    # Seconds since the beginning, and requests answered until then, rows of the abuse included.
+    # Seconds since the start, and number of requests so far, rows of the abuse included.
     seconds: float
     requests: int
     parts: Mapping[str, Figures]
@@ -55,10 +55,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process. A later one may have the same id, but not the same start."""
+    """Identifies a process. A later process may have the same id, but not the same start time."""
 
     pid: int
-    # Clock ticks since the machine's start.
+    # Start time in clock ticks since the machine's boot.
     start: int
 
 
@@ -66,20 +66,20 @@ def figures(pid: int) -> Figures:
     descriptors = sockets = threads = 0
     processes = tree(pid)
     for process in processes:
-        # It may end meanwhile.
+        # The process may end meanwhile.
         with contextlib.suppress(OSError):
             threads += len(os.listdir(f"/proc/{process}/task"))
             for link in Path(f"/proc/{process}/fd").iterdir():
                 descriptors += 1
                 with contextlib.suppress(OSError):
                     sockets += os.readlink(link).startswith("socket:")
-    # The process itself is not counted where it has ended, even if its children live on.
+    # If the part's own process has ended, report 0, even if its children are alive.
     resident_mb = sum(map(resident, processes)) if resident(pid) else 0.0
     return Figures(round(resident_mb * 1e6), descriptors, sockets, threads, len(processes))
 
 
 async def load(scheduler: str) -> Load:
-    """`scheduler`: its gRPC address."""
+    """Reads the scheduler's load. `scheduler`: its gRPC address."""
     async with grpc.aio.insecure_channel(scheduler) as channel:
         stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
         found = (await stub.GetStats(scheduler_pb2.GetStatsRequest(), wait_for_ready=True)).load
@@ -87,17 +87,17 @@ async def load(scheduler: str) -> Load:
 
 
 def identities(pids: Iterable[int]) -> set[Identity]:
-    """The processes with these ids and all that they started."""
+    """Returns the processes with these ids and their descendants."""
     return {Identity(one, state[1]) for pid in pids for one in tree(pid) if (state := _state(one)) is not None}
 
 
 def alive(processes: Iterable[Identity]) -> set[Identity]:
-    """Those that have not ended."""
+    """Returns the processes that have not ended."""
     return {one for one in processes if (state := _state(one.pid)) is not None and state == (True, one.start)}
 
 
 def _state(pid: int) -> tuple[bool, int] | None:
-    """Whether it runs, or only waits to be waited for; and its start."""
+    """Returns whether the process runs (and is no zombie), and its start time. None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

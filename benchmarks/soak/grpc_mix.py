@@ -1,4 +1,4 @@
-"""Lawful calls of quire.inference.v1, drawn with a seed."""
+"""Random calls of quire.inference.v1 with the results that they must have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _chat(chance: random.Random) -> Request:
 
 
 def _generate(chance: random.Random) -> Request:
-    """As one message, or streamed; with a seed, or greedy."""
+    """Returns a Generate call, whole or streamed, with a seed or greedy."""
     prompt, seed, is_whole = chance.choice(("Once", _IDS)), chance.randint(1, 3), chance.random() < 0.5
     temperature = chance.choice((0.0, 1.0))
 
@@ -46,7 +46,7 @@ def _generate(chance: random.Random) -> Request:
 
 
 def _left(chance: random.Random) -> Request:
-    """Cancels a stream after some of its messages."""
+    """Returns a call that cancels a stream after some of its messages."""
     messages, pieces = _conversation(chance), chance.randint(1, 20)
 
     async def call(client: AsyncClient) -> None:

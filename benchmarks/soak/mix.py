@@ -1,5 +1,5 @@
-"""The mixed lawful traffic: requests of every API, drawn with a seed. Most come again and again, so that answers can be
-compared; some never do, so that cached blocks are evicted."""
+"""The mixed traffic: random requests of every API. Most requests repeat, so that their answers can be compared. Some
+are unique, so that cached blocks are evicted."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _kserve(chance: random.Random) -> Request:
 
 
 def _small(chance: random.Random) -> Request:
-    """What computes nothing."""
+    """Returns a request that generates no tokens."""
     return chance.choice(
         (
             over_http("models", "/v1/models", said=said.models),
@@ -160,7 +160,7 @@ def _embedding(chance: random.Random) -> Request:
 
 
 def _left(chance: random.Random) -> Request:
-    """Leaves in the middle of a long answer, mostly one that is streamed."""
+    """Returns a request whose client disconnects in the middle of a long answer, mostly a streamed one."""
     body = {
         "model": MODEL,
         "prompt": question(chance),
@@ -191,7 +191,7 @@ def _no_such(chance: random.Random) -> Request:
     )
 
 
-# How often each is drawn, in parts of their sum.
+# Kinds of requests with their relative frequencies.
 _WEIGHTS: tuple[tuple[Callable[[random.Random], Request], int], ...] = (
     (_chat, 8), (_choices, 3), (_log_probabilities, 3), (_structured, 4), (_own_template, 2), (_completion, 8),
     (_never_again, 4), (_message, 4), (_response, 4), (_ollama, 4), (_kserve, 4), (_small, 4), (_left, 6),
@@ -200,7 +200,8 @@ _WEIGHTS: tuple[tuple[Callable[[random.Random], Request], int], ...] = (
 
 
 def mixed(seed: str, embeds: bool) -> Iterator[Request]:
-    """Requests without an end, the same ones for the same seed. `embeds`: whether the model gives embeddings."""
+    """Yields requests without end; the same seed gives the same requests. `embeds`: whether the model has
+    embeddings."""
     chance = random.Random(seed)
     weights = (*_WEIGHTS, (_embedding, 3)) if embeds else _WEIGHTS
     makers, parts = zip(*weights, strict=True)
@@ -210,11 +211,11 @@ def mixed(seed: str, embeds: bool) -> Iterator[Request]:
 
 
 def for_children() -> list[Request]:
-    """Requests that need all of a router's children when they are sent at the same time: templates and grammars."""
+    """Returns requests with templates and grammars. Sent in parallel, they need all of the router's child processes."""
     chance = random.Random(1)
     return [*(_own_template(chance) for _ in range(8)), *(_structured(chance) for _ in range(8))]
 
 
 def embeds(models: bytes) -> bool:
-    """Whether the model gives embeddings, by the answer of /v1/models."""
+    """Returns whether the model has embeddings, according to an answer of /v1/models."""
     return any("embed" in model.get("tasks", ()) for model in json.loads(models)["data"])

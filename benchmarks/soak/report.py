@@ -1,4 +1,4 @@
-"""What a soak found, as Markdown and as JSON."""
+"""Writes the results of a soak test as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    # Quiet points, the first of them at the end of the warm-up.
+    # Quiet points. The first one is at the end of the warm-up.
     points: Sequence[Point]
     peaks: Mapping[str, Figures]
     tally: Tally
-    # Whether the warm-up had every row in it. If not, what resident memory grows by means little.
+    # Whether the warm-up had every row. If not, the growth of resident memory is not judged.
     is_warm: bool
-    # Processes of the parts that outlived the parts.
+    # Number of child processes that outlived their part.
     num_left: int
 
     @property
     def faults(self) -> list[str]:
-        """Wrong answers by name and number, and what is left where nothing may be."""
+        """Wrong answers, by name with their number, and resources that should have been released."""
         wrong = [f"{name}: {count} wrong" for name, count in self.tally.faults.items()]
-        left = [f"{self.num_left} processes are left"] if self.num_left else []
+        left = [f"{self.num_left} processes are still alive"] if self.num_left else []
         return [*wrong, *verdict.held(self.points), *left]
 
     @property
     def growth(self) -> list[str]:
-        """What has grown too much."""
+        """Resources that have grown beyond their bounds."""
         return verdict.grown(self.points, judges_memory=self.is_warm)
 
 
@@ -61,17 +61,17 @@ def table(result: Result) -> str:
 
 
 def summary(result: Result) -> str:
-    """Sentences around the table: what was sent, what is left, and the faults."""
+    """Returns the table with sentences about the traffic, the resources at the end and the faults."""
     first, last, tally = result.points[0], result.points[-1], result.tally
     load = last.load
     faults = [*result.faults, *result.growth]
     paragraphs = [
-        f"{last.seconds / 60:.0f} minutes: {tally.answered.total():,} lawful requests and {tally.rows.total():,} rows"
-        f" of the abuse were answered as they should be. Between the first of {len(result.points)} quiet points and the"
-        f" last were {last.requests - first.requests:,} of them. {tally.num_compared:,} answers were compared with the"
+        f"{last.seconds / 60:.0f} minutes: {tally.answered.total():,} valid requests and {tally.rows.total():,} rows"
+        f" of the abuse got correct answers. {last.requests - first.requests:,} of them were sent between the first and"
+        f" the last of {len(result.points)} quiet points. {tally.num_compared:,} answers were compared with the"
         f" first one of the same request. The server was busy {tally.num_busy:,} times.",
-        f"At the end {load.used_blocks} of {load.blocks} KV blocks were not free, {load.running + load.waiting}"
-        f" sequences were left, and {result.num_left} processes outlived their part.",
+        f"At the end, {load.used_blocks} of {load.blocks} KV blocks and {load.running + load.waiting} sequences were"
+        f" not released, and {result.num_left} processes outlived their part.",
         table(result),
         *(() if result.is_warm else ("Growth in memory is not judged: the warm-up was too short for all rows.",)),
         "Faults: none." if not faults else "Faults:\n\n" + "\n".join(f"- {fault}" for fault in faults),
@@ -109,17 +109,17 @@ def store(result: Result, directory: Path) -> None:
         "examples": result.tally.examples,
     }
     (directory / "soak.json").write_text(json.dumps(record, indent=2) + "\n")
-    head = f"# What mixed traffic with the abuse in it leaves behind\n\n{_EXPLANATION}\n\n{in_words(record)}."
+    head = f"# Soak test: mixed traffic together with the abuse\n\n{_EXPLANATION}\n\n{in_words(record)}."
     (directory / "soak.md").write_text(f"{head}\n\n{summary(result)}\n")
 
 
 _EXPLANATION = f"""\
-`make soak` writes this file. Eight clients send lawful requests of every API, one after another, and each row of
-`make abuse` is sent beside them, again and again in a random order. The KV cache is small, so that cached blocks are
-evicted and sequences preempted. All clients stop now and then. At such a quiet point each part is measured, its
-children included. First: at the end of the warm-up, which takes a fifth of the time and has every row in it. Last: at
-the end. Most: of samples every {SAMPLE_S:.0f} s. Faults are wrong answers, blocks or sequences that are held at a quiet
-point, processes that outlive their part, and growth from the first point to the last: more than
-{verdict.MAX_BYTES_PER_REQUEST:.0f} bytes per request and {verdict.ALLOCATOR_BYTES / 1e6:.0f} MB for the allocator's
-holes, or more than {verdict.MAX_ADDED_DESCRIPTORS} descriptors, {verdict.MAX_ADDED_THREADS} threads or
+`make soak` writes this file. Eight clients send requests of every API, one after another. At the same time, the rows of
+`make abuse` are repeated in random order. The KV cache is small, so that cached blocks are evicted and sequences
+preempted. From time to time all clients pause. At such a quiet point, each part is measured together with its children.
+First: at the end of the warm-up, which takes a fifth of the time and has every row. Last: at the end. Most: the maximum
+of samples every {SAMPLE_S:.0f} s. Faults are wrong answers, blocks or sequences that are held at a quiet point,
+processes that outlive their part, and growth from the first point to the last: more than
+{verdict.MAX_BYTES_PER_REQUEST:.0f} bytes per request plus {verdict.ALLOCATOR_BYTES / 1e6:.0f} MB for fragmentation in
+the allocator, or more than {verdict.MAX_ADDED_DESCRIPTORS} descriptors, {verdict.MAX_ADDED_THREADS} threads or
 {verdict.MAX_ADDED_PROCESSES} processes added."""

@@ -1,4 +1,4 @@
-"""A lawful request: what a client sends, and what it makes of the answer."""
+"""One request of the soak test: how to send it, and how to check and compare its answer."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from quire.bench.session import open_session
 from quire.client.aio import AsyncClient
 from quire.client.errors import QuireError
 
-# Of an answer, in a fault's text.
+# Maximum length of an answer in a fault's text.
 _MAX_CHARACTERS = 300
 _MAX_CONNECTION_ATTEMPTS = 20
 
 
 class WrongAnswerError(Exception):
-    """The answer is not one that the request should get."""
+    """The answer is wrong for the request."""
 
 
 class BusyError(Exception):
-    """The server has no place, and says when to come back."""
+    """The server is busy and asks the client to retry after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -44,15 +44,15 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def wired(host: str, port: int) -> AsyncIterator[Wire]:
-    """Connections that are closed at the end, so that none of them counts at a quiet point."""
+    """Opens connections and closes them at the end of the block, so that none is open at a quiet point."""
     async with open_session("") as session, AsyncClient(f"{host}:{port}", max_retries=0) as client:
         await _connect(client)
         yield Wire(f"http://{host}:{port}", session, client)
 
 
 async def _connect(client: AsyncClient) -> None:
-    """gRPC gives up a connection whose handshake takes long, as it does where the machine has much else to do, and the
-    call that needs it fails. A connection that is lost later is a fault."""
+    """Connects with retries. On a busy machine a handshake may take so long that gRPC gives up the connection and fails
+    the call. A connection that is lost later is a fault."""
     for _ in range(_MAX_CONNECTION_ATTEMPTS):
         with contextlib.suppress(QuireError):
             await client.models()
@@ -61,15 +61,15 @@ async def _connect(client: AsyncClient) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    # Its kind, which faults are counted by.
+    # Kind of the request. Faults are counted by kind.
     name: str
-    # What was said, for comparison. Raises WrongAnswerError or BusyError.
+    # Sends the request and returns the answer's content for comparison. Raises WrongAnswerError or BusyError.
     send: Callable[[Wire], Awaitable[str]]
-    # Requests with the same key are always said the same; None: nothing is compared.
+    # Requests with the same key must get the same answer. None: answers are not compared.
     key: str | None = None
 
 
-# What was said in a body.
+# Extracts an answer's content from its body.
 Said = Callable[[bytes], Any]
 
 
@@ -81,7 +81,8 @@ def over_http(
     said: Said | None = None,
     status: int = 200,
 ) -> Request:
-    """`said`: what of the answer has to be the same each time, streamed or whole; None: nothing."""
+    """Returns an HTTP request. `said`: extracts the content that must be the same each time, streamed or whole. None:
+    answers are not compared."""
 
     async def send(wire: Wire) -> str:
         async with _asking(wire, path, body) as response:
@@ -98,7 +99,7 @@ def over_http(
 
 
 def left_after(name: str, path: str, body: Mapping[str, Any], pieces: int) -> Request:
-    """The client closes its connection when so many pieces of the answer have come."""
+    """Returns a request whose client closes the connection after `pieces` pieces of the answer."""
 
     async def send(wire: Wire) -> str:
         async with _asking(wire, path, body) as response:
@@ -113,7 +114,7 @@ def left_after(name: str, path: str, body: Mapping[str, Any], pieces: int) -> Re
 
 
 def left_within(name: str, path: str, body: Mapping[str, Any], seconds: float) -> Request:
-    """The client closes its connection after so many seconds, unless the answer came before."""
+    """Returns a request whose client closes the connection after `seconds`, unless the answer arrives earlier."""
 
     async def send(wire: Wire) -> str:
         with contextlib.suppress(TimeoutError):
@@ -131,7 +132,7 @@ def over_grpc(
     key: str | None = None,
     status: grpc.StatusCode = grpc.StatusCode.OK,
 ) -> Request:
-    """`call` returns what was said."""
+    """Returns a gRPC request. `call`: makes the call and returns the content of the answer."""
 
     async def send(wire: Wire) -> str:
         try:
@@ -143,7 +144,7 @@ def over_grpc(
                 raise BusyError(error.retry_after) from error
             raise WrongAnswerError(f"{error.status.name}: {_shortened(error.message.encode())}") from error
         if status is not grpc.StatusCode.OK:
-            raise WrongAnswerError(f"OK in place of {status.name}")
+            raise WrongAnswerError(f"OK instead of {status.name}")
         return said
 
     return Request(name, send, None if key is None else f"{name} {key}")
@@ -162,7 +163,7 @@ def _check(response: aiohttp.ClientResponse, text: bytes, status: int) -> None:
             raise WrongAnswerError(f"429 without Retry-After: {_shortened(text)}")
         raise BusyError(float(after))
     if response.status != status:
-        raise WrongAnswerError(f"status {response.status} in place of {status}: {_shortened(text)}")
+        raise WrongAnswerError(f"status {response.status} instead of {status}: {_shortened(text)}")
     if status >= 400 and b'"error"' not in text:
         raise WrongAnswerError(f"status {status} without an error: {_shortened(text)}")
 

@@ -1,4 +1,4 @@
-"""Runs the traffic and the abuse beside it, and takes the figures at quiet points."""
+"""Runs the traffic and the abuse at the same time, and measures the parts at quiet points."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from benchmarks.soak.mix import embeds, for_children, mixed
 from benchmarks.soak.request import BusyError, Request, Wire, WrongAnswerError, wired
 from benchmarks.soak.tally import Tally
 
-# A request or row without an answer is given up after it. No working one takes nearly as long.
+# Seconds after which a request or row without an answer fails. A working server never takes nearly as long.
 ANSWER_LIMIT_S = 300.0
-# For the scheduler to end what clients have left.
+# Seconds to wait for the scheduler to end the sequences of disconnected clients.
 IDLE_LIMIT_S = 300.0
 SAMPLE_S = 5.0
 PROGRESS_S = 60.0
@@ -29,8 +29,8 @@ PROGRESS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Traffic between two quiet points. It ends when so many seconds have passed, so many rows were sent, and each
-    client has sent so many requests."""
+    """A period of traffic before a quiet point. It ends when `seconds` have passed, `rows` rows were sent, and each
+    client has sent `requests` requests."""
 
     seconds: float = 0.0
     requests: int = 0
@@ -38,7 +38,7 @@ class Stretch:
 
 
 class Turns:
-    """Who may send once more in a stretch, which begins when this is made."""
+    """Decides which senders may continue in a stretch. The stretch begins when this object is created."""
 
     def __init__(self, stretch: Stretch) -> None:
         self._stretch = stretch
@@ -53,7 +53,7 @@ class Turns:
         self._rows_end.set()
 
     def of_client(self) -> Iterator[None]:
-        """There is lawful traffic as long as there is abuse."""
+        """Continues at least as long as the abuse, so that there is always traffic beside it."""
         count = 0
         while time.monotonic() < self._end or count < self._stretch.requests or not self._rows_end.is_set():
             yield
@@ -62,31 +62,31 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    # The first is the warm-up. A quiet point follows each.
+    # The first stretch is the warm-up. Each stretch ends with a quiet point.
     stretches: Sequence[Stretch]
     rows: Sequence[Row]
     clients: int = 8
     seed: int = 1
-    # Seconds between two rows, in which there is lawful traffic alone.
+    # Seconds between two rows.
     pause_s: float = 3.0
-    # Seconds of a quiet point: what was left of connections closes.
+    # Seconds of a quiet point before the measurement, in which the last connections close.
     rest_s: float = 10.0
 
 
 @dataclass(slots=True)
 class Soak:
-    """A run and what it has found until now."""
+    """A run of the soak test, with its results so far."""
 
     stack: RunningStack
     plan: Plan
     tally: Tally = field(default_factory=Tally)
-    # One for each stretch.
+    # One quiet point for each stretch.
     points: list[Point] = field(default_factory=list)
-    # The most of each figure that samples have found, by part.
+    # Maximum of each figure over all samples, by part.
     peaks: dict[str, Figures] = field(default_factory=dict)
     # Whether every row was sent before the first point.
     is_warm: bool = False
-    # All processes that samples have found.
+    # All processes seen in samples.
     processes: set[Identity] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -110,19 +110,19 @@ class Soak:
         self.processes |= identities(self.stack.processes.values())
 
     async def _ask(self, requests: Iterator[Request], turns: Turns) -> None:
-        """One client, which asks one thing after another."""
+        """Runs one client, which sends one request after another."""
         async with wired(self.stack.target.host, self.stack.target.port) as wire:
             for _ in turns.of_client():
                 await self._counted(wire, next(requests))
 
     async def _begin_children(self) -> None:
-        """Makes the router start all of its children, which it does when a request needs one. A child that starts after
-        the first quiet point would be taken for growth."""
+        """Makes the router start all of its child processes, which it starts on demand. A child that starts after the
+        first quiet point would count as growth."""
         async with wired(self.stack.target.host, self.stack.target.port) as wire:
             await asyncio.gather(*(self._counted(wire, request) for request in for_children()))
 
     async def _counted(self, wire: Wire, request: Request) -> None:
-        """Asks, and counts the answer or the fault."""
+        """Sends a request, and counts the answer or the fault."""
         try:
             said = await self._answered(wire, request)
         except WrongAnswerError as error:
@@ -131,13 +131,14 @@ class Soak:
             self.tally.fault(request.name, f"no answer within {ANSWER_LIMIT_S:.0f} s")
         except (OSError, aiohttp.ClientError) as error:
             self.tally.fault(request.name, f"{type(error).__name__}: {error}")
-            # A part may be gone, and each request after this one fail at once.
+            # If a part has died, each further request fails immediately: do not flood the tally.
             await asyncio.sleep(1)
         else:
             self.tally.answer(request.name, request.key, said)
 
     async def _answered(self, wire: Wire, request: Request) -> str:
-        """Asks again as often as the server is busy, when it says."""
+        """Sends a request, and retries it after the delay that the server requests, for as long as the server is
+        busy."""
         while True:
             try:
                 async with asyncio.timeout(ANSWER_LIMIT_S):
@@ -165,8 +166,8 @@ class Soak:
         return Point(time.monotonic() - start, self.tally.num_requests, parts, found)
 
     async def _idle_load(self) -> Load:
-        """The load once nothing is left of it, or after IDLE_LIMIT_S. Nothing where the scheduler has ended, which is a
-        fault by itself."""
+        """Waits until the scheduler is idle, for at most IDLE_LIMIT_S, and returns its load. Returns an empty load if
+        the scheduler has ended, which is a fault by itself."""
         found = Load(0, 0, 0, 0)
         for _ in range(int(IDLE_LIMIT_S / 0.2)):
             if not resident(self.stack.processes["scheduler"]):
@@ -199,13 +200,13 @@ class Soak:
 
 
 async def _embeds(target: Target) -> bool:
-    """Whether the model gives embeddings."""
+    """Returns whether the model has embeddings."""
     async with wired(target.host, target.port) as wire, wire.session.get(f"{wire.url}/v1/models") as response:
         return embeds(await response.read())
 
 
 def _again_and_again(rows: Sequence[Row], chance: random.Random) -> Iterator[Row]:
-    """All rows in a random order, then in another."""
+    """Yields all rows in random order, repeatedly."""
     while rows:
         yield from chance.sample(rows, len(rows))
 

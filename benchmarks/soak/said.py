@@ -1,6 +1,6 @@
-"""What an answer says, without what differs from one time to the next: ids, times and usage. A whole answer and a
-streamed one of the same request say the same. Raises ValueError, LookupError,
-TypeError or AttributeError where the answer is broken."""
+"""Extracts the content of an answer, without fields that differ each time: ids, times and usage. A whole answer and a
+streamed one have the same content. Raises ValueError, LookupError, TypeError or AttributeError if the answer is broken.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from quire.bench.events import EventParser
 
-# Of each choice: text, calls as name and arguments, and why it ended.
+# For each choice: text, calls as [name, arguments], and finish reason.
 Choices = list[tuple[str, list[list[str]], str]]
 
 
@@ -33,7 +33,7 @@ def completion(body: bytes) -> Choices:
 
 
 def chat_stream(body: bytes) -> Choices:
-    """Of /v1/completions, too."""
+    """Reads a stream of chat completions or of completions."""
     texts: dict[int, str] = {}
     calls: dict[int, list[list[str]]] = {}
     ends: dict[int, str] = {}
@@ -49,12 +49,12 @@ def chat_stream(body: bytes) -> Choices:
                     of_choice[call["index"]][place] += call["function"].get(field) or ""
             ends[index] = choice["finish_reason"] or ends.get(index, "")
     if not all(ends.values()) or not ends:
-        raise ValueError("a choice has no end")
+        raise ValueError("a choice has no end: no finish_reason")
     return [(texts[index], calls.get(index, []), ends[index]) for index in sorted(texts)]
 
 
 def message(body: bytes) -> tuple[str, str]:
-    """Of Anthropic's API: text, and why it ended."""
+    """Reads an answer of Anthropic's API: text and stop reason."""
     answer = json.loads(body)
     return "".join(block["text"] for block in answer["content"]), answer["stop_reason"]
 
@@ -69,7 +69,7 @@ def message_stream(body: bytes) -> tuple[str, str]:
 
 
 def response(body: bytes) -> tuple[str, str]:
-    """Of the Responses API: text, and how it ended."""
+    """Reads an answer of the Responses API: text and status."""
     return _response(json.loads(body))
 
 
@@ -77,12 +77,12 @@ def response_stream(body: bytes) -> tuple[str, str]:
     events = list(_events(body))
     text, end = _response(events[-1]["response"])
     if text != "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta"):
-        raise ValueError("the deltas are not the text")
+        raise ValueError("the deltas do not add up to the text")
     return text, end
 
 
 def ollama(body: bytes) -> tuple[str, str]:
-    """Whole or streamed: a line of JSON, or many."""
+    """Reads an answer of Ollama's API: one line of JSON, or several if streamed."""
     lines = [json.loads(line) for line in body.splitlines() if line]
     texts = [line["response"] if "response" in line else line["message"]["content"] for line in lines]
     return "".join(texts), lines[-1]["done_reason"]
@@ -113,7 +113,7 @@ def models(body: bytes) -> list[str]:
 
 
 def dimensions(body: bytes) -> list[int]:
-    """Of embeddings: the length of each vector."""
+    """Reads embeddings: the length of each vector."""
     return [len(one["embedding"]) for one in json.loads(body)["data"]]
 
 

@@ -1,27 +1,27 @@
-"""What clients were answered: how many requests of each kind, and the faults."""
+"""Counts answered requests by kind, and faults."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-# Examples of faults that are kept; the others are only counted.
+# Maximum number of faults kept as examples. All others are only counted.
 MAX_EXAMPLES = 20
 
 
 @dataclass(slots=True)
 class Tally:
-    # Answered as they should be, by the request's name.
+    # Correctly answered requests, by the request's name.
     answered: Counter[str] = field(default_factory=Counter)
-    # Rows of the abuse that were answered, by the row's name.
+    # Correctly answered rows of the abuse, by the row's name.
     rows: Counter[str] = field(default_factory=Counter)
-    # Names of the rows that were sent, whatever the answer.
+    # Names of all rows that were sent.
     sent: set[str] = field(default_factory=set)
-    # Times that the server had no place, and said when to come back.
+    # Number of times that the server was busy and asked for a retry.
     num_busy: int = 0
-    # Answers that were compared with the first one of the same request.
+    # Number of answers that were compared with the first one of the same request.
     num_compared: int = 0
-    # By the name of the request or row.
+    # Faults by the name of the request or row.
     faults: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     # The first answer of each request, by its key.
@@ -29,7 +29,7 @@ class Tally:
 
     @property
     def num_requests(self) -> int:
-        """That have ended, rows and faults included."""
+        """Number of requests that have ended, rows and faults included."""
         return self.answered.total() + self.rows.total() + self.faults.total()
 
     def fault(self, name: str, what: str) -> None:
@@ -38,11 +38,11 @@ class Tally:
             self.examples.append(f"{name}: {what}")
 
     def answer(self, name: str, key: str | None, said: str) -> None:
-        """Counts an answer, and compares it where the request has a key."""
+        """Counts an answer, and compares it with the first one if the request has a key."""
         if key is not None:
             first = self._first.setdefault(key, said)
             self.num_compared += 1
             if said != first:
-                self.fault(name, f"{said[:120]} in place of {first[:120]} to {key[:200]}")
+                self.fault(name, f"{said[:120]} instead of {first[:120]} for request {key[:200]}")
                 return
         self.answered[name] += 1

@@ -1,19 +1,19 @@
-"""What is left of the requests, and whether it is too much.
+"""Decides whether the parts leak resources.
 
-Compared are two quiet points: the first after the warm-up, which has started every child, filled every cache and pool
-and sent every row once, and the last. The bounds:
+Compares two quiet points: the first one, after the warm-up, and the last one. The warm-up starts every child, fills
+every cache and pool, and sends every row once. The bounds:
 
-- Resident memory grows by at most MAX_BYTES_PER_REQUEST for each request in between. That is less than the record of a
-  request takes if it is kept for ever: a Python object with its dictionary alone has some 400 bytes. ALLOCATOR_BYTES
-  are allowed beside it. A row leaves holes among live objects, which an allocator keeps for the next one, and how many
-  there are at a point is chance.
-- MAX_ADDED_DESCRIPTORS more descriptors are open. Clients have closed theirs, but Envoy and gRPC keep connections
-  between the parts in pools, and open them as they need them.
-- MAX_ADDED_THREADS more threads run. Thread pools begin threads with the work, and end them when they have none.
-- MAX_ADDED_PROCESSES more children are there: a router keeps two for templates and one for grammars. Where one was
-  ended for what it took, another one is started when a request needs it.
-- At every quiet point no sequence runs or waits, and every KV block is free: cached blocks count as free.
-- No process of a part is left when the part has stopped.
+- Resident memory grows by at most MAX_BYTES_PER_REQUEST for each request between the points. If the record of a request
+  were never freed, it would take more: a Python object with its dictionary alone has about 400 bytes. ALLOCATOR_BYTES
+  more are allowed for fragmentation: freed memory between live objects stays with the allocator, and its amount at a
+  given moment is random.
+- At most MAX_ADDED_DESCRIPTORS more descriptors are open. Clients have closed theirs, but Envoy and gRPC pool the
+  connections between the parts and open them on demand.
+- At most MAX_ADDED_THREADS more threads run. Thread pools start threads on demand and end idle ones.
+- There are at most MAX_ADDED_PROCESSES more child processes. A router keeps two for templates and one for grammars. If
+  it ended one that exceeded a limit, it starts another when a request needs it.
+- At every quiet point no sequence runs or waits, and every KV block is free. Cached blocks count as free.
+- When a part has stopped, none of its processes is alive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_ADDED_PROCESSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of one part, from the first of two points to the last."""
+    """Growth of one part from the first point to the last."""
 
     first: Figures
     last: Figures
@@ -48,14 +48,14 @@ class Growth:
 
 
 def growths(points: Sequence[Point]) -> Mapping[str, Growth]:
-    """By part. `points`: the quiet points since the warm-up, two at least."""
+    """Returns the growth of each part. `points`: the quiet points since the warm-up, at least two."""
     first, last = points[0], points[-1]
     requests = last.requests - first.requests
     return {part: Growth(first.parts[part], last.parts[part], requests) for part in first.parts}
 
 
 def grown(points: Sequence[Point], judges_memory: bool = True) -> list[str]:
-    """What has grown too much."""
+    """Describes the resources that have grown beyond their bounds."""
     faults = []
     for part, growth in growths(points).items():
         if judges_memory and growth.resident_bytes > ALLOCATOR_BYTES + MAX_BYTES_PER_REQUEST * growth.num_requests:
@@ -73,7 +73,7 @@ def grown(points: Sequence[Point], judges_memory: bool = True) -> list[str]:
 
 
 def held(points: Sequence[Point]) -> list[str]:
-    """What is not free although nothing is asked, and parts that have ended."""
+    """Describes blocks and sequences that are held at a quiet point, and parts that have ended."""
     faults = []
     for point in points:
         load, when = point.load, f"after {point.seconds:.0f} s"

@@ -1,2 +1,2 @@
-"""Every kernel and every served shape once: `python -m benchmarks.gpu smoke`. A module per kind of kernel, with the
-cases that it is run for, and `serving.py` with whole engines."""
+"""Cases of `python -m benchmarks.gpu smoke`, which runs every kernel and every served shape once. There is one module
+per kind of kernel; `serving.py` and `encoder.py` run whole engines."""

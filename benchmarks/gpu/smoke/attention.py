@@ -1,4 +1,4 @@
-"""Attention over paged keys and values: decodes, prompts, and steps of both."""
+"""Tests attention over paged keys and values: decodes, prompts, and steps with both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICE = torch.device("cuda", 0)
 FP8 = torch.float8_e4m3fn
 BLOCK_SIZE = 16
 
-# Rows of a step: tokens computed before, and tokens of this step.
+# Rows of a step: (tokens computed before, tokens of this step).
 Rows = tuple[tuple[int, int], ...]
 STEPS: dict[str, Rows] = {
     "one decode": ((700, 1),),
@@ -45,13 +45,13 @@ class Heads:
         return text + ("" if self.soft_cap is None else f", soft cap {self.soft_cap:g}")
 
 
-# Llama-3.1-8B's, TinyLlama's, Qwen's of 32B, Gemma's, and heads that are not grouped.
+# Heads of Llama-3.1-8B, TinyLlama, Qwen 32B and Gemma, and heads that are not grouped.
 HEADS = (
     Heads(32, 8, 128), Heads(32, 4, 64), Heads(40, 8, 128), Heads(16, 8, 256, 512, 50.0), Heads(8, 8, 80),
     Heads(32, 8, 128, 256),
 )  # fmt: skip
 TINY_HEADS = (Heads(2, 1, 16), Heads(2, 2, 16, 8, 30.0))
-# Of the engine that `lease` starts, so that both share their compiled kernels.
+# The limits are those of the engine in `lease`, so that both share their compiled kernels.
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 128, 8192
 
 
@@ -80,7 +80,7 @@ def _attend(shape: AttentionShape, heads: Heads, rows: Rows, batch_invariant: bo
     blocks = -(-longest // BLOCK_SIZE)
     tables = torch.randperm(len(rows) * blocks).int().view(len(rows), blocks).to(DEVICE)
     size = (len(rows) * blocks, heads.kv, BLOCK_SIZE, heads.dim)
-    scales = (0.5, 0.25) if shape.kv_dtype is FP8 else (1.0, 1.0)  # different ones, so that none stands for the other
+    scales = (0.5, 0.25) if shape.kv_dtype is FP8 else (1.0, 1.0)  # different, to detect a swap
     keys, values = (draw(*size, dtype=torch.float32, device=DEVICE).to(shape.kv_dtype) for _ in range(2))
     pages = KVPages(keys, values, *scales)
     starts = np.cumsum([0, *(scheduled for _, scheduled in rows)], dtype=np.int32)

@@ -1,4 +1,5 @@
-"""Norms, activations, rotations, sums of segments, an encoder's operations and the small kernels of a step's inputs."""
+"""Tests norms, activations, RoPE, sums of segments, an encoder's operations and the small kernels of a step's
+inputs."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def _add_norm(dtype: torch.dtype, width: int) -> float:
 
 
 def _layer_norm(dtype: torch.dtype, width: int) -> float:
-    """With a residual and without."""
+    """Tests layer_norm with and without a residual."""
     x, weight, bias, residual = (
         draw(*shape, dtype=dtype, device=DEVICE) for shape in ((ROWS, width), (width,), (width,), (ROWS, width))
     )
@@ -101,7 +102,7 @@ def _gelu(dtype: torch.dtype, tanh: bool, width: int) -> float:
 
 
 def _attend(dtype: torch.dtype, num_heads: int, head_dim: int) -> float:
-    """Three sequences of an encoder."""
+    """Tests full attention on three sequences of an encoder."""
     lengths = (5, 1, ROWS - 6)
     q, k, v = (draw(ROWS, num_heads, head_dim, dtype=dtype, device=DEVICE) for _ in range(3))
     positions = torch.cat([torch.arange(length) for length in lengths]).int().to(DEVICE)
@@ -137,7 +138,7 @@ def _segments(dtype: torch.dtype, width: int) -> float:
 
 
 def _batch() -> AttentionBatch:
-    """Three rows of 5, 1 and 34 tokens, that begin at positions 0, 37 and 15."""
+    """Returns three rows of 5, 1 and 34 tokens, which begin at positions 0, 37 and 15."""
     lengths, first = (5, 1, ROWS - 6), (0, 37, 15)
     positions = [torch.arange(at, at + count) for at, count in zip(first, lengths, strict=True)]
     return AttentionBatch(
@@ -155,7 +156,7 @@ def _rope(dtype: torch.dtype, pages_dtype: torch.dtype, num_heads: int, num_kv_h
     sizes = [num_heads, num_kv_heads, num_kv_heads]
     q, k, v = torch.split(fused, sizes, dim=1)
     exact_q, exact_k, exact_v = torch.split(exact, sizes, dim=1)
-    scales = (0.5, 0.25) if pages_dtype is FP8 else (1.0, 1.0)  # different ones, so that none stands for the other
+    scales = (0.5, 0.25) if pages_dtype is FP8 else (1.0, 1.0)  # different, to detect a swap
     zeros = torch.zeros((12, num_kv_heads, PAGE, head_dim), device=DEVICE)
     pages = KVPages(zeros.to(pages_dtype, copy=True), zeros.to(pages_dtype, copy=True), *scales)
     expected = KVPages(zeros.double(), zeros.double())

@@ -1,4 +1,5 @@
-"""An encoder of BERT's shape with dummy weights: the worker's own start, then prompts of many lengths in one step."""
+"""Starts an encoder of BERT's shape with dummy weights as a worker does, and embeds prompts of many lengths in one
+step."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ TINY = BERT_BASE | {
     "vocab_size": 1008, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
     "max_position_embeddings": 48,
 }  # fmt: skip
-# Of two embeddings of one text, computed alone and in a batch: some roundings of bfloat16.
+# Maximum distance between two embeddings of a text, computed alone and in a batch: a few roundings of bfloat16.
 MOST_DIFFERENCE = 5e-2
 
 
@@ -44,7 +45,7 @@ def _of_engine(setting: Setting, dtype: str) -> Iterator[Case]:
 
 
 class TriedEncoder:
-    """One engine, which starts with the first case that needs it and lives as long as its process."""
+    """An engine that starts with the first case that needs it and lives until its process ends."""
 
     def __init__(self, dry_run: bool, dtype: str) -> None:
         self._dry_run, self._dtype = dry_run, dtype
@@ -59,13 +60,11 @@ class TriedEncoder:
         alone = [self._embed([prompt])[0] for prompt in self._prompts()]
         worst = max(float(np.linalg.norm(a - b)) for a, b in zip(together, alone, strict=True))
         if not worst <= MOST_DIFFERENCE:
-            raise AssertionError(
-                f"an embedding moves by {worst:.2e} in a batch; at most {MOST_DIFFERENCE:g} is expected"
-            )
+            raise AssertionError(f"an embedding differs by {worst:.2e} in a batch; the limit is {MOST_DIFFERENCE:g}")
         return worst
 
     def _embed(self, prompts: list[list[int]]) -> list[NDArray[np.float32]]:
-        """Vectors of length 1."""
+        """Embeds the prompts, and checks that the vectors have length 1."""
         asks = [Ask(prompt, 0, pooling=PoolingParams(normalize=True)) for prompt in prompts]
         Asker(self._engine.runner).run(asks)
         found = [ask.embedding for ask in asks if ask.embedding is not None]

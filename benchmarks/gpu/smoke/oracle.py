@@ -1,4 +1,4 @@
-"""How far a kernel's result is from float64's."""
+"""Compares a kernel's result with that in float64."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import torch
 from torch import Tensor
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-# Relative to the whole result: some roundings of each type. float32 products of GPUs may use TF32's ten bits.
+# Limits of the relative error, by type: a few roundings. float32 products on GPUs may use TF32 with ten bits.
 LIMITS = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 3e-3}
 
 
 def worst_error(got: Tensor, exact: Tensor, limit: float | None = None) -> float:
-    """|got - exact| / |exact| over all elements (Frobenius norms). Raises AssertionError above `limit`, which is by
-    default that of got's type, and for results that are no numbers."""
+    """Returns |got - exact| / |exact| over all elements (Frobenius norms).
+
+    Raises AssertionError if it exceeds `limit` (default: the limit of got's type) or is NaN.
+    """
     difference = (got.double() - exact.double()).norm()
     error = float(difference / exact.double().norm().clamp_min(1e-30))
     limit = LIMITS[got.dtype] if limit is None else limit
     if not error <= limit:
-        raise AssertionError(f"the relative error is {error:.2e}; at most {limit:.1e} is expected")
+        raise AssertionError(f"the relative error is {error:.2e}; the limit is {limit:.1e}")
     return error
 
 
 def same(got: Tensor, expected: Tensor) -> float:
-    """Raises AssertionError unless both hold the same values."""
+    """Raises AssertionError unless both tensors have the same values."""
     wrong = int((got != expected).sum())
     if wrong:
         raise AssertionError(f"{wrong} of {expected.numel()} values differ")
@@ -30,5 +32,5 @@ def same(got: Tensor, expected: Tensor) -> float:
 
 
 def draw(*shape: int, dtype: torch.dtype, device: torch.device, scale: float = 1.0) -> Tensor:
-    """Standard normal times `scale`."""
+    """Returns random values: standard normal times `scale`."""
     return torch.randn(shape, device=device, dtype=torch.float32).mul_(scale).to(dtype)

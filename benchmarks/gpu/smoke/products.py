@@ -1,4 +1,4 @@
-"""Matrix products in every form of weights, for every class of row counts."""
+"""Tests matrix products in every weight format, for every class of row counts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 DEVICE = torch.device("cuda", 0)
-# Outputs and inputs: Llama-3.1-8B's joined projections, a small model's, and one that no tile divides.
+# (outputs, inputs): Llama-3.1-8B's joined projections, a small model's, and one that is no multiple of a tile.
 SHAPES = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (576, 576), (1000, 1536))
 OUTPUT_LAYER = (128_256, 4096)
-# A step's largest output layer: of what a worker draws from. 2,048 rows would take 2 GB per float64 result.
+# Row counts for the output layer, up to the most rows that a step samples. 2,048 rows would take 2 GB in float64.
 OUTPUT_LAYER_ROWS = (1, 16, 17, 64, 100, 128, 300)
-# Outputs that are computed in float64 at once: 0.5 GB of the output layer's weight.
+# Number of outputs that are computed in float64 at once: 0.5 GB of the output layer's weight.
 EXACT_OUTPUTS = 16_384
 TINY = ((48, 64),)
-# A count of each class that kernels are compiled for (`ops/triton/tiles.py`), and multiples of 16 beside others.
+# Row counts: one of each class that kernels are compiled for (`ops/triton/tiles.py`), with and without a multiple of
+# 16.
 ROWS = (1, 16, 17, 64, 100, 128, 300, 2048)
 TINY_ROWS = (1, 17, 70)
 
@@ -64,7 +65,7 @@ def int4_act_order(weight: Tensor) -> Weight:
     return replace(quantized, input_order=torch.randperm(weight.shape[1], device=weight.device).int())
 
 
-# Whether the output layer is served in the form, too: checkpoints leave it in floats.
+# Whether the output layer also has this format. Checkpoints leave it unquantized.
 FORMS: dict[str, tuple[Quantize, bool]] = {
     "floats": (lambda weight: weight, True),
     "fp8 x fp8": (Fp8Weight.quantize, False),
@@ -76,7 +77,7 @@ FORMS: dict[str, tuple[Quantize, bool]] = {
     "int4, float16 scales": (int4_float16_scales, False),
     "int4, act-order": (int4_act_order, False),
 }
-# 16 bits of both kinds are served in every form; float32 is there for exactness.
+# Every format is served in both 16-bit types. float32 is tested for exactness.
 TYPES_OF = {"floats": ("bf16", "fp16", "fp32"), "int4": ("bf16", "fp16", "fp32")}
 
 
@@ -104,7 +105,7 @@ def _of_form(setting: Setting, form: str, name: str, batch_invariant: bool) -> I
 def _product(
     quantize: Quantize, dtype: torch.dtype, n: int, k: int, all_rows: tuple[int, ...], batch_invariant: bool
 ) -> float:
-    """With a bias and without, as both are forms of their own."""
+    """Tests a product with and without a bias, which are separate kernels."""
     stored = quantize(draw(n, k, dtype=dtype, device=DEVICE, scale=0.02))
     bias = draw(n, dtype=dtype, device=DEVICE)
     weight = stored if isinstance(stored, Tensor) else stored.dequantize()
@@ -122,7 +123,7 @@ def _product(
 
 
 def _quantized_input(x: Tensor, weight: Weight) -> Tensor:
-    """In float64, rounded as the product rounds it."""
+    """Returns the input in float64, rounded as the product rounds it."""
     if isinstance(weight, Tensor) or not _quantizes_input(weight):
         return x.double()
     q, scales = quantize_rows_int8(x) if isinstance(weight, Int8Weight) else quantize_rows_fp8(x)

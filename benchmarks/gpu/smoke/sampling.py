@@ -1,4 +1,4 @@
-"""The sampler on the device beside the one that the host has: the same tokens from the same logits."""
+"""Checks that the device's sampler returns the same tokens for the same logits as the host's sampler."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _of_vocabulary(setting: Setting, vocab_size: int) -> Iterator[Case]:
         for rows in (3,) if setting.dry_run else (1, 16, 128):
             for way, params in WAYS.items():
                 if rows == 128 and not params.greedy:
-                    continue  # the host would take seconds for its share of the comparison
+                    continue  # the host sampler would take seconds
                 yield Case(f"{way}, {rows} rows, {name}", partial(_draw, vocab_size, DTYPES[name], rows, params))
             yield Case(f"masked, {rows} rows, {name}", partial(_masked, vocab_size, DTYPES[name], rows))
             logprobs = SamplingParams(temperature=0.0, logprobs=20)
@@ -75,21 +75,21 @@ def _draw(vocab_size: int, dtype: torch.dtype, rows: int, params: SamplingParams
     got = on_device.sample(logits, slots, positions)
     expected = on_host.sample(logits.float().cpu(), slots, positions)
     if not bool(got.valid.all()):
-        raise AssertionError("a row drew nothing")
+        raise AssertionError("no token was sampled for a row")
     return _almost_same(got.tokens.cpu(), expected.tokens)
 
 
 def _almost_same(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The share of rows that differ. Sums of 128,256 floats differ in their last bits, which may move the border of
-    top-p by a token, so one row in 16 may."""
+    """Returns the fraction of rows that differ. Up to one row in 16 may differ, because sums of 128,256 floats differ
+    in their last bits, which can move the border of top-p by one token."""
     wrong = int((got != expected).sum())
     if wrong > len(expected) // 16:
-        raise AssertionError(f"{wrong} of {len(expected)} tokens are not the host sampler's")
+        raise AssertionError(f"{wrong} of {len(expected)} tokens differ from the host sampler's")
     return wrong / len(expected)
 
 
 def _masked(vocab_size: int, dtype: torch.dtype, rows: int) -> float:
-    """Of every row one token is left."""
+    """Tests masks that leave one token per row."""
     logits = draw(rows, vocab_size, dtype=dtype, device=DEVICE)
     sampler = DeviceSampler(DEVICE, rows, vocab_size)
     allowed = np.arange(rows) * 2 + 1
@@ -120,7 +120,7 @@ def _logprobs(vocab_size: int, dtype: torch.dtype, rows: int, params: SamplingPa
 
 
 def _given_logprobs(vocab_size: int, dtype: torch.dtype, rows: int) -> float:
-    """Of tokens that the request names, in the order of their log probabilities."""
+    """Tests log probabilities of tokens that the request names, in the order of their log probabilities."""
     token_ids = (7, 31, vocab_size - 1)
     params = SamplingParams(temperature=0.0, logprobs=0, logprob_token_ids=token_ids)
     logits = draw(rows, vocab_size, dtype=dtype, device=DEVICE, scale=3.0)

@@ -1,4 +1,4 @@
-"""Whole engines with dummy weights: the worker's own start, then every kind of step that it serves."""
+"""Starts whole engines with dummy weights as a worker does, and runs every kind of step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shared.grammar import has_library
 SHAPES = {"1B": "llama-1b", "8B": "llama-8b"}
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MAX_MODEL_LEN = 128, 8192, 8192
 TINY_LIMITS = (3, 12, 48)
-# A decode's token is the likeliest of its prefill but for rounding, which may exchange neighbours.
+# Maximum rank of a greedily decoded token in a prefill of the same text. Rounding may exchange close tokens.
 MOST_RANK = 8
 EVERYTHING = SamplingParams(
     temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1,
@@ -36,7 +36,8 @@ EVERYTHING = SamplingParams(
 
 
 def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
-    """Engines that start side by side get blocks by number; the `alone` ones measure the device's memory."""
+    """Returns the groups. Engines that run in parallel get a fixed number of blocks; the `alone` ones measure the
+    device's memory."""
     found: dict[str, Callable[[], Iterable[Case]]] = {}
     for name in FORMS if setting.form is None else (setting.form,):
         for size in ("8B",) if setting.dry_run else SHAPES:
@@ -56,8 +57,8 @@ def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
 def _of_engine(
     setting: Setting, form: Form, size: str, *arguments: str, blocks: int | None = 4096, swaps: bool = True
 ) -> Iterator[Case]:
-    """`blocks`: None lets the worker measure how many there are room for. `swaps`: whether blocks are swapped, which
-    takes pinned host memory."""
+    """Yields the cases of one engine. `blocks`: number of KV blocks; None: the worker determines it from the free
+    memory. `swaps`: whether to test swapping, which needs pinned host memory."""
     arguments += ("--swap-space", "0.25" if swaps else "0")
     if blocks is not None and not setting.dry_run:
         arguments += ("--num-gpu-blocks-override", str(blocks))
@@ -77,13 +78,13 @@ def _of_engine(
 
 @dataclass(slots=True)
 class Tried:
-    """One engine, which lives as long as its process. It starts with the first case that needs it: after a lost process
-    that is not the case "starts"."""
+    """An engine that lives until its process ends. It starts with the first case that needs it. After the loss of a
+    process, this is not the case "starts"."""
 
     bench: Bench
     dry_run: bool
     _engine: Engine | None = None
-    _problem: str | None = None  # why it did not start
+    _problem: str | None = None  # the reason why the engine did not start
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> Iterator[Figure]:
@@ -91,7 +92,7 @@ class Tried:
         yield Figure(f"{self.bench.name}: KV blocks", float(blocks), "blocks", note="the engine has started")
 
     def greedy(self) -> float:
-        """Every token that was decoded is among the first of a prefill of the same text."""
+        """Checks that every decoded token is among the most likely ones in a prefill of the same text."""
         asks = [Ask(prompt, self._num_outputs) for prompt in self._prompts()]
         self._run(asks)
         sampling = SamplingParams(temperature=0.0, prompt_logprobs=1)
@@ -109,7 +110,7 @@ class Tried:
         for asks in twice:
             self._run(asks)
         if [ask.output for ask in twice[0]] != [ask.output for ask in twice[1]]:
-            raise AssertionError("the same seeds drew other tokens")
+            raise AssertionError("equal seeds sampled different tokens")
 
     def everything(self) -> None:
         self._run([Ask(prompt, self._num_outputs, EVERYTHING) for prompt in self._prompts()])
@@ -117,7 +118,7 @@ class Tried:
         asks = [Ask(prompt, 3, biased) for prompt in self._prompts()]
         self._run(asks)
         if any(ask.output != [11] * 3 for ask in asks):
-            raise AssertionError("a bias of 100 did not decide")
+            raise AssertionError("the token with a bias of 100 was not sampled")
         given = SamplingParams(temperature=0.0, logprobs=0, logprob_token_ids=(7, 31))
         self._run([Ask(prompt, 3, given) for prompt in self._prompts()])
 
@@ -126,7 +127,7 @@ class Tried:
         asks = [Ask(prompt, self._num_outputs, SamplingParams(seed=3), allowed) for prompt in self._prompts()]
         self._run(asks)
         if any({*ask.output} - {5, 9, 33} for ask in asks):
-            raise AssertionError("a token was drawn that is not allowed")
+            raise AssertionError("a token was sampled that is not allowed")
 
     def grammar(self) -> None:
         if not has_library():
@@ -138,7 +139,7 @@ class Tried:
         for ask in asks:
             text = tokenizer.decode(ask.output)
             if not (text.isascii() and text.isdigit()):
-                raise AssertionError(f"the grammar allows digits only, and {text!r} was drawn")
+                raise AssertionError(f"the grammar allows only digits, but {text!r} was sampled")
 
     def prompt_logprobs(self) -> None:
         sampling = SamplingParams(temperature=0.0, prompt_logprobs=5)
@@ -161,7 +162,7 @@ class Tried:
         self._run(undisturbed)
         Asker(self._started.runner).run(swapped, swap_after=self._num_outputs // 2 + 1)
         if [ask.output for ask in undisturbed] != [ask.output for ask in swapped]:
-            raise AssertionError("other tokens follow after the blocks were swapped out and in")
+            raise AssertionError("the tokens differ after the blocks were swapped out and in")
 
     def decodes(self) -> Iterator[Figure]:
         runner = self._started.runner

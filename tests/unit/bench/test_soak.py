@@ -83,7 +83,7 @@ def test_the_first_answer_of_a_request_is_the_only_right_one() -> None:
     tally.answer("chat", "1 plus 1", "13")
     tally.answer("health", None, "")
     assert (tally.answered, tally.num_compared) == ({"chat": 3, "health": 1}, 4)
-    assert (tally.faults, tally.examples) == ({"chat": 1}, ["chat: 13 in place of 12 to 7 plus 5"])
+    assert (tally.faults, tally.examples) == ({"chat": 1}, ["chat: 13 instead of 12 for request 7 plus 5"])
 
 
 def test_faults_are_all_counted_and_some_are_kept() -> None:
@@ -100,7 +100,7 @@ def test_a_result_is_at_fault_for_answers_growth_and_processes(tmp_path: Path) -
     result = Result(
         points(part(), part(descriptors=40)), {"router": part(descriptors=50)}, tally, is_warm=True, num_left=1
     )
-    assert result.faults == ["chat: 1 wrong", "1 processes are left"]
+    assert result.faults == ["chat: 1 wrong", "1 processes are still alive"]
     assert result.growth == ["router: 40 descriptors, 20 at first"]
     row = table(result).splitlines()[2]
     assert row == "| router | 100.0 | 100.0 | 100.0 | 0 | 20 | 40 | 50 | 5 | 5 | 9 | 9 | 1 | 1 |"

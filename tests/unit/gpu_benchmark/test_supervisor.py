@@ -130,9 +130,9 @@ def test_cases_that_the_deadline_keeps_from_beginning_are_listed(tmp_path: Path)
     record.supervisor = supervisor
     supervisor.run([Group(MODULE, "long", 600.0), Group(MODULE, "behind", 600.0)], num_processes=1)
     assert [(result.case, result.status, result.problem) for result in supervisor.results] == [
-        ("brings a figure and goes on", "failed", "the command's time was over"),
-        ("comes after it", "not run", "the command's time was over"),
-        ("(all cases)", "not run", "the command's time was over"),
+        ("brings a figure and goes on", "failed", "the command reached its time limit"),
+        ("comes after it", "not run", "the command reached its time limit"),
+        ("(all cases)", "not run", "the command reached its time limit"),
     ]
 
 
@@ -161,7 +161,7 @@ def test_what_was_measured_before_sigterm_is_in_the_archive(tmp_path: Path) -> N
     assert process.wait() == 1
     with tarfile.open(out / "smoke.tar.gz") as archive:
         first, *rest = json.load(archive.extractfile("results.json"))["results"]  # type: ignore[arg-type]
-    assert first["problem"] == "the command was ended"
+    assert first["problem"] == "the command was stopped"
     assert [figure["name"] for figure in first["figures"]] == ["measured before the end"]
     assert [(result["group"], result["case"], result["status"]) for result in rest] == [
         ("long", "comes after it", "not run"), ("behind", "(all cases)", "not run"),

@@ -81,7 +81,7 @@ def serving(*arguments: str, model: str) -> Iterator[Server]:
 def wait_healthy(process: subprocess.Popen[bytes], port: int, log: int) -> None:
     def answers() -> bool:
         if process.poll() is not None:
-            pytest.fail(f"quire serve did not come up:\n{os.pread(log, 100_000, 0).decode()}")
+            pytest.fail(f"quire serve did not start:\n{os.pread(log, 100_000, 0).decode()}")
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=HANG_S).close()
         except OSError:

@@ -1,4 +1,4 @@
-"""What grpcurl does: what a service is like is asked of the server, and JSON becomes messages by that."""
+"""Emulates grpcurl: reads the service's descriptors by reflection, and converts JSON to messages and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.waiting import HANG_S
 
 
 def grpcurl(command: str) -> list[dict[str, Any]]:
-    """What a command line `grpcurl -plaintext -d BODY ADDRESS SERVICE/METHOD` prints."""
+    """Runs a command line `grpcurl -plaintext -d BODY ADDRESS SERVICE/METHOD`. Returns the messages that it prints."""
     program, plaintext, data, body, address, path = shlex.split(command)
     assert (program, plaintext, data) == ("grpcurl", "-plaintext", "-d")
     with grpc.insecure_channel(address) as channel:
@@ -23,7 +23,7 @@ def grpcurl(command: str) -> list[dict[str, Any]]:
         service, _, name = path.partition("/")
         method = pool.FindServiceByName(service).methods_by_name[name]
         request = json_format.Parse(body, GetMessageClass(method.input_type)())
-        # A single reply is a stream of one, as far as the wire is concerned.
+        # On the wire, a single reply equals a stream of one message.
         replies = channel.unary_stream(
             f"/{path}",
             request_serializer=type(request).SerializeToString,

@@ -1,4 +1,4 @@
-"""Stops a part (SIGSTOP) for longer than its peers wait for it, and lets it go on."""
+"""Stops a part (SIGSTOP) for longer than its peers wait for it, and then continues it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.fakes.waiting import HANG_S, wait_until
 
 PROMPTS = [f"Count from {start} to 60." for start in range(1, 7)]
 MAX_TOKENS = 400
-# A worker gives a scheduler up after 10 s without heartbeats, a router gives it up after 5 s without a load report.
-# Requests wait 30 s for a scheduler and 60 s for a worker.
+# A worker drops its scheduler after 10 s without heartbeats. A router drops a scheduler after 5 s without a load
+# report. Requests wait 30 s for a scheduler and 60 s for a worker.
 STOPPED_S = {"worker": 40.0, "scheduler": 18.0}
 
 
 class Answers:
-    """Greedy answers to all prompts at once: half of them streamed over HTTP, half over gRPC, and a whole one."""
+    """Greedy answers to all prompts, requested in parallel: half streamed over HTTP, half over gRPC, and one whole."""
 
     def __init__(self, server: Server, threads: ThreadPoolExecutor) -> None:
         self._server = server
         self._http = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
-        # It retries what has not begun, such as a connection that a busy machine is slow to accept.
+        # This client retries calls that have not begun, for example if a busy machine is slow to accept a connection.
         self._grpc = Client(server.address)
         calls = [(self._over_http if index % 2 else self._over_grpc, prompt) for index, prompt in enumerate(PROMPTS)]
         self.asked: list[Future[Any]] = [threads.submit(call, prompt) for call, prompt in calls]
@@ -67,7 +67,7 @@ def stop_parts_under_load() -> None:
         undisturbed = Answers(stack, threads).texts()
         for part, seconds in STOPPED_S.items():
             resubmissions = metric(stack, "quire:resubmissions_total")
-            # All are asked while the worker stands still, and it stops again when each has some tokens.
+            # Send all requests while the worker is stopped. The worker stops again when each answer has some tokens.
             worker = pid_of("worker", stack)
             stack.script.give(worker, stop_at(num_sequences=len(PROMPTS) + 1, num_tokens=5))
             with standing_still(worker):
@@ -78,10 +78,10 @@ def stop_parts_under_load() -> None:
             with standing_still(stopped):
                 if part != "worker":
                     go_on(worker)
-                # A wait for nothing to happen: it has to outlast the limits above, and no event marks its end.
+                # This wait must exceed the time limits above, and no event marks its end.
                 time.sleep(seconds)
             assert disturbed.texts() == undisturbed, part
-            assert pid_of(part, stack) == stopped, f"the stopped {part} was to go on, not to be replaced"
-            # Answers wait at the scheduler for its worker, and leave a scheduler that says nothing.
+            assert pid_of(part, stack) == stopped, f"the stopped {part} was replaced instead of continued"
+            # Requests wait in the scheduler for a stopped worker. The router moves them away from a stopped scheduler.
             num_resubmitted = metric(stack, "quire:resubmissions_total") - resubmissions
             assert (num_resubmitted > 0) == (part == "scheduler")

@@ -1,4 +1,4 @@
-"""Requests of every kind, under way at once while a part dies, and what became of each."""
+"""Runs requests of every kind in parallel while a part is killed, and returns their answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes.waiting import HANG_S, wait_until
 
 Ask = Callable[[], list[Future[Any]]]
 
-# Every output takes some hundred tokens, so that none has ended when each has 20.
+# Every output has some hundreds of tokens, so that none is complete when all have 20.
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 9, "maxLength": 12}, "minItems": 30, "maxItems": 30}
 YEARS = {"type": "array", "items": {"type": "integer", "minimum": 1000, "maximum": 9999}, "minItems": 30}
 SCHEMA: dict[str, Any] = {
@@ -28,7 +28,7 @@ SCHEMA: dict[str, Any] = {
     "required": ["names", "years"],
     "additionalProperties": False,
 }
-# So that the structure begins with the first token.
+# With these options, the structure begins with the first token.
 AT_ONCE: dict[str, Any] = {"reasoning_effort": "none", "max_tokens": 1500}
 AS_SCHEMA = {"type": "json_schema", "json_schema": {"name": "people", "schema": SCHEMA, "strict": True}}
 TOOL = {"type": "function", "function": {"name": "register", "parameters": SCHEMA}}
@@ -58,14 +58,14 @@ STREAMS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 NUM_CHOICES = sum(body.get("n", 1) for body in STREAMS.values())
-# Prompts that take more than ten steps of 64 tokens each; no two begin alike.
+# Prompts that take more than ten steps of 64 tokens each. No two of them have a common prefix.
 LONG_PROMPTS = [[(7 * position + 31 * index) % 900 + 10 for position in range(900)] for index in range(12)]
 NUM_SCORED_PROMPTS = 3
 NUM_SEQUENCES = NUM_CHOICES + NUM_SCORED_PROMPTS + len(LONG_PROMPTS)
 
 
 def answers(server: Server, victim: str | None = None) -> dict[str, Any]:
-    """The answers to everything. `victim` is killed while all of it is under way."""
+    """Returns the answers to all requests. `victim`: part to kill while all of them are in progress; None: no part."""
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
     names = (*STREAMS, "prompt", "embeddings")
     salt = str(uuid.uuid4())
@@ -88,8 +88,8 @@ def answers(server: Server, victim: str | None = None) -> dict[str, Any]:
 
 
 def _kill_under_way(server: Server, victim: str, ask_streams: Ask, ask_prompts: Ask) -> list[Future[Any]]:
-    """All are asked while the worker stands still. It goes on until every stream has some tokens, and stops again
-    before the first of the prompts is computed."""
+    """Sends all requests while the worker is stopped. The worker then runs until every stream has some tokens, and
+    stops before the first prompt is complete. Then the victim is killed."""
     wait_until(lambda: not num_sequences(server))
     worker = pid_of("worker", server)
     server.script.give(worker, stop_at(num_sequences=NUM_CHOICES, num_tokens=20), stop_after(6))
@@ -108,7 +108,7 @@ def _kill_under_way(server: Server, victim: str, ask_streams: Ask, ask_prompts: 
 
 
 def _stream(client: openai.OpenAI, model: str, name: str) -> Any:
-    """Everything that the client was told, put together; but for what names this attempt alone."""
+    """Returns everything that the client received, without ids that differ in each attempt."""
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     options: dict[str, Any] = {"messages": [COUNT], "stream": True, "stream_options": {"include_usage": True}}
     for chunk in client.chat.completions.create(model=model, **(options | STREAMS[name])):
@@ -135,7 +135,7 @@ def _prompt_logprobs(client: openai.OpenAI, model: str) -> Any:
 
 
 def _embeddings(client: openai.OpenAI, model: str, salt: str) -> list[list[float]]:
-    """`salt`: keeps what is cached of the prompts from being found again."""
+    """Returns embeddings of the long prompts. `salt`: a cache salt, so that no earlier run's prefixes are found."""
     answer = client.embeddings.create(
         model=model, input=LONG_PROMPTS, encoding_format="float", extra_body={"cache_salt": salt}
     )

@@ -1,7 +1,7 @@
-"""Tells the worker of a real stack at which point of its work to stop, or to lose its device.
+"""Makes the worker of a real stack stop, or lose its device, at an exact point of its work.
 
-A test that kills a part in the midst of an answer cannot find that moment by the clock or by what the client has: the
-answer may be over before the test acts. A worker that stops by itself holds every answer exactly where it is.
+A test that kills a part in the middle of an answer cannot choose the moment by the clock or by the received output: the
+answer may be complete before the test acts. If the worker stops itself, every answer stays exactly where it is.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ ADDED = Path(__file__).parent / "scripted_worker"
 
 
 def stop_at(num_sequences: int, num_tokens: int) -> dict[str, Any]:
-    """A point: the worker stops itself when it holds so many sequences with at least so many tokens each."""
+    """Returns a point: the worker stops itself when `num_sequences` sequences have at least `num_tokens` tokens
+    each."""
     return {"action": "stop", "num_steps": 0, "num_sequences": num_sequences, "num_tokens": num_tokens}
 
 
 def stop_after(num_steps: int) -> dict[str, Any]:
-    """A point: the worker stops itself so many steps after the point before."""
+    """Returns a point: the worker stops itself `num_steps` steps after the previous point."""
     return {"action": "stop", "num_steps": num_steps, "num_sequences": 0, "num_tokens": 0}
 
 
 def lose_device_after(num_steps: int) -> dict[str, Any]:
-    """A point: the step after so many fails, and so does each after it; the worker finds that its device is lost."""
+    """Returns a point: after `num_steps` steps every step fails, and the worker reports that its device is lost."""
     return {"action": "lose the device", "num_steps": num_steps, "num_sequences": 0, "num_tokens": 0}
 
 
 class WorkerScript:
-    """For the workers of a stack that is started with its `environment`."""
+    """Controls the workers of a stack. The stack must be started with `environment`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "script"
@@ -47,7 +48,7 @@ class WorkerScript:
         return {"PYTHONPATH": os.pathsep.join(path), "QUIRE_TEST_WORKER_SCRIPT": str(self._path)}
 
     def give(self, worker: int, *points: dict[str, Any]) -> None:
-        """To this process alone. Returns once it has the script."""
+        """Sends a script to one worker process. Returns when the worker has read it."""
         draft = self._path.with_suffix(".draft")
         draft.write_text(json.dumps(points))
         draft.rename(self._path)
@@ -56,7 +57,7 @@ class WorkerScript:
 
 
 def wait_stopped(pid: int, asked: list[Future[Any]]) -> None:
-    """Until the process stands still. None of the answers `asked` for may come before: each is held by then."""
+    """Waits until the process is stopped. Fails if one of the answers in `asked` is complete before."""
 
     def is_stopped() -> bool:
         early = [answer for answer in asked if answer.done()]
@@ -66,13 +67,13 @@ def wait_stopped(pid: int, asked: list[Future[Any]]) -> None:
     try:
         wait_until(is_stopped)
     except BaseException:
-        go_on(pid)  # so that the answers end
+        go_on(pid)  # so that the other answers can end
         raise
 
 
 @contextmanager
 def standing_still(pid: int) -> Iterator[None]:
-    """The process is stopped within the block, and goes on after it if it still lives."""
+    """Stops the process during the block, and continues it afterwards if it is still alive."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -1,3 +1,4 @@
-"""Programs as people write them with other libraries, run in an environment of their own (`make clients`): what those
-libraries need would hold back what Quire is developed with. Each takes a base URL, a model and parts; it prints JSON.
+"""Typical programs with other client libraries. They run in a separate environment (`make clients`), because these
+libraries need older versions of packages that Quire's development uses. Each program takes a base URL, a model and the
+parts to run, and prints JSON.
 """

@@ -1,4 +1,4 @@
-"""instructor around OpenAI's client."""
+"""A program with instructor and OpenAI's client."""
 
 from __future__ import annotations
 

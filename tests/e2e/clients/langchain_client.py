@@ -1,4 +1,4 @@
-"""langchain-openai's ChatOpenAI."""
+"""A program with langchain-openai's ChatOpenAI."""
 
 from __future__ import annotations
 

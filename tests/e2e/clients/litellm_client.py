@@ -1,4 +1,4 @@
-"""litellm, with the server as a provider that is compatible with OpenAI's API."""
+"""A program with litellm, for which the server is an OpenAI-compatible provider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOL = {
         },
     },
 }
-# A model that was never taught to call would make several.
+# The model is not trained to call tools and would make several calls.
 ONE_CALL = {"tool_choice": "required", "parallel_tool_calls": False}
 
 

@@ -1,4 +1,4 @@
-"""The openai SDK of the major version before the one that development uses: langchain and others still bring it."""
+"""A program with the previous major version of the openai SDK, which langchain and others still require."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOL = {
         },
     },
 }
-# A model that was never taught to call would make several.
+# The model is not trained to call tools and would make several calls.
 ONE_CALL = {"tool_choice": "required", "parallel_tool_calls": False}
 
 

@@ -1,7 +1,7 @@
-"""Prints the fields of the request types of the SDKs that are installed, by request and by object inside it.
+"""Prints the fields of the installed SDKs' request types, by request and by object in the request.
 
-It needs nothing but the SDKs, so it runs in any environment. Objects that a server refuses by their `type` (pictures,
-tools that a provider runs itself) are not listed: a new kind of them is refused, too.
+The program needs only the SDKs, so it runs in any environment. It does not list objects that a server refuses by their
+`type` (images, tools that a provider runs itself), because the server also refuses new kinds of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import json
 from typing import Any, get_args, get_type_hints
 
-# By name: where the types are whose fields it has. A method has its parameters.
+# The types with the fields of each request or object. For a method, the fields are its parameters.
 REQUESTS = {
     "openai.chat": ("openai.types.chat.completion_create_params:CompletionCreateParamsStreaming",),
     "openai.chat.stream_options": (
@@ -93,7 +93,7 @@ def fields(place: str) -> set[str]:
 
 
 def _fields(kind: Any) -> set[str]:
-    """Of a pydantic model or a TypedDict, inherited ones included; of a union those of its members."""
+    """Returns the fields of a pydantic model or a TypedDict, inherited ones included, or of all members of a union."""
     if members := get_args(kind):
         return set().union(*map(_fields, members))
     return set(getattr(kind, "model_fields", None) or get_type_hints(kind, include_extras=True))

@@ -1,4 +1,4 @@
-"""Triton's client for the Open Inference Protocol, over HTTP and gRPC."""
+"""A program with Triton's client for the Open Inference Protocol, over HTTP and gRPC."""
 
 from __future__ import annotations
 

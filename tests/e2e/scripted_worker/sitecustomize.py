@@ -1,5 +1,8 @@
-"""Python runs this first in every process that finds it. A worker follows the script that a test wrote, from SIGUSR1
-on: it stops itself (SIGSTOP) or loses its device at exact points of its work, however fast it is."""
+"""Makes a worker follow a test's script. Python runs this file at the start of every process that has it on its path.
+
+At SIGUSR1, a worker reads the script. It then stops itself (SIGSTOP) or loses its device at exact points of its work,
+independently of its speed.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ REASON = "CUDA error: an illegal memory access was encountered"
 
 
 def take_script(*_: object) -> None:
-    """The test knows that the worker has taken the script when the file is gone."""
+    """Reads the script, and deletes the file to tell the test that the worker has the script."""
     path = Path(os.environ["QUIRE_TEST_WORKER_SCRIPT"])
     follow(json.loads(path.read_text()))
     path.unlink()
 
 
 def follow(points: list[dict[str, Any]]) -> None:
-    """Each point is passed once, in this order."""
+    """Patches the model runner so that it acts at each point once, in this order."""
     from services.worker.errors import DeviceLostError
     from services.worker.step.device_check import NoDeviceCheck
     from services.worker.step.model_runner import ModelRunner
 
     launch, run, collect, reset = ModelRunner.launch, ModelRunner._run, ModelRunner.collect, ModelRunner.reset
     num_steps = 0
-    # Tokens of each sequence that the worker holds.
+    # Number of output tokens of each sequence in the worker.
     num_tokens: Counter[int] = Counter()
 
     def is_reached(point: dict[str, Any]) -> bool:

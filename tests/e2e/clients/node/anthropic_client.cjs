@@ -1,4 +1,5 @@
-// Anthropic's SDK for JavaScript: a tool runner, which begins with a thread, and a thread without leave to go on alone.
+// A program with Anthropic's SDK for JavaScript: a tool runner, which first tries a thread, and a thread that may not
+// continue unthreaded.
 'use strict'
 
 const Anthropic = require('@anthropic-ai/sdk')

@@ -29,21 +29,21 @@ class _TruncationSide:
 class _TruncationSideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TruncationSide.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRUNCATION_SIDE_UNSPECIFIED: _TruncationSide.ValueType  # 0
-    """As TRUNCATION_SIDE_LEFT."""
+    """Same as TRUNCATION_SIDE_LEFT."""
     TRUNCATION_SIDE_LEFT: _TruncationSide.ValueType  # 1
-    """Its beginning is removed."""
+    """The beginning of the prompt is removed."""
     TRUNCATION_SIDE_RIGHT: _TruncationSide.ValueType  # 2
-    """Its end is removed."""
+    """The end of the prompt is removed."""
 
 class TruncationSide(_TruncationSide, metaclass=_TruncationSideEnumTypeWrapper):
     """Where a prompt is cut."""
 
 TRUNCATION_SIDE_UNSPECIFIED: TruncationSide.ValueType  # 0
-"""As TRUNCATION_SIDE_LEFT."""
+"""Same as TRUNCATION_SIDE_LEFT."""
 TRUNCATION_SIDE_LEFT: TruncationSide.ValueType  # 1
-"""Its beginning is removed."""
+"""The beginning of the prompt is removed."""
 TRUNCATION_SIDE_RIGHT: TruncationSide.ValueType  # 2
-"""Its end is removed."""
+"""The end of the prompt is removed."""
 Global___TruncationSide: _TypeAlias = TruncationSide  # noqa: Y015
 
 class _ToolMode:
@@ -53,7 +53,7 @@ class _ToolMode:
 class _ToolModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_MODE_UNSPECIFIED: _ToolMode.ValueType  # 0
-    """As TOOL_MODE_AUTO."""
+    """Same as TOOL_MODE_AUTO."""
     TOOL_MODE_NONE: _ToolMode.ValueType  # 1
     """The model calls no tool."""
     TOOL_MODE_AUTO: _ToolMode.ValueType  # 2
@@ -65,7 +65,7 @@ class ToolMode(_ToolMode, metaclass=_ToolModeEnumTypeWrapper):
     """A rule for calls of tools."""
 
 TOOL_MODE_UNSPECIFIED: ToolMode.ValueType  # 0
-"""As TOOL_MODE_AUTO."""
+"""Same as TOOL_MODE_AUTO."""
 TOOL_MODE_NONE: ToolMode.ValueType  # 1
 """The model calls no tool."""
 TOOL_MODE_AUTO: ToolMode.ValueType  # 2
@@ -156,7 +156,7 @@ class GenerationOptions(_message.Message):
     ignored. Default 0.
     """
     tenant: _builtins.str
-    """Tenant of the request, for fair queueing. Empty: the metadata `x-tenant-id`."""
+    """Tenant of the request, for fair queueing. Empty: the value of the metadata `x-tenant-id`."""
     skip_special_tokens: _builtins.bool
     """Whether special tokens are left out of the text. Default true."""
     include_stop_str_in_output: _builtins.bool
@@ -465,7 +465,7 @@ class ChatRequest(_message.Message):
 
     @_builtins.property
     def tool_choice(self) -> Global___ToolChoice:
-        """Which of the tools may or must be called. Unset: the model decides."""
+        """Which of the tools the model may or must call. Unset: the model decides."""
 
     @_builtins.property
     def template(self) -> Global___TemplateOptions:
@@ -910,11 +910,11 @@ class EmbedRequest(_message.Message):
     the model. Unset: an input that is too long is refused.
     """
     cache_salt: _builtins.str
-    """As GenerationOptions.cache_salt."""
+    """Same as GenerationOptions.cache_salt."""
     priority: _builtins.int
-    """As GenerationOptions.priority."""
+    """Same as GenerationOptions.priority."""
     tenant: _builtins.str
-    """As GenerationOptions.tenant."""
+    """Same as GenerationOptions.tenant."""
     add_special_tokens: _builtins.bool
     """Whether the tokenizer adds its own beginning and end tokens to texts. Default true."""
     return_prompt_token_ids: _builtins.bool
@@ -1068,13 +1068,13 @@ class ScoreRequest(_message.Message):
     model: _builtins.str
     """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     truncate_prompt_tokens: _builtins.int
-    """As EmbedRequest.truncate_prompt_tokens."""
+    """Same as EmbedRequest.truncate_prompt_tokens."""
     cache_salt: _builtins.str
-    """As GenerationOptions.cache_salt."""
+    """Same as GenerationOptions.cache_salt."""
     priority: _builtins.int
-    """As GenerationOptions.priority."""
+    """Same as GenerationOptions.priority."""
     tenant: _builtins.str
-    """As GenerationOptions.tenant."""
+    """Same as GenerationOptions.tenant."""
     add_special_tokens: _builtins.bool
     """Whether the tokenizer adds its own beginning and end tokens. Default true."""
     @_builtins.property
@@ -1205,19 +1205,19 @@ class ChatMessages(_message.Message):
     TEMPLATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """As ChatRequest.messages."""
+        """Same as ChatRequest.messages."""
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
-        """As ChatRequest.tools."""
+        """Same as ChatRequest.tools."""
 
     @_builtins.property
     def tool_choice(self) -> Global___ToolChoice:
-        """As ChatRequest.tool_choice."""
+        """Same as ChatRequest.tool_choice."""
 
     @_builtins.property
     def template(self) -> Global___TemplateOptions:
-        """As ChatRequest.template."""
+        """Same as ChatRequest.template."""
 
     def __init__(
         self,

@@ -28,13 +28,13 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """The output has not ended."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """An end token, a stop token or a stop string."""
+    """An end token, a stop token or a stop string ended the output."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
-    """max_tokens, or the end of the context."""
+    """The output reached max_tokens or the end of the context."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 3
-    """An error. Only schedulers send this, together with the error; routers turn it into the status of the call."""
+    """An error ended the output. Only schedulers send this, together with the error; routers turn it into the status of the call."""
     FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 4
-    """As FINISH_REASON_STOP, and the message calls tools. Only routers send this."""
+    """Same as FINISH_REASON_STOP, but the message calls tools. Only routers send this."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why an output ended."""
@@ -42,13 +42,13 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """The output has not ended."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""An end token, a stop token or a stop string."""
+"""An end token, a stop token or a stop string ended the output."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
-"""max_tokens, or the end of the context."""
+"""The output reached max_tokens or the end of the context."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 3
-"""An error. Only schedulers send this, together with the error; routers turn it into the status of the call."""
+"""An error ended the output. Only schedulers send this, together with the error; routers turn it into the status of the call."""
 FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 4
-"""As FINISH_REASON_STOP, and the message calls tools. Only routers send this."""
+"""Same as FINISH_REASON_STOP, but the message calls tools. Only routers send this."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final

@@ -35,7 +35,7 @@ class ConnectRequest(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello:
-        """The first message, and only that."""
+        """The first message of the stream. It is sent only once."""
 
     @_builtins.property
     def submit(self) -> Global___Submit:
@@ -79,7 +79,7 @@ class ConnectResponse(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___SchedulerHello:
-        """The first message, and only that."""
+        """The first message of the stream. It is sent only once."""
 
     @_builtins.property
     def frame(self) -> Global___Frame:
@@ -357,9 +357,9 @@ class Frame(_message.Message):
     PROMPT_LOGPROBS_ATTEMPTS_FIELD_NUMBER: _builtins.int
     WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
-    """u32[n]: the rows' sequences. A sequence may have several rows."""
+    """u32[n]: sequence id of each row. A sequence may have several rows."""
     attempts: _builtins.bytes
-    """u32[n]: the rows' attempts."""
+    """u32[n]: attempt of each row's sequence."""
     first_output_indices: _builtins.bytes
     """u32[n]: index in the choice's output of the row's first token. Lower than expected: the row is stale or a duplicate; drop
     it. Higher: output is missing; resubmit.
@@ -380,7 +380,7 @@ class Frame(_message.Message):
 
     @_builtins.property
     def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]:
-        """Attempts that had their first step."""
+        """Attempts whose first token is in this frame."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
@@ -427,9 +427,9 @@ class WorkerLoss(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     NUM_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
-    """The sequence."""
+    """Id of the sequence, from Choice.sequence_id."""
     attempt: _builtins.int
-    """The attempt at it."""
+    """Attempt of the sequence."""
     num_losses: _builtins.int
     """Number of groups lost in a row while they computed it, with no new token in between."""
     def __init__(
@@ -458,9 +458,9 @@ class Started(_message.Message):
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     QUEUE_US_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
-    """The sequence."""
+    """Id of the sequence, from Choice.sequence_id."""
     attempt: _builtins.int
-    """The attempt at it."""
+    """Attempt of the sequence."""
     num_cached_tokens: _builtins.int
     """Number of prompt tokens that were found in the prefix cache."""
     queue_us: _builtins.int
@@ -495,9 +495,9 @@ class Finished(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
-    """The sequence."""
+    """Id of the sequence, from Choice.sequence_id."""
     attempt: _builtins.int
-    """The attempt at it."""
+    """Attempt of the sequence."""
     reason: _sampling_pb2.FinishReason.ValueType
     """Why it ended."""
     embedding: _builtins.bytes
@@ -534,7 +534,7 @@ class Error(_message.Message):
     RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """A google.rpc.Code."""
+    """The error code, a value of google.rpc.Code."""
     message: _builtins.str
     """An error message for the client."""
     retry_after_ms: _builtins.int

@@ -36,7 +36,7 @@ class RunRequest(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def claim(self) -> Global___Claim:
-        """The first message, and only that."""
+        """The first message of the stream. It is sent only once."""
 
     @_builtins.property
     def plan(self) -> Global___StepPlan:
@@ -85,15 +85,15 @@ class RunResponse(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
-        """The first message, and only that."""
+        """The first message of the stream. It is sent only once."""
 
     @_builtins.property
     def result(self) -> Global___StepResult:
-        """Answers one StepPlan."""
+        """The answer to one StepPlan."""
 
     @_builtins.property
     def prepared(self) -> Global___GrammarPrepared:
-        """Answers one PrepareGrammar."""
+        """The answer to one PrepareGrammar."""
 
     @_builtins.property
     def part(self) -> _parts_pb2.MessagePart:
@@ -195,7 +195,7 @@ class GrammarPrepared(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
-    """PrepareGrammar.key."""
+    """The key from PrepareGrammar."""
     error: _builtins.str
     """An error message for the client if the grammar cannot be compiled; sequences planned with it would fail. Empty: it was
     compiled.
@@ -299,7 +299,7 @@ class StepPlan(_message.Message):
     SWAP_IN_SLOTS_FIELD_NUMBER: _builtins.int
     SWAP_IN_BLOCKS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Hello.epoch."""
+    """The epoch from Hello."""
     step_id: _builtins.int
     """Number of the step in its epoch: from 1, without gaps."""
     released_wire_ids: _builtins.bytes
@@ -486,7 +486,7 @@ class StepResult(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     POOLED_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
-    """StepPlan.step_id."""
+    """The step_id of the plan."""
     wire_ids: _builtins.bytes
     """u32[n]: the rows that sampled, in the plan's order."""
     token_ids: _builtins.bytes
@@ -542,7 +542,7 @@ class PooledSequence(_message.Message):
     WIRE_ID_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
-    """The sequence."""
+    """Id of the sequence, from NewSequence.wire_id."""
     embedding: _builtins.bytes
     """f32[]: the vector."""
     def __init__(
@@ -569,7 +569,7 @@ class SequenceError(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     IS_REQUEST_AT_FAULT_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
-    """The sequence."""
+    """Id of the sequence, from NewSequence.wire_id."""
     message: _builtins.str
     """An error message for the client."""
     is_request_at_fault: _builtins.bool

@@ -53,7 +53,7 @@ class Turns:
         self._rows_end.set()
 
     def of_client(self) -> Iterator[None]:
-        """Continues at least as long as the abuse, so that there is always traffic beside it."""
+        """Continues at least as long as the abuse, so that every attack meets other traffic."""
         count = 0
         while time.monotonic() < self._end or count < self._stretch.requests or not self._rows_end.is_set():
             yield

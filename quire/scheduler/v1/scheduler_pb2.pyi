@@ -504,7 +504,7 @@ class Finished(_message.Message):
     """f32[]: the vector of a pooled sequence. Empty for other sequences."""
     @_builtins.property
     def error(self) -> Global___Error:
-        """What went wrong. Set with FINISH_REASON_ERROR only."""
+        """The error. Set only with FINISH_REASON_ERROR."""
 
     def __init__(
         self,
@@ -525,7 +525,7 @@ Global___Finished: _TypeAlias = Finished  # noqa: Y015
 
 @_typing.final
 class Error(_message.Message):
-    """What went wrong with one sequence."""
+    """The error that ended one sequence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -382,8 +382,8 @@ class NewSequence(_message.Message):
     traceparent: _builtins.str
     """W3C trace context of the request. Empty: it is not traced."""
     prompt_logprobs_from: _builtins.int
-    """Position of the first prompt token whose log probability is requested, with sampling.prompt_logprobs. Its own
-    position, or the one before it, must not be computed yet. Unset: none is requested.
+    """Position of the first prompt token whose log probability is requested, with sampling.prompt_logprobs. It must be greater
+    than num_computed_tokens, because the position before it yields its log probability. Unset: none is requested.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
@@ -428,9 +428,9 @@ Global___NewSequence: _TypeAlias = NewSequence  # noqa: Y015
 
 @_typing.final
 class Rows(_message.Message):
-    """The batch, a column per field, a row per sequence. A row's tokens are those at positions [num_computed_tokens,
-    num_computed_tokens + num_scheduled_tokens) of its sequence; if the scheduler does not know a token yet, it is the one that
-    the device sampled last. A row that reaches its sequence's last token samples the next one.
+    """The batch to compute, with a column per field and a row per sequence. A row computes the tokens at positions
+    [num_computed_tokens, num_computed_tokens + num_scheduled_tokens) of its sequence. A token that the scheduler does not know
+    yet is the one that the device sampled last. A row that reaches the last token of its sequence samples the next token.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

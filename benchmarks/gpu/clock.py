@@ -11,7 +11,7 @@ import torch
 
 Work = Callable[[], object]
 
-# Several times the L2 cache of any GPU.
+# Several times the size of any GPU's L2 cache.
 FLUSH_BYTES = 256 << 20
 
 

@@ -720,9 +720,9 @@ class TokenLogprob(_message.Message):
     TOP_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
-    """The token."""
+    """Id of the token."""
     logprob: _builtins.float
-    """Its log probability."""
+    """Log probability of the token."""
     rank: _builtins.int
     """Set for prompt tokens only: rank of the token; 1 is the most likely."""
     @_builtins.property
@@ -756,9 +756,9 @@ class TopLogprob(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROB_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
-    """The token."""
+    """Id of the token."""
     logprob: _builtins.float
-    """Its log probability: a natural logarithm."""
+    """Log probability of the token, a natural logarithm."""
     def __init__(
         self,
         *,

@@ -182,7 +182,7 @@ class LogitBias(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     BIAS_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
-    """The token."""
+    """Id of the token."""
     bias: _builtins.float
     """The value to add. -100 to 100."""
     def __init__(
@@ -253,11 +253,11 @@ class TokenLogprobs(_message.Message):
     token_indices: _builtins.bytes
     """u32[n]: index, in the message's own column of tokens, of each token that has log probabilities. Ascending."""
     logprobs: _builtins.bytes
-    """f32[n]: log probability of each of these tokens."""
+    """f32[n]: log probability of each token in token_indices."""
     top_counts: _builtins.bytes
-    """u32[n]: number of most likely tokens listed for each of these tokens."""
+    """u32[n]: number of most likely tokens listed for each token in token_indices."""
     top_token_ids: _builtins.bytes
-    """u32[sum of top_counts]: the most likely tokens at the position of each token, most likely first."""
+    """u32[sum of top_counts]: the most likely tokens at the position of each token in token_indices, most likely first."""
     top_logprobs: _builtins.bytes
     """f32[sum of top_counts]: log probabilities of top_token_ids."""
     def __init__(

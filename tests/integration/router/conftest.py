@@ -184,7 +184,7 @@ def checked(reply: Reply, method: str, status: int = 200, service: str = "openai
 
 
 def error_reply(error: grpc.aio.AioRpcError, method: str | None = None) -> RefusedError:
-    """Converts a gRPC error to a RefusedError. `method`: checks the reply as one of this method of OpenAI's service."""
+    """Converts a gRPC error to a RefusedError. `method`: of OpenAI's service; if set, the reply is checked."""
     trailers = {key: str(value) for key, value in error.trailing_metadata() or ()}
     assert len(trailers["quire-error"]) <= 4096
     assert trailers["quire-error"].isascii()

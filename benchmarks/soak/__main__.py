@@ -1,4 +1,4 @@
-"""`make soak`, or `python -m benchmarks.soak`: sends mixed valid traffic and the rows of benchmarks.abuse to a whole
+"""`make soak`, or `python -m benchmarks.soak`: sends mixed traffic and the rows of benchmarks.abuse to a whole
 stack, and measures the resources of each part at quiet points. Prints the table, and stores it in benchmarks/results/
 if the run took 30 minutes or more. The exit status is 1 if there was a fault."""
 
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="minutes of traffic, without quiet points; default: 30"
     )
-    parser.add_argument("--clients", type=int, default=8, help="number of clients that send valid requests; default: 8")
+    parser.add_argument("--clients", type=int, default=8, help="number of clients that send the traffic; default: 8")
     parser.add_argument(
         "--seed", type=int, default=1, help="random seed of the traffic and of the order of rows; default: 1"
     )

@@ -66,7 +66,7 @@ def summary(result: Result) -> str:
     load = last.load
     faults = [*result.faults, *result.growth]
     paragraphs = [
-        f"{last.seconds / 60:.0f} minutes: {tally.answered.total():,} valid requests and {tally.rows.total():,} rows"
+        f"{last.seconds / 60:.0f} minutes: {tally.answered.total():,} requests and {tally.rows.total():,} rows"
         f" of the abuse got correct answers. {last.requests - first.requests:,} of them were sent between the first and"
         f" the last of {len(result.points)} quiet points. {tally.num_compared:,} answers were compared with the"
         f" first one of the same request. The server was busy {tally.num_busy:,} times.",

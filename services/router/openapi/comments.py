@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-import quire
-
-_FILE = Path(quire.__file__).parent / "http_apis.binpb"
+# It lies beside the stubs. The package `quire` itself offers the command line and the clients, which no service imports.
+_FILE = files("quire") / "http_apis.binpb"
 
 
 @functools.cache
 def proto_comments() -> Mapping[str, str]:
     """The comments of our own packages, each as one paragraph, by the full name of what they are about: a service, a
     method, a message, a field, an enum, or a value, whose name begins with its enum's."""
-    files = descriptor_pb2.FileDescriptorSet.FromString(_FILE.read_bytes())
+    described = descriptor_pb2.FileDescriptorSet.FromString(_FILE.read_bytes())
     return {
         _name_of(file, location.path): " ".join(location.leading_comments.split())
-        for file in files.file
+        for file in described.file
         if file.name.startswith("quire/")
         for location in file.source_code_info.location
         if location.leading_comments and len(location.path) % 2 == 0

@@ -1,1 +1,4 @@
-"""The model's files: finds them, checks them in milliseconds, and says what others are told about them. Imports no torch."""
+"""The model's files: finds them, checks them in milliseconds, and says what others are told about them.
+
+Imports no torch.
+"""

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from services.worker.architectures.config import ModelConfig
 from services.worker.models.joined_linear import JoinedLinear
-from services.worker.models.layer import Layer
 from services.worker.models.weights.source import WeightSource
-from services.worker.ops.interface import AttentionBatch, KVPages, Linear, Ops
+from services.worker.ops.interface import AttentionBatch, KVPages, Layer, Linear, Ops
 from services.worker.quantization.kinds.weight import join
 
 

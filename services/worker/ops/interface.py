@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.architectures.config import LayerConfig, ModelConfig
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
-
-if TYPE_CHECKING:
-    from services.worker.architectures.config import ModelConfig
-    from services.worker.models.layer import Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,21 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features], bias added if there is one."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The weights of one decoder layer, in the operations' own layout."""
+
+    config: LayerConfig
+    input_norm: Tensor  # [hidden]
+    qkv: Linear  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
+    q_norm: Tensor | None  # [head_dim]
+    k_norm: Tensor | None  # [head_dim]
+    output: Linear  # num_heads * head_dim -> hidden
+    post_attention_norm: Tensor  # [hidden]
+    gate_up: Linear  # hidden -> 2 * intermediate
+    down: Linear  # intermediate -> hidden
 
 
 class RunLayers(Protocol):

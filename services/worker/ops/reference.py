@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.architectures.config import ModelConfig
-from services.worker.models.layer import Layer
 from services.worker.ops.interface import (
     AttentionBatch,
     AttentionShape,
     AttentionWork,
     KVPages,
+    Layer,
     RunLayers,
     WholeSequences,
 )

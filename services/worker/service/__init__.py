@@ -1,1 +1,4 @@
-"""WorkerService: plans in, results out, and the thread between them that loads the model and runs its steps. Imports no torch."""
+"""WorkerService: plans in, results out, and the thread between them that loads the model and runs its steps.
+
+Imports no torch.
+"""

@@ -7,16 +7,12 @@ step's own, where they belong, and then every query is said to stand at its sequ
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, KVPages, WholeSequences
-
-if TYPE_CHECKING:
-    from services.worker.ops.cpu.ops import CPUOps
+from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 
 BLOCK_SIZE = 64  # keys that the kernel takes at a time
 
@@ -24,7 +20,7 @@ BLOCK_SIZE = 64  # keys that the kernel takes at a time
 class FullAttention:
     """Keeps its pages from call to call: the next layer overwrites them. They grow to the largest step there was."""
 
-    def __init__(self, ops: CPUOps) -> None:
+    def __init__(self, ops: Ops) -> None:
         self._ops = ops
         self._pages: KVPages | None = None
         self._cos_sin = torch.empty(0, 0)

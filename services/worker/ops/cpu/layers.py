@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, get_num_threads
 
 from services.worker.architectures.config import ModelConfig
-from services.worker.models.layer import Layer
 from services.worker.ops.cpu.checks import MAX_HEAD_DIM, check_batch, check_pages
 from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
-from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.interface import AttentionBatch, KVPages, Layer
 
 
 class LinearStruct(Structure):

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
 from services.worker.architectures.config import ModelConfig
-from services.worker.models.layer import Layer
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.checks import check_heads
 from services.worker.ops.cpu.full_attention import FullAttention
@@ -27,6 +26,7 @@ from services.worker.ops.interface import (
     AttentionShape,
     AttentionWork,
     KVPages,
+    Layer,
     RunLayers,
     WholeSequences,
 )

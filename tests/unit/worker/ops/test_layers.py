@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from services.worker.architectures.config import ModelConfig
-from services.worker.models.layer import Layer
 from services.worker.ops.cpu.layers import FusedLayers, LayerStruct, LinearStruct, StepStruct
 from services.worker.ops.cpu.ops import CPUOps
-from services.worker.ops.interface import RunLayers
+from services.worker.ops.interface import Layer, RunLayers
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import Weight

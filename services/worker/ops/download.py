@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.step.clock import timing_event
-
 
 class Download:
     """Tensors of one device on their way to the host, each into memory of its own, ordered on the current stream.
@@ -36,3 +34,8 @@ class Download:
         if self.event is not None:
             self.event.synchronize()
         return self._host
+
+
+def timing_event() -> torch.cuda.Event:
+    """An event that knows its time."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from services.worker.errors import PlanError
 from services.worker.plan.step_plan import NewSequence, Rows, SequenceError, StepPlan
-from services.worker.sampling.prompt_logprobs import PromptTokens
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -35,6 +34,22 @@ class Limits:
     @property
     def max_blocks_per_sequence(self) -> int:
         return -(-self.max_model_len // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Prompt tokens of a step that are followed by one whose log probability is wanted, sequence by sequence."""
+
+    wire_ids: I64  # [n]
+    first_positions: I64  # [n], in the prompt, of the first that follows
+    offsets: I64  # [n + 1], into the columns below
+    top_counts: I64  # [n]
+    tokens: I64  # [m], indices into the step's tokens
+    following: I64  # [m], ids of the tokens that follow in the prompt
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

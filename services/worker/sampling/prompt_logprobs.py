@@ -18,22 +18,6 @@ _SLICE_VALUES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class PromptTokens:
-    """Prompt tokens of a step that are followed by one whose log probability is wanted, sequence by sequence."""
-
-    wire_ids: NDArray[np.int64]  # [n]
-    first_positions: NDArray[np.int64]  # [n], in the prompt, of the first that follows
-    offsets: NDArray[np.int64]  # [n + 1], into the columns below
-    top_counts: NDArray[np.int64]  # [n]
-    tokens: NDArray[np.int64]  # [m], indices into the step's tokens
-    following: NDArray[np.int64]  # [m], ids of the tokens that follow in the prompt
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
 class PromptLogprobTensors:
     """On the device, an entry for each of m prompt tokens."""
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from services.worker.ops.download import timing_event
 from services.worker.plan.step_plan import DeviceTime
 
 Event = torch.cuda.Event
@@ -76,11 +77,6 @@ class NoStepClock:
 
     def reset(self) -> None:
         pass
-
-
-def timing_event() -> Event:
-    """One that knows its time."""
-    return Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def create_step_clock(device: torch.device) -> StepClock:

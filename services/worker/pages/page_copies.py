@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import KVPages, Ops
+from services.worker.ops.interface import KVPages
 from services.worker.pages.pinned import pinned_zeros
 from services.worker.plan.batch import I64
 
@@ -61,15 +61,6 @@ class PlainPageCopies:
 
     def _indices(self, values: I64) -> Tensor:
         return torch.from_numpy(values).to(self._device)
-
-
-def create_page_copies(ops: Ops, pages: Sequence[KVPages], num_slots: int) -> PageCopies:
-    """By a kernel where there is one."""
-    if ops.name == "triton":
-        from services.worker.pages.device_page_copies import DevicePageCopies
-
-        return DevicePageCopies(pages, num_slots)
-    return PlainPageCopies(pages, num_slots)
 
 
 def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:

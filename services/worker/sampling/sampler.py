@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.interface import Ops
 from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.stage import I64
@@ -50,14 +49,3 @@ class Sampler(Protocol):
         a sample may be repeated with fewer rows.
         """
         ...
-
-
-def create_sampler(ops: Ops, max_num_seqs: int, vocab_size: int) -> Sampler:
-    """Stage by stage from the host, or on the device where it has kernels for that."""
-    if ops.name == "triton":
-        from services.worker.sampling.device_sampler import DeviceSampler
-
-        return DeviceSampler(ops.device, max_num_seqs, vocab_size)
-    from services.worker.sampling.host_sampler import HostSampler
-
-    return HostSampler(ops, max_num_seqs, vocab_size)

@@ -24,6 +24,7 @@ from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.gpu import find_gpu, select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.pages.create import create_page_copies
 from services.worker.pages.host_memory import SwapSpace, require_memory, resolve_swap_space
 from services.worker.pages.kv_cache import (
     LESS_MEMORY,
@@ -37,7 +38,7 @@ from services.worker.pages.kv_cache import (
     resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
-from services.worker.pages.page_copies import PageCopies, create_page_copies
+from services.worker.pages.page_copies import PageCopies
 from services.worker.plan.batch import Limits
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
@@ -50,7 +51,7 @@ from services.worker.startup.encoder_engine import load_encoder
 from services.worker.startup.speed import Speed, measure_steps, measure_swap
 from services.worker.startup.step_size import resolve_step_tokens
 from services.worker.startup.warm_up import warm_up
-from services.worker.step.device_check import create_device_check
+from services.worker.step.create import create_device_check
 from services.worker.step.graphs import GraphRecorder
 from services.worker.step.model_runner import ModelRunner
 

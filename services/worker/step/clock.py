@@ -77,7 +77,3 @@ class NoStepClock:
 
     def reset(self) -> None:
         pass
-
-
-def create_step_clock(device: torch.device) -> StepClock:
-    return DeviceStepClock() if device.type == "cuda" else NoStepClock()

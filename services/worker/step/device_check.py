@@ -45,10 +45,6 @@ class CudaDeviceCheck:
             ) from error
 
 
-def create_device_check(device: torch.device) -> DeviceCheck:
-    return CudaDeviceCheck(device) if device.type == "cuda" else NoDeviceCheck()
-
-
 def _first_line(error: Exception) -> str:
     """torch adds lines of advice about debugging."""
     lines = str(error).splitlines()

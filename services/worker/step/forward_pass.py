@@ -13,7 +13,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.ops.upload import upload
-from services.worker.plan.batch import I32, I64, Batch, Limits
+from services.worker.plan.batch import I32, I64, Batch
 from services.worker.step.clock import StepClock
 from services.worker.step.graphs import Recorder
 
@@ -97,17 +97,3 @@ class EncoderForwardPass:
         self._clock.begin()
         hidden = self._encoder.hidden_states(upload(batch.token_ids, self._device), whole)
         return hidden[upload(wanted, self._device)]
-
-
-def create_forward_pass(
-    model: Decoder | Encoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
-) -> ForwardPass:
-    """On a GPU's kernels from inputs that stay on the device; elsewhere from tensors made anew for each step. `clock`
-    is told where the model begins to run."""
-    if isinstance(model, Encoder):
-        return EncoderForwardPass(model, ops.device, clock)
-    if ops.name == "triton":
-        from services.worker.step.device_forward_pass import DeviceForwardPass
-
-        return DeviceForwardPass(model, ops, pages, limits, clock)
-    return PlainForwardPass(model, ops, pages, clock)

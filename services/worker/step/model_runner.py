@@ -24,7 +24,8 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
-from services.worker.pages.page_copies import PageCopies, create_page_copies
+from services.worker.pages.create import create_page_copies
+from services.worker.pages.page_copies import PageCopies
 from services.worker.plan.batch import I64, Batch, BatchState, Limits
 from services.worker.plan.step_plan import (
     U32,
@@ -36,15 +37,14 @@ from services.worker.plan.step_plan import (
 )
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
+from services.worker.sampling.create import create_sampler
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.prompt_logprobs import prompt_logprobs
-from services.worker.sampling.sampler import create_sampler
 from services.worker.sampling.slot_constraints import SlotConstraints
 from services.worker.sampling.token_mask import TokenMask
-from services.worker.step.clock import Event, create_step_clock
+from services.worker.step.clock import Event
 from services.worker.step.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
-from services.worker.step.device_check import create_device_check
-from services.worker.step.forward_pass import create_forward_pass
+from services.worker.step.create import create_device_check, create_forward_pass, create_step_clock
 from services.worker.step.graphs import Recorder
 from services.worker.step.pooler import Pooled, Pooler
 from services.worker.step.spans import SequenceSpans

@@ -14,8 +14,9 @@ from services.worker.ops import create_ops
 from services.worker.ops.reference import ReferenceOps, philox
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence
+from services.worker.sampling.create import create_sampler
 from services.worker.sampling.host_sampler import HostSampler
-from services.worker.sampling.sampler import Sample, Sampler, create_sampler
+from services.worker.sampling.sampler import Sample, Sampler
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.sampling.truncation import TOP_P_WIDTHS
 from tests.unit.worker.sampling.conftest import MakeSampler

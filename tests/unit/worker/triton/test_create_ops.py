@@ -11,8 +11,8 @@ from services.worker.errors import ModelError
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.sampling.create import create_sampler
 from services.worker.sampling.device_sampler import DeviceSampler
-from services.worker.sampling.sampler import create_sampler
 from tests.simulated_gpu import pretend_properties
 
 CUDA = torch.device("cuda", 0)

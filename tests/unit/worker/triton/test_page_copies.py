@@ -11,8 +11,9 @@ import torch
 from services.worker.ops.interface import KVPages
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.pages.create import create_page_copies
 from services.worker.pages.device_page_copies import DevicePageCopies
-from services.worker.pages.page_copies import PageCopies, PlainPageCopies, create_page_copies
+from services.worker.pages.page_copies import PageCopies, PlainPageCopies
 
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -13,7 +13,8 @@ from services.worker.ops.download import timing_event
 from services.worker.plan.step_plan import DeviceTime, StepResult
 from services.worker.service import step_log
 from services.worker.service.step_log import StepLog
-from services.worker.step.clock import Event, create_step_clock
+from services.worker.step.clock import Event
+from services.worker.step.create import create_step_clock
 from services.worker.step.model_runner import ModelRunner
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import Driver, Request

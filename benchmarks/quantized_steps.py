@@ -19,7 +19,7 @@ from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.dummy_source import DummySource
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.ops.interface import AttentionBatch, AttentionShape
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.startup.cpu_threads import physical_cores

@@ -18,7 +18,7 @@ from benchmarks.gpu.shapes import AT_LOAD, SHAPES, TINY, quantized
 from benchmarks.shapes import Shape
 from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.config import WorkerConfig
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.ops.gpu import select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import resolve_kv_cache_dtype

@@ -15,7 +15,8 @@ from quire.cli.estimate import EstimateConfig, can_split, estimate, main
 from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.architectures.weight_shapes import parameters
-from services.worker.models.weights.source import WeightSource, open_weights
+from services.worker.models.weights.open import open_weights
+from services.worker.models.weights.source import WeightSource
 from services.worker.ops.reference import ReferenceOps
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.quantization.at_load import AT_LOAD

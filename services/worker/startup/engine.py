@@ -20,8 +20,8 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, PinningError
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
-from services.worker.models.weights.source import open_weights
-from services.worker.ops import create_ops, fallback_reason
+from services.worker.models.weights.open import open_weights
+from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.gpu import find_gpu, select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.create import create_page_copies

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from services.worker.models.decoder import Decoder
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.ops.interface import AttentionBatch, KVPages
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.sampling_params import SamplingParams

@@ -27,8 +27,8 @@ from services.worker.checkpoint.find import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights.source import open_weights
-from services.worker.ops import create_ops
+from services.worker.models.weights.open import open_weights
+from services.worker.ops.create import create_ops
 from services.worker.pooling.choices import PoolingKind
 from services.worker.startup.engine import load_engine
 

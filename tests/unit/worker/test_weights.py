@@ -17,7 +17,7 @@ from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.dummy_source import DummySource
 from services.worker.models.weights.safetensors_source import SafetensorsSource
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model
 

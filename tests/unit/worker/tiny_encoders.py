@@ -14,7 +14,7 @@ from torch import Tensor
 
 from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.config import WorkerConfig
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.ops.interface import Ops
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import F32, NewSequence, Rows, StepPlan, StepResult

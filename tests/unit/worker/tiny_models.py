@@ -13,8 +13,8 @@ from torch import Tensor
 
 from services.worker.checkpoint.find import Checkpoint
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights.source import open_weights
-from services.worker.ops import create_ops
+from services.worker.models.weights.open import open_weights
+from services.worker.ops.create import create_ops
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits

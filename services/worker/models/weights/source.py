@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
-from services.worker.models.weights.dummy_source import DummySource
 from services.worker.ops.interface import Ops
-from services.worker.progress import Progress
 from services.worker.quantization.at_load import AtLoad
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
@@ -35,30 +30,6 @@ class WeightSource(Protocol):
     def vector(self, name: str) -> Tensor:
         """A norm's or bias's values in the checkpoint's type, on the device."""
         ...
-
-
-def open_weights(
-    path: Path, config: ModelConfig, ops: Ops, load_format: str, at_load: AtLoad | None, progress: Progress
-) -> WeightSource:
-    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError if it does not hold what `config` says, and
-    where quantizing would cost precision for nothing."""
-    source: WeightSource
-    is_gguf = path.suffix == ".gguf"
-    if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):
-        raise ModelError(f"--load-format is {load_format}, but {path} is {'a' if is_gguf else 'no'} GGUF file")
-    if load_format == "dummy":
-        source = DummySource(parameters(config), ops.device, ops.dtype, config.quantization)
-    elif is_gguf:
-        from services.worker.models.weights.gguf_source import GGUFSource
-
-        source = GGUFSource(path, config, progress, ops.device)
-    else:
-        from services.worker.models.weights.safetensors_source import SafetensorsSource
-
-        source = SafetensorsSource(path, config, progress, ops.device)
-    if at_load is not None:
-        source = QuantizingSource(source, at_load, ops, config.tie_word_embeddings)
-    return NativeSource(source, ops)
 
 
 class QuantizingSource:

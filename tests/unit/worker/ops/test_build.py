@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.cpu import build, library
+from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.reference import ReferenceOps
 
 CPU = torch.device("cpu")

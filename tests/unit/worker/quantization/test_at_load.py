@@ -16,7 +16,8 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.dummy_source import DummySource
-from services.worker.models.weights.source import NativeSource, WeightSource, open_weights
+from services.worker.models.weights.open import open_weights
+from services.worker.models.weights.source import NativeSource, WeightSource
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD, resolve_quantization

@@ -15,7 +15,7 @@ from torch import Tensor
 from services.worker.architectures.config import read_model_config
 from services.worker.errors import ModelError
 from services.worker.models.weights.safetensors_source import SafetensorsSource
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.sampler import Sampler
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.ops import create_ops
+from services.worker.ops.create import create_ops
 from services.worker.ops.reference import ReferenceOps, philox
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.ops import create_ops, fallback_reason
+from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.sampling.create import create_sampler

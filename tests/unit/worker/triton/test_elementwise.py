@@ -74,7 +74,7 @@ def test_gated_activations(device: torch.device, dtype: torch.dtype, features: i
 
 @pytest.mark.parametrize("features", [1, 7, 576])
 def test_the_cpu_computes_tanh_gelu_too(features: int) -> None:
-    from services.worker.ops import create_ops
+    from services.worker.ops.create import create_ops
 
     ops = create_ops(torch.device("cpu"), torch.float32)
     gate_up = 4 * draw(9, 2 * features, dtype=torch.float32, device=torch.device("cpu"))

@@ -1,0 +1,38 @@
+"""Opens the weights of a decoder, by the format that they are stored in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.weight_shapes import parameters
+from services.worker.errors import ModelError
+from services.worker.models.weights.dummy_source import DummySource
+from services.worker.models.weights.source import NativeSource, QuantizingSource, WeightSource
+from services.worker.ops.interface import Ops
+from services.worker.progress import Progress
+from services.worker.quantization.at_load import AtLoad
+
+
+def open_weights(
+    path: Path, config: ModelConfig, ops: Ops, load_format: str, at_load: AtLoad | None, progress: Progress
+) -> WeightSource:
+    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError if it does not hold what `config` says, and
+    where quantizing would cost precision for nothing."""
+    source: WeightSource
+    is_gguf = path.suffix == ".gguf"
+    if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):
+        raise ModelError(f"--load-format is {load_format}, but {path} is {'a' if is_gguf else 'no'} GGUF file")
+    if load_format == "dummy":
+        source = DummySource(parameters(config), ops.device, ops.dtype, config.quantization)
+    elif is_gguf:
+        from services.worker.models.weights.gguf_source import GGUFSource
+
+        source = GGUFSource(path, config, progress, ops.device)
+    else:
+        from services.worker.models.weights.safetensors_source import SafetensorsSource
+
+        source = SafetensorsSource(path, config, progress, ops.device)
+    if at_load is not None:
+        source = QuantizingSource(source, at_load, ops, config.tie_word_embeddings)
+    return NativeSource(source, ops)

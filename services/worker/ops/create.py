@@ -1,0 +1,56 @@
+"""Which implementation of the operations runs on which device."""
+
+from __future__ import annotations
+
+import torch
+
+from services.worker.errors import ModelError
+from services.worker.ops.gpu import unsupported_reason
+from services.worker.ops.interface import Ops
+from services.worker.ops.reference import ReferenceOps
+
+
+def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
+    """One line for the log if `create_ops` returns the slow reference, and what that costs; None if it does not."""
+    if device.type == "cuda":
+        return _fallback_reason_on_cuda(dtype)
+    if device.type != "cpu":
+        return f"no kernels for {device.type}: running plain torch, which is slow and not batch-invariant"
+    if dtype is not torch.float32:
+        return f"the CPU kernels compute in float32, not {dtype}: running plain torch, slow and not batch-invariant"
+    from services.worker.ops.cpu import library
+
+    try:
+        library.load()
+    except library.LibraryError as error:
+        return f"{error}; running plain torch, slow and not batch-invariant"
+    return None
+
+
+def create_ops(device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> Ops:
+    """The best implementation there is for `device` and `dtype`. `fallback_reason` says why it is the reference.
+
+    `batch_invariant` asks a GPU for it, at a price; a CPU's kernels are so in any case. Raises ModelError for a GPU
+    that Quire does not run on.
+    """
+    if device.type == "cuda" and (reason := unsupported_reason(device)) is not None:
+        raise ModelError(f"{reason}; start with --device cpu")
+    if fallback_reason(device, dtype) is not None:
+        return ReferenceOps(device, dtype)
+    if device.type == "cuda":
+        from services.worker.ops.triton.ops import TritonOps
+
+        return TritonOps(device, dtype, batch_invariant=batch_invariant)
+    from services.worker.ops.cpu.ops import CPUOps
+
+    return CPUOps()
+
+
+def _fallback_reason_on_cuda(dtype: torch.dtype) -> str | None:
+    try:
+        from services.worker.ops.triton.ops import DTYPES
+    except ImportError as error:
+        return f"the GPU kernels do not load ({error}): running plain torch, slow and not batch-invariant"
+    if dtype not in DTYPES:
+        return f"the GPU kernels do not compute in {dtype}: running plain torch, slow and not batch-invariant"
+    return None

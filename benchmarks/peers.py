@@ -29,7 +29,7 @@ import torch
 from safetensors import safe_open
 
 from benchmarks.cpu_gemm import read_bandwidth, seconds
-from benchmarks.run import keep
+from benchmarks.record import keep
 from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
 from shared.python_child import child_environment, python_command

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from benchmarks.record import store
 from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.gguf_blocks import decode
@@ -177,6 +178,4 @@ def measure() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    from benchmarks.run import store
-
     store("quantization", measure())

@@ -13,7 +13,7 @@ from benchmarks.abuse.attack import Row
 from benchmarks.abuse.report import head, line, store
 from benchmarks.abuse.rows import ROWS
 from benchmarks.abuse.run import measure
-from benchmarks.run import RESULTS
+from benchmarks.record import RESULTS
 
 
 async def run(rows: Sequence[Row], out: Path | None) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.abuse.run import MAX_ADDED_S, MAX_ROUTER_MB, Measurement
-from benchmarks.run import RESULTS, in_words, provenance
+from benchmarks.record import RESULTS, in_words, provenance
 
 PARTS = ("router", "gateway", "scheduler", "worker")
 _TIMES = ("gap without, ms", "gap with, ms", "wait without, ms", "wait with, ms")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.abuse.rows import ROWS
 from benchmarks.abuse.stack import running_stack
-from benchmarks.run import RESULTS
+from benchmarks.record import RESULTS
 from benchmarks.soak.figures import Identity, alive
 from benchmarks.soak.report import Result, store, summary
 from benchmarks.soak.run import Plan, Soak, Stretch

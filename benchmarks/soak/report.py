@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.run import in_words, provenance
+from benchmarks.record import in_words, provenance
 from benchmarks.soak import verdict
 from benchmarks.soak.figures import Figures, Point
 from benchmarks.soak.run import SAMPLE_S

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
 from benchmarks.gpu.clock import Clock, DeviceClock, DryClock
 from benchmarks.gpu.floors import Floors
+from benchmarks.gpu.roofline import Ceilings, measure_ceilings
 from benchmarks.gpu.shapes import AT_LOAD, SHAPES, TINY, quantized
 from benchmarks.shapes import Shape
 from services.worker.architectures.config import ModelConfig, read_model_config

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu.ceilings import Ceilings
+from benchmarks.gpu.roofline import Ceilings
 from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.quantization.at_load import AtLoad

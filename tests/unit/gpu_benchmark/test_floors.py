@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.floors import Floors
+from benchmarks.gpu.roofline import Ceilings
 from benchmarks.gpu.trace import GROUPS, Activity, gaps, group_of, span
 from services.worker.ops import triton as triton_ops
 from services.worker.quantization.at_load import AT_LOAD

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from quire.cli.progress_bar import progress_bar
 from quire.cli.stack import SERVICES, option_names
 from quire.cli.vllm_options import OPTIONS
 from quire.client.options import TemplateOptions
@@ -21,7 +22,6 @@ from quire.offline.model_files import default_sampling_params, load_tokenizer
 from quire.offline.outputs import EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput, scoring_output
 from quire.offline.own_stack import OwnStack, router_stack
 from quire.offline.pooling_params import PoolingParams
-from quire.offline.progress import progress_bar
 from quire.offline.prompts import Message, Prompt, PromptLike, parse_prompts, parse_texts
 from quire.offline.sampling_params import SamplingParams, checked_copies
 from services.worker.config import WorkerConfig

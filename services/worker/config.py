@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.worker.pooling.choices import CHOICES as POOLING_CHOICES
+from services.worker.pooling.config import CHOICES as POOLING_CHOICES
 from services.worker.quantization.at_load import ALIASES, CHOICES
 from shared.config import option
 

@@ -12,8 +12,7 @@ from services.worker.architectures.encoder_config import EncoderConfig, read_enc
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig, read_pooling
+from services.worker.pooling.config import PoolingConfig, PoolingKind, read_pooling
 from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_SIZE, Fields, reading
 from services.worker.json_files import is_inside, read_any_json, read_json
-from services.worker.pooling.choices import PoolingKind
+
+
+class PoolingKind(Enum):
+    LAST = "last"  # the last token's hidden state
+    MEAN = "mean"  # the mean of all
+    CLS = "cls"  # the first token's
+
+
+CHOICES = ("auto", *(kind.value for kind in PoolingKind))
 
 _MODES = {
     "pooling_mode_lasttoken": PoolingKind.LAST,

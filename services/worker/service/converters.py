@@ -15,7 +15,7 @@ from services.worker.errors import PlanError
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
 from services.worker.plan.token_constraints import ThinkingLimit, TokenConstraints
-from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingKind
 from services.worker.pooling.params import PoolingParams
 
 _POOLING_TYPES = {

@@ -40,8 +40,7 @@ from services.worker.pages.kv_cache import (
 )
 from services.worker.pages.page_copies import PageCopies
 from services.worker.plan.batch import Limits
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.progress import Progress, Report, per_percent
 from services.worker.quantization.at_load import resolve_quantization
 from services.worker.sampling.grammars import Grammars

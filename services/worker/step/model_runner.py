@@ -35,8 +35,7 @@ from services.worker.plan.step_plan import (
     StepPlan,
     StepResult,
 )
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.sampling.create import create_sampler
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.prompt_logprobs import prompt_logprobs

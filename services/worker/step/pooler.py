@@ -18,8 +18,7 @@ from services.worker.ops.interface import Ops
 from services.worker.ops.upload import upload
 from services.worker.plan.batch import I64, Batch
 from services.worker.plan.step_plan import F32, NewSequence
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.pooling.params import PoolingParams
 
 

@@ -23,7 +23,7 @@ from services.scheduler.core.request import Generate, Pool, Work
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
 from services.worker.plan.step_plan import F32
-from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingKind
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_encoders import hidden_states, normalized

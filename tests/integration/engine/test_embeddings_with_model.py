@@ -25,8 +25,7 @@ from services.worker.ops import create_ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.plan.step_plan import F32
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_encoders import hidden_states, make_encoder_runner, normalized, save_encoder

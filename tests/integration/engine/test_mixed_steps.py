@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingKind
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_embeddings_with_model import make_runner
 from tests.unit.worker.tiny_models import save_model

@@ -29,7 +29,7 @@ from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.open import open_weights
 from services.worker.ops.create import create_ops
-from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingKind
 from services.worker.startup.engine import load_engine
 
 # `make test-long` tries many times as much.

@@ -18,8 +18,7 @@ from services.worker.ops.create import create_ops
 from services.worker.ops.interface import Ops
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import F32, NewSequence, Rows, StepPlan, StepResult
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import read_pooling
+from services.worker.pooling.config import PoolingKind, read_pooling
 from services.worker.pooling.params import PoolingParams
 from services.worker.startup.encoder_engine import load_encoder
 from services.worker.step.model_runner import ModelRunner

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from services.worker.errors import ModelError
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig, read_pooling
+from services.worker.pooling.config import PoolingConfig, PoolingKind, read_pooling
 from tests.unit.worker.tiny_encoders import write_modules
 
 

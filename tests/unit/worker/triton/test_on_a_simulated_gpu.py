@@ -20,7 +20,7 @@ from services.scheduler.core.config import PreemptionMode
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.pages import host_memory
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingKind
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.startup import device_memory as memory
 from services.worker.step.model_runner import OUT_OF_MEMORY

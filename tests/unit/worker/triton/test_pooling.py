@@ -12,8 +12,7 @@ from services.worker.ops.interface import AttentionShape
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
-from services.worker.pooling.choices import PoolingKind
-from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.step.model_runner import ModelRunner
 from tests.integration.engine.mixed import MixedEngine
 from tests.unit.worker.tiny_encoders import (

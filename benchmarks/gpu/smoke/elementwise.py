@@ -17,7 +17,7 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.block_copy import PagePlace, copy_pages
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.ops.triton.quantize_rows import quantize_rows
-from services.worker.ops.triton.slot_mapping import slot_mapping
+from services.worker.ops.triton.slot_mapping import map_slots
 from services.worker.ops.triton.token_ids import fill_last_tokens
 
 DEVICE = torch.device("cuda", 0)
@@ -177,7 +177,7 @@ def _slot_mapping() -> float:
     rows = torch.repeat_interleave(torch.arange(3), torch.tensor([5, 1, ROWS - 6]))
     tables, positions = batch.block_tables.cpu().long(), batch.positions.cpu().long()
     expected = tables[rows, positions // PAGE] * PAGE + positions % PAGE
-    return same(slot_mapping(batch, PAGE).cpu(), expected)
+    return same(map_slots(batch, PAGE).cpu(), expected)
 
 
 def _fill_last_tokens() -> float:

@@ -31,7 +31,7 @@ class PromptLogprobTensors:
         return [self.valid, self.logprobs, self.ranks, self.top_token_ids, self.top_logprobs]
 
 
-def prompt_logprobs(
+def compute_prompt_logprobs(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int, following: NDArray[np.int64]
 ) -> PromptLogprobTensors:
     """hidden [m, hidden], m at least 1; `logits`: the output layer. Works through slices of the rows, as the logits

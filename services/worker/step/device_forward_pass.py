@@ -15,7 +15,7 @@ from torch import Tensor
 
 from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
-from services.worker.ops.triton.slot_mapping import slot_mapping
+from services.worker.ops.triton.slot_mapping import map_slots
 from services.worker.ops.triton.token_ids import fill_last_tokens
 from services.worker.plan.batch import I32, I64, Batch, Limits
 from services.worker.step.clock import StepClock
@@ -86,5 +86,5 @@ class DeviceForwardPass:
         fill_last_tokens(token_ids, last_tokens)
         positions = inputs.positions[:num_tokens]
         batch = AttentionBatch(positions, inputs.query_starts, self._tables.tables, work, slots)
-        slot_mapping(batch, self._limits.block_size, out=slots)
+        map_slots(batch, self._limits.block_size, out=slots)
         return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.wanted[:num_wanted])

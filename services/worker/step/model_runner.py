@@ -38,7 +38,7 @@ from services.worker.plan.step_plan import (
 from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.sampling.create import create_sampler
 from services.worker.sampling.grammars import Grammars
-from services.worker.sampling.prompt_logprobs import prompt_logprobs
+from services.worker.sampling.prompt_logprobs import compute_prompt_logprobs
 from services.worker.sampling.slot_constraints import SlotConstraints
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.step.clock import Event
@@ -302,7 +302,7 @@ class ModelRunner:
         prompt, pooled, sample = None, None, None
         if batch.prompt is not None:
             of_prompts = hidden[num_sampled:num_with_logits]
-            prompt = prompt_logprobs(of_prompts, self._logits, self.limits.vocab_size, batch.prompt.following)
+            prompt = compute_prompt_logprobs(of_prompts, self._logits, self.limits.vocab_size, batch.prompt.following)
         if len(pooled_tokens):
             pooled = self._pooler.pool(hidden[num_with_logits:], batch)
         # The sampler last: what it draws changes its state, and nothing may fail after that.

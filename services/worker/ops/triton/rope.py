@@ -24,7 +24,7 @@ from torch import Tensor
 
 from services.worker.ops.interface import AttentionBatch, KVPages
 from services.worker.ops.triton.fp8 import to_e4m3
-from services.worker.ops.triton.slot_mapping import slot_mapping
+from services.worker.ops.triton.slot_mapping import map_slots
 from services.worker.ops.triton.variant import Variant
 
 HEADS = 8
@@ -113,7 +113,7 @@ def rope_and_write_kv(q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: A
     _check(q, k, v, cos_sin, pages)
     if not num_tokens:
         return
-    slots = slot_mapping(batch, block_size) if batch.slot_mapping is None else batch.slot_mapping
+    slots = map_slots(batch, block_size) if batch.slot_mapping is None else batch.slot_mapping
     fp8 = pages.keys.dtype is torch.float8_e4m3fn
     keys, values = (pages.keys.view(torch.uint8), pages.values.view(torch.uint8)) if fp8 else (pages.keys, pages.values)
     rope_and_write_kv_kernel[(num_tokens, triton.cdiv(num_heads, HEADS) + triton.cdiv(num_kv_heads, HEADS))](

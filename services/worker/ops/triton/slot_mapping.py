@@ -54,7 +54,7 @@ def slot_mapping_kernel(
     tl.store(slots + tokens, slot, mask=tokens < num_tokens)
 
 
-def slot_mapping(batch: AttentionBatch, block_size: int, out: Tensor | None = None) -> Tensor:
+def map_slots(batch: AttentionBatch, block_size: int, out: Tensor | None = None) -> Tensor:
     """int64 [num_tokens], into `out` if given. Reads nothing back to the host."""
     num_tokens, num_sequences = batch.positions.shape[0], batch.block_tables.shape[0]
     slots = torch.empty(num_tokens, dtype=torch.int64, device=batch.positions.device) if out is None else out

@@ -11,7 +11,7 @@ from torch import Tensor
 from services.worker.ops.interface import AttentionBatch, KVPages
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.ops.triton.slot_mapping import slot_mapping
+from services.worker.ops.triton.slot_mapping import map_slots
 from tests.unit.worker.ops.paging import Heads, rope_table
 from tests.unit.worker.triton.random_tensors import DTYPES, assert_rounded_once, draw
 
@@ -106,7 +106,7 @@ def test_padding_is_harmless(device: torch.device) -> None:
         query_starts=torch.cat((batch.query_starts, batch.query_starts[-1:].repeat(2))),
         block_tables=torch.cat((batch.block_tables, torch.full_like(batch.block_tables, 1 << 28))),
     )
-    slots = slot_mapping(padded, BLOCK_SIZE)
+    slots = map_slots(padded, BLOCK_SIZE)
     assert slots.tolist() == [*expected_slots(batch).tolist(), -1, -1, -1, -1, -1]
     fused, (q, k, v) = projection(heads, 8, torch.float32, device)
     before, pages = fused.clone(), empty_pages(batch, heads, torch.float32)
@@ -121,7 +121,7 @@ def test_padding_is_harmless(device: torch.device) -> None:
 def test_slot_mapping_of_ragged_rows(device: torch.device, lengths: list[int]) -> None:
     batch = ragged_batch(device, [index % 40 for index in range(len(lengths))], lengths)
     into = torch.full((len(batch.positions),), -7, device=device)
-    assert slot_mapping(batch, BLOCK_SIZE, into) is into
+    assert map_slots(batch, BLOCK_SIZE, into) is into
     assert torch.equal(into, expected_slots(batch))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.worker.ops.interface import KVPages
+from services.worker.ops.transfers import upload
 from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages
-from services.worker.ops.upload import upload
 from services.worker.pages.page_copies import allocate_slots, page_tensors
 from services.worker.plan.batch import I64
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.ops.upload import upload
+from services.worker.ops.transfers import upload
 from services.worker.plan.step_plan import NewSequence
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.sampling.grammars import Grammars

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from services.worker.ops.download import timing_event
+from services.worker.ops.transfers import timing_event
 from services.worker.plan.step_plan import DeviceTime
 
 Event = torch.cuda.Event

@@ -12,7 +12,7 @@ from torch import Tensor
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
-from services.worker.ops.upload import upload
+from services.worker.ops.transfers import upload
 from services.worker.plan.batch import I32, I64, Batch
 from services.worker.step.clock import StepClock
 from services.worker.step.graphs import Recorder

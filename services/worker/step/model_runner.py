@@ -22,8 +22,8 @@ from torch import Tensor
 from services.worker.errors import PlanError
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
-from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
+from services.worker.ops.transfers import Download
 from services.worker.pages.create import create_page_copies
 from services.worker.pages.page_copies import PageCopies
 from services.worker.plan.batch import I64, Batch, BatchState, Limits

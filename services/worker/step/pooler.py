@@ -15,7 +15,7 @@ from torch import Tensor
 
 from services.worker.errors import PlanError
 from services.worker.ops.interface import Ops
-from services.worker.ops.upload import upload
+from services.worker.ops.transfers import upload
 from services.worker.plan.batch import I64, Batch
 from services.worker.plan.step_plan import F32, NewSequence
 from services.worker.pooling.config import PoolingConfig, PoolingKind

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops.interface import KVPages
+from services.worker.ops.transfers import upload
 from services.worker.ops.triton.variant import Variant
-from services.worker.ops.upload import upload
 
 BLOCK = 2048  # words of 8 bytes
 NUM_WARPS = 8

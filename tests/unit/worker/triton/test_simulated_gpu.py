@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.ops.download import Download
 from services.worker.ops.packed import PackedArrays
+from services.worker.ops.transfers import Download, upload
 from services.worker.ops.triton.activation import gated_kernel
 from services.worker.ops.triton.segments import add_segments
 from services.worker.ops.triton.token_ids import fill_last_tokens
-from services.worker.ops.upload import upload
 from tests.simulated_gpu import RefusedError, SimulatedGPU
 from tests.unit.worker.triton.conftest import HAS_GPU
 

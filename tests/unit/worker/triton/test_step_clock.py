@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.ops.download import timing_event
+from services.worker.ops.transfers import timing_event
 from services.worker.plan.step_plan import DeviceTime, StepResult
 from services.worker.service import step_log
 from services.worker.service.step_log import StepLog

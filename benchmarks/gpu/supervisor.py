@@ -24,9 +24,9 @@ from benchmarks.gpu.figures import Figure
 
 # Seconds for a child to import its modules and report its cases.
 START_LIMIT_S = 120.0
-# Modules that are imported once, in the server that forks the children. None of them initializes CUDA.
+# Imported once, by the server that the children are forked from. None of them initializes CUDA.
 PRELOADED = ("torch", "triton", "services.worker.startup.engine", "benchmarks.gpu.child")
-# The simulated GPU's hooks into torch import torch._dynamo, which takes seconds.
+# The simulated GPU's hooks into torch import it, which takes seconds.
 PRELOADED_FOR_DRY_RUNS = (*PRELOADED, "torch._dynamo")
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from services.worker.quantization.at_load import ALIASES, CHOICES, resolve_quantization
+from services.worker.quantization import ALIASES, CHOICES, resolve_quantization
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
-    from services.worker.architectures.config import ModelConfig
+    from services.worker.architectures import ModelConfig
 
 # Memory in bytes. A gigabyte is 10⁹ bytes, as in the GPUs' data sheets.
 GPUS = {
@@ -83,7 +83,7 @@ class Estimate:
 
 
 def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
-    from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
+    from services.worker.architectures import kv_bytes_per_token, num_parameters, weight_bytes
 
     at_load = resolve_quantization(config.quantization, model.quantization)
     quantization = at_load.name if at_load else model.quantization.method if model.quantization else None
@@ -106,7 +106,7 @@ def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
 def _placements(
     model: ModelConfig, weight_bytes: int, element_bytes: int, config: EstimateConfig
 ) -> Iterator[Placement]:
-    from services.worker.architectures.size import kv_bytes_per_token
+    from services.worker.architectures import kv_bytes_per_token
 
     context = min(config.context, model.max_model_len)
     for gpu, memory in GPUS.items():
@@ -129,8 +129,7 @@ def can_split(model: ModelConfig, ranks: int) -> bool:
 
 
 def find_model(config: EstimateConfig) -> ModelConfig:
-    """Reads the model's configuration. Downloads only config.json and generation_config.json of a model on the hub.
-    Raises ModelError."""
+    """Of a model on the hub, config.json alone is downloaded. Raises ModelError."""
     from services.worker.checkpoint.find import find_checkpoint
     from services.worker.config import WorkerConfig
 

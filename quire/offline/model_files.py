@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
 from quire.offline.sampling_params import SamplingParams
-from services.worker.checkpoint.find import find_checkpoint
+from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.worker.pooling.config import CHOICES as POOLING_CHOICES
-from services.worker.quantization.at_load import ALIASES, CHOICES
+from services.worker.pooling import CHOICES as POOLING_CHOICES
+from services.worker.quantization import ALIASES, CHOICES
 from shared.config import option
 
 

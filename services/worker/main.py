@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.worker.v1 import worker_pb2_grpc
-from services.worker.checkpoint.start_check import check_start
+from services.worker.checkpoint import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, warn_of_options
-from services.worker.service.servicer import WorkerServicer
-from services.worker.service.step_log import StepLog
-from services.worker.service.step_thread import StepThread
+from services.worker.service import StepLog, StepThread, WorkerServicer
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
@@ -30,7 +28,7 @@ from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing
 
 if TYPE_CHECKING:
-    from services.worker.startup.engine import Engine
+    from services.worker.startup import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +98,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
 
     def load() -> Engine:
         check_start(config)
-        from services.worker.startup.engine import load_engine, resolve_device
+        from services.worker.startup import load_engine, resolve_device
 
         device = resolve_device(config.device)
         warn_of_options(config, device.type, status)

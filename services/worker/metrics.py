@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from services.worker.service.step_thread import StepCounters
+from services.worker.service import StepCounters
 from shared.telemetry import start_metrics_server
 
 if TYPE_CHECKING:

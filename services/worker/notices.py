@@ -9,7 +9,7 @@ from services.worker.config import WorkerConfig
 from shared.status import StatusReporter
 
 if TYPE_CHECKING:
-    from services.worker.plan.batch import Limits
+    from services.worker.plan import Limits
 
 logger = logging.getLogger(__name__)
 

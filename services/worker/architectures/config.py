@@ -35,8 +35,7 @@ from services.worker.fields import (
     show,
 )
 from services.worker.json_files import read_json
-from services.worker.quantization.config import read_quantization
-from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization import CheckpointQuantization, read_quantization
 from shared.sampling_ranges import RANGES
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from services.worker.fields import (
     reading,
 )
 from services.worker.json_files import read_json
-from services.worker.pooling.max_tokens import read_max_tokens
+from services.worker.pooling import read_max_tokens
 
 # Whether GELU is computed in its tanh form.
 _ACTIVATIONS = {"gelu": False, "gelu_new": True, "gelu_fast": True, "gelu_pytorch_tanh": True}

@@ -6,9 +6,7 @@ import math
 
 from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.weight_shapes import parameters
-from services.worker.quantization.at_load import AtLoad
-from services.worker.quantization.formats import stored_bytes
-from services.worker.quantization.scheme import DENSE
+from services.worker.quantization import DENSE, AtLoad, stored_bytes
 
 
 def num_parameters(model: ModelConfig) -> int:

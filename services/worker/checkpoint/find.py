@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from services.worker.architectures.config import GenerationDefaults, ModelConfig, read_model_config
-from services.worker.architectures.encoder_config import EncoderConfig, read_encoder_config
+from services.worker.architectures import (
+    EncoderConfig,
+    GenerationDefaults,
+    ModelConfig,
+    read_encoder_config,
+    read_model_config,
+)
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.pooling.config import PoolingConfig, PoolingKind, read_pooling
+from services.worker.pooling import PoolingConfig, PoolingKind, read_pooling
 from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"
@@ -30,7 +35,7 @@ class Checkpoint:
     def read_config(self) -> ModelConfig:
         """Raises ModelError, with a sentence, for a model that cannot be run."""
         if self.path.suffix == ".gguf":
-            from services.worker.gguf.config import read_gguf_config
+            from services.worker.gguf import read_gguf_config
 
             model = read_gguf_config(self.path)
         else:

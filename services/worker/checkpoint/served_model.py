@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.architectures import EncoderConfig, ModelConfig
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles
-from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling import PoolingConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.architectures import EncoderConfig, ModelConfig
 from services.worker.checkpoint.find import find_local, read_chat_template
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError

@@ -8,15 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.worker.architectures.config import ModelConfig, parse_model_config
-from services.worker.architectures.rope import RopeConfig
-from services.worker.architectures.weight_shapes import parameters
+from services.worker.architectures import ModelConfig, RopeConfig, parameters, parse_model_config
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEADS, MAX_SIZE, Fields, reading
 from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
 from services.worker.gguf.formats import FORMATS
-from services.worker.quantization.compressed_tensors import Targets
-from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization import CheckpointQuantization, Targets
 
 # llama.cpp's names; Mistral's models are converted as Llama's, without their window, as llama.cpp runs them.
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

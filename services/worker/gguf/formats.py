@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.worker.quantization.formats import Int8Format, MatrixFormat
-from services.worker.quantization.pack_quantized import PackedInt4Format
-from services.worker.quantization.scheme import DENSE
+from services.worker.quantization import DENSE, Int8Format, MatrixFormat, PackedInt4Format
 
 GROUP_SIZE = 32
 FORMATS: Mapping[str, MatrixFormat] = {

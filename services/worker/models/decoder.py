@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.models.joined_linear import JoinedLinear
 from services.worker.models.weights.source import WeightSource
-from services.worker.ops.interface import AttentionBatch, KVPages, Layer, Linear, Ops
-from services.worker.quantization.kinds.weight import join
+from services.worker.ops import AttentionBatch, KVPages, Layer, Linear, Ops
+from services.worker.quantization.kinds import join
 
 
 class Decoder:

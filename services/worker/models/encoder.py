@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.architectures import EncoderConfig
 from services.worker.models.weights.source import WeightSource
-from services.worker.ops.interface import Linear, Ops, WholeSequences
+from services.worker.ops import Linear, Ops, WholeSequences
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import Linear
+from services.worker.ops import Linear
 
 
 class JoinedLinear:

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.architectures.config import LayerConfig, ModelConfig
-from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
+from services.worker.architectures import LayerConfig, ModelConfig
+from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 
 @dataclass(frozen=True, slots=True)

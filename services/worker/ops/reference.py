@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.ops.interface import (
     AttentionBatch,
     AttentionShape,
@@ -24,10 +24,14 @@ from services.worker.ops.interface import (
     RunLayers,
     WholeSequences,
 )
-from services.worker.quantization.kinds.fp8 import Fp8Weight
-from services.worker.quantization.kinds.int8 import Int8Weight
-from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
-from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds import (
+    Fp8Weight,
+    Int8Weight,
+    QuantizedWeight,
+    Weight,
+    quantize_rows_fp8,
+    quantize_rows_int8,
+)
 
 _LOW_32 = 0xFFFFFFFF
 

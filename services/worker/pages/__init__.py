@@ -1,1 +1,47 @@
 """The paged KV cache: how many blocks fit, the tensors they are in, and copies between device and host."""
+
+from services.worker.pages.create import create_page_copies
+from services.worker.pages.host_memory import (
+    Asked,
+    Available,
+    SwapSpace,
+    available_memory,
+    require,
+    require_memory,
+    resolve_swap_space,
+)
+from services.worker.pages.kv_cache import (
+    LESS_MEMORY,
+    Budget,
+    allocate_pages,
+    asked_bytes,
+    block_bytes,
+    count_blocks,
+    count_host_blocks,
+    default_cpu_budget,
+    resolve_kv_cache_dtype,
+    resolve_max_model_len,
+)
+from services.worker.pages.page_copies import PageCopies
+
+__all__ = [
+    "LESS_MEMORY",
+    "Asked",
+    "Available",
+    "Budget",
+    "PageCopies",
+    "SwapSpace",
+    "allocate_pages",
+    "asked_bytes",
+    "available_memory",
+    "block_bytes",
+    "count_blocks",
+    "count_host_blocks",
+    "create_page_copies",
+    "default_cpu_budget",
+    "require",
+    "require_memory",
+    "resolve_kv_cache_dtype",
+    "resolve_max_model_len",
+    "resolve_swap_space",
+]

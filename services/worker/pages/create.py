@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.worker.ops.interface import KVPages, Ops
+from services.worker.ops import KVPages, Ops
 from services.worker.pages.page_copies import PageCopies, PlainPageCopies
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.worker.ops.interface import KVPages
-from services.worker.ops.transfers import upload
-from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages
+from services.worker.ops import KVPages, upload
+from services.worker.ops.triton import PagePlace, copy_blocks, copy_pages
 from services.worker.pages.page_copies import allocate_slots, page_tensors
-from services.worker.plan.batch import I64
+from services.worker.plan import I64
 
 
 class DevicePageCopies:

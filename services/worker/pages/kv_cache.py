@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.weights.kv_scales import KVScales
-from services.worker.ops.interface import KVPages, Ops
+from services.worker.models import KVScales
+from services.worker.ops import KVPages, Ops
 from services.worker.pages.host_memory import Asked, SwapSpace, available_memory, in_words
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import KVPages
+from services.worker.ops import KVPages
 from services.worker.pages.pinned import pinned_zeros
-from services.worker.plan.batch import I64
+from services.worker.plan import I64
 
 
 class PageCopies(Protocol):

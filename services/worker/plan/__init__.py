@@ -1,1 +1,41 @@
 """What the scheduler asks of a step, what it gets back, and how a plan is laid out over slots. Imports no torch."""
+
+from services.worker.plan.batch import I32, I64, Batch, BatchState, Limits, PromptTokens
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import (
+    F32,
+    U32,
+    DeviceTime,
+    Logprobs,
+    NewSequence,
+    PooledSequence,
+    PromptLogprobs,
+    Rows,
+    SequenceError,
+    StepPlan,
+    StepResult,
+)
+from services.worker.plan.token_constraints import ThinkingLimit, TokenConstraints
+
+__all__ = [
+    "F32",
+    "I32",
+    "I64",
+    "U32",
+    "Batch",
+    "BatchState",
+    "DeviceTime",
+    "Limits",
+    "Logprobs",
+    "NewSequence",
+    "PooledSequence",
+    "PromptLogprobs",
+    "PromptTokens",
+    "Rows",
+    "SamplingParams",
+    "SequenceError",
+    "StepPlan",
+    "StepResult",
+    "ThinkingLimit",
+    "TokenConstraints",
+]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.token_constraints import TokenConstraints
-from services.worker.pooling.params import PoolingParams
+from services.worker.pooling import PoolingParams
 
 U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]

@@ -1,5 +1,39 @@
-"""Quantized weights: how they lie in memory, how checkpoints store them, and what `--quantization` does.
+"""How checkpoints store quantized weights, and what `--quantization` does.
 
-`fp8.py`, `int8.py` and `int4.py` hold the three kinds, `weight.py` what they have in common. The readers of checkpoints
-(`checkpoint.py` and the formats it names) turn every layout into one of these kinds, so that operations know three.
+`config.py` and the formats it names turn every layout into one of three kinds, so that operations know three. The kinds
+are in `kinds/`, which has a door of its own: they need torch, and this door must load without it.
 """
+
+from services.worker.quantization.at_load import ALIASES, CHOICES, AtLoad, resolve_quantization
+from services.worker.quantization.compressed_tensors import Targets
+from services.worker.quantization.config import read_quantization
+from services.worker.quantization.formats import (
+    FLOATS,
+    ITEM_BYTES,
+    Int8Format,
+    MatrixFormat,
+    StoredTensor,
+    stored_bytes,
+)
+from services.worker.quantization.kv_scheme import is_kv_scale
+from services.worker.quantization.pack_quantized import PackedInt4Format
+from services.worker.quantization.scheme import DENSE, CheckpointQuantization
+
+__all__ = [
+    "ALIASES",
+    "CHOICES",
+    "DENSE",
+    "FLOATS",
+    "ITEM_BYTES",
+    "AtLoad",
+    "CheckpointQuantization",
+    "Int8Format",
+    "MatrixFormat",
+    "PackedInt4Format",
+    "StoredTensor",
+    "Targets",
+    "is_kv_scale",
+    "read_quantization",
+    "resolve_quantization",
+    "stored_bytes",
+]

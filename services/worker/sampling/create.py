@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.worker.ops.interface import Ops
+from services.worker.ops import Ops
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.sampler import Sampler
 

@@ -11,11 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.transfers import upload, upload_into
-from services.worker.ops.triton.sampling import columns
-from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState, Stages
-from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence
+from services.worker.ops import upload, upload_into
+from services.worker.ops.triton import Pipeline, Rows, SlotState, Stages, columns
+from services.worker.plan import NewSequence, SamplingParams
 from services.worker.sampling.given_tokens import GivenColumns
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.row_pool import RowPool

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.interface import Ops
-from services.worker.plan.step_plan import NewSequence
+from services.worker.ops import Ops
+from services.worker.plan import NewSequence
 from services.worker.sampling.logprobs import LogprobColumns
 from services.worker.sampling.penalties import LogitBias, Penalties
 from services.worker.sampling.sampler import Sample

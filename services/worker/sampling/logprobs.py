@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.transfers import upload
-from services.worker.plan.step_plan import NewSequence
+from services.worker.ops import upload
+from services.worker.plan import NewSequence
 from services.worker.sampling.given_tokens import GivenColumns, GivenTokens
 from services.worker.sampling.stage import I64
 from shared.sampling_ranges import MAX_LOGPROBS

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan import NewSequence
 from services.worker.sampling.stage import I64
 
 NEUTRAL = np.array((1.0, 0.0, 0.0), np.float32)  # repetition, presence, frequency

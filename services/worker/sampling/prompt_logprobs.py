@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.transfers import upload
+from services.worker.ops import upload
 from services.worker.sampling.logprobs import RawDistribution
 
 # Logits of one slice of rows: 32 MiB in float32.

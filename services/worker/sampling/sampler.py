@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan import NewSequence
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask

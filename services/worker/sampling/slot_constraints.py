@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.ops.transfers import upload
-from services.worker.plan.step_plan import NewSequence
-from services.worker.plan.token_constraints import TokenConstraints
+from services.worker.ops import upload
+from services.worker.plan import NewSequence, TokenConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.thinking_budget import ThinkingBudget

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan import NewSequence
 
 I64 = NDArray[np.int64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.worker.plan.token_constraints import ThinkingLimit
+from services.worker.plan import ThinkingLimit
 
 
 class ThinkingBudget:

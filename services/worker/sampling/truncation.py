@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan import NewSequence
 from services.worker.sampling.stage import I64
 
 # Top-p looks among so many likeliest tokens before it sorts the whole row, which takes some twenty times as long.

@@ -2,3 +2,9 @@
 
 Imports no torch.
 """
+
+from services.worker.service.servicer import WorkerServicer
+from services.worker.service.step_log import StepLog
+from services.worker.service.step_thread import StepCounters, StepThread
+
+__all__ = ["StepCounters", "StepLog", "StepThread", "WorkerServicer"]

@@ -8,15 +8,22 @@ import numpy as np
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
-from services.worker.architectures.config import GenerationDefaults
-from services.worker.architectures.encoder_config import EncoderConfig
-from services.worker.checkpoint.served_model import ServedModel
+from services.worker.architectures import EncoderConfig, GenerationDefaults
+from services.worker.checkpoint import ServedModel
 from services.worker.errors import PlanError
-from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
-from services.worker.plan.token_constraints import ThinkingLimit, TokenConstraints
-from services.worker.pooling.config import PoolingKind
-from services.worker.pooling.params import PoolingParams
+from services.worker.plan import (
+    U32,
+    Logprobs,
+    NewSequence,
+    PromptLogprobs,
+    Rows,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+    ThinkingLimit,
+    TokenConstraints,
+)
+from services.worker.pooling import PoolingKind, PoolingParams
 
 _POOLING_TYPES = {
     PoolingKind.LAST: pooling_pb2.POOLING_TYPE_LAST,

@@ -14,7 +14,7 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.errors import PlanError
-from services.worker.plan.step_plan import StepPlan, StepResult
+from services.worker.plan import StepPlan, StepResult
 from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto
 from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
 from shared.malformed import MalformedRequestError
@@ -24,8 +24,8 @@ from shared.patience import Patience
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from services.worker.sampling.grammars import Grammars
-    from services.worker.startup.engine import Engine
+    from services.worker.sampling import Grammars
+    from services.worker.startup import Engine
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from services.worker.plan.step_plan import StepResult
+from services.worker.plan import StepResult
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.worker.errors import DeviceLostError
-from services.worker.plan.step_plan import StepPlan, StepResult
+from services.worker.plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from services.worker.service.step_log import StepLog
-    from services.worker.startup.engine import Engine
-    from services.worker.step.model_runner import LaunchedStep, ModelRunner
+    from services.worker.startup import Engine
+    from services.worker.step import LaunchedStep, ModelRunner
 
 logger = logging.getLogger(__name__)
 

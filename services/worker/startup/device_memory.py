@@ -12,11 +12,9 @@ from typing import Protocol
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.pages.host_memory import Asked, Available, available_memory, require
-from services.worker.pages.kv_cache import LESS_MEMORY
+from services.worker.pages import LESS_MEMORY, Asked, Available, available_memory, require
 from services.worker.startup.warm_up import run_largest_step
-from services.worker.step.graphs import Recorder
-from services.worker.step.model_runner import ModelRunner
+from services.worker.step import ModelRunner, Recorder
 
 GIB = 2**30
 

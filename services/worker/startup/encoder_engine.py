@@ -10,19 +10,18 @@ from pathlib import Path
 
 import torch
 
-from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.architectures import EncoderConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.encoder import Encoder
-from services.worker.models.weights.encoder import encoder_parameters, open_encoder_weights
-from services.worker.ops.interface import Ops
-from services.worker.pages.host_memory import require_memory
-from services.worker.plan.batch import Limits
-from services.worker.pooling.config import PoolingConfig
+from services.worker.models import Encoder, encoder_parameters, open_encoder_weights
+from services.worker.ops import Ops
+from services.worker.pages import require_memory
+from services.worker.plan import Limits
+from services.worker.pooling import PoolingConfig
 from services.worker.progress import Progress
 from services.worker.startup.device_memory import out_of_memory_explained
 from services.worker.startup.step_size import resolve_step_tokens
-from services.worker.step.model_runner import ModelRunner
+from services.worker.step import ModelRunner
 
 
 def load_encoder(

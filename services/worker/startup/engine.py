@@ -10,49 +10,41 @@ from pathlib import Path
 
 import torch
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.encoder_config import EncoderConfig
-from services.worker.architectures.size import weight_bytes
-from services.worker.checkpoint.find import find_checkpoint
-from services.worker.checkpoint.served_model import ServedModel
-from services.worker.checkpoint.start_check import check_max_model_len
+from services.worker.architectures import EncoderConfig, ModelConfig, weight_bytes
+from services.worker.checkpoint import ServedModel, check_max_model_len, find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, PinningError
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
-from services.worker.models.weights.open import open_weights
-from services.worker.ops.create import create_ops, fallback_reason
-from services.worker.ops.gpu import find_gpu, select_gpu
-from services.worker.ops.interface import AttentionShape, Ops
-from services.worker.pages.create import create_page_copies
-from services.worker.pages.host_memory import SwapSpace, require_memory, resolve_swap_space
-from services.worker.pages.kv_cache import (
+from services.worker.models import Decoder, KVScales, open_weights, read_kv_scales
+from services.worker.ops import AttentionShape, Ops, create_ops, fallback_reason, find_gpu, select_gpu
+from services.worker.pages import (
     LESS_MEMORY,
     Budget,
+    PageCopies,
+    SwapSpace,
     allocate_pages,
     asked_bytes,
     block_bytes,
     count_blocks,
     count_host_blocks,
+    create_page_copies,
     default_cpu_budget,
+    require_memory,
     resolve_kv_cache_dtype,
     resolve_max_model_len,
+    resolve_swap_space,
 )
-from services.worker.pages.page_copies import PageCopies
-from services.worker.plan.batch import Limits
-from services.worker.pooling.config import PoolingConfig, PoolingKind
+from services.worker.plan import Limits
+from services.worker.pooling import PoolingConfig, PoolingKind
 from services.worker.progress import Progress, Report, per_percent
-from services.worker.quantization.at_load import resolve_quantization
-from services.worker.sampling.grammars import Grammars
+from services.worker.quantization import resolve_quantization
+from services.worker.sampling import Grammars
 from services.worker.startup.cpu_threads import physical_cores
 from services.worker.startup.device_memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.startup.encoder_engine import load_encoder
 from services.worker.startup.speed import Speed, measure_steps, measure_swap
 from services.worker.startup.step_size import resolve_step_tokens
 from services.worker.startup.warm_up import warm_up
-from services.worker.step.create import create_device_check
-from services.worker.step.graphs import GraphRecorder
-from services.worker.step.model_runner import ModelRunner
+from services.worker.step import GraphRecorder, ModelRunner, create_device_check
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from services.worker.pages.page_copies import PageCopies
-from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
-from services.worker.pooling.params import PoolingParams
-from services.worker.step.model_runner import ModelRunner
+from services.worker.pages import PageCopies
+from services.worker.plan import NewSequence, Rows, SamplingParams, StepPlan
+from services.worker.pooling import PoolingParams
+from services.worker.step import ModelRunner
 
 _MOST_BLOCKS = 16
 # Prompts of so many tokens, until one takes long enough to tell: a large model on a CPU is not to start later for it.

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from services.worker.plan.batch import Limits
-from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan
-from services.worker.pooling.params import PoolingParams
-from services.worker.step.model_runner import ModelRunner
+from services.worker.plan import U32, Limits, NewSequence, Rows, SamplingParams, StepPlan
+from services.worker.pooling import PoolingParams
+from services.worker.step import ModelRunner
 from shared.sampling_ranges import MAX_LOGPROBS
 
 EVERYTHING = SamplingParams(

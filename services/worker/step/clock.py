@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from services.worker.ops.transfers import timing_event
-from services.worker.plan.step_plan import DeviceTime
+from services.worker.ops import timing_event
+from services.worker.plan import DeviceTime
 
 Event = torch.cuda.Event
 

@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.plan.batch import PromptTokens
-from services.worker.plan.step_plan import Logprobs, PromptLogprobs
-from services.worker.sampling.logprobs import LogprobTensors
-from services.worker.sampling.prompt_logprobs import PromptLogprobTensors
-from services.worker.sampling.sampler import Sample
+from services.worker.plan import Logprobs, PromptLogprobs, PromptTokens
+from services.worker.sampling import LogprobTensors, PromptLogprobTensors, Sample
 from services.worker.step.pooler import Pooled
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from services.worker.models.decoder import Decoder
-from services.worker.models.encoder import Encoder
-from services.worker.ops.interface import KVPages, Ops
-from services.worker.plan.batch import Limits
+from services.worker.models import Decoder, Encoder
+from services.worker.ops import KVPages, Ops
+from services.worker.plan import Limits
 from services.worker.step.clock import DeviceStepClock, NoStepClock, StepClock
 from services.worker.step.device_check import CudaDeviceCheck, DeviceCheck, NoDeviceCheck
 from services.worker.step.forward_pass import EncoderForwardPass, ForwardPass, PlainForwardPass

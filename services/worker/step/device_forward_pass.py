@@ -13,11 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.models.decoder import Decoder
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
-from services.worker.ops.triton.slot_mapping import map_slots
-from services.worker.ops.triton.token_ids import fill_last_tokens
-from services.worker.plan.batch import I32, I64, Batch, Limits
+from services.worker.models import Decoder
+from services.worker.ops import AttentionBatch, AttentionWork, KVPages, Ops
+from services.worker.ops.triton import fill_last_tokens, map_slots
+from services.worker.plan import I32, I64, Batch, Limits
 from services.worker.step.clock import StepClock
 from services.worker.step.graphs import Recorder, Replay, bucket_sizes
 from services.worker.step.inputs import SlotTables, StepInputs

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.models.decoder import Decoder
-from services.worker.models.encoder import Encoder
-from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
-from services.worker.ops.transfers import upload
-from services.worker.plan.batch import I32, I64, Batch
+from services.worker.models import Decoder, Encoder
+from services.worker.ops import AttentionBatch, KVPages, Ops, WholeSequences, upload
+from services.worker.plan import I32, I64, Batch
 from services.worker.step.clock import StepClock
 from services.worker.step.graphs import Recorder
 

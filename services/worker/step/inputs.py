@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.ops.interface import AttentionWork, Ops
-from services.worker.ops.packed import PackedArrays
-from services.worker.plan.batch import I32, I64, Batch, Limits
+from services.worker.ops import AttentionWork, Ops, PackedArrays
+from services.worker.plan import I32, I64, Batch, Limits
 
 
 class StepInputs:

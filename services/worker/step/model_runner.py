@@ -20,27 +20,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.errors import PlanError
-from services.worker.models.decoder import Decoder
-from services.worker.models.encoder import Encoder
-from services.worker.ops.interface import KVPages, Ops
-from services.worker.ops.transfers import Download
-from services.worker.pages.create import create_page_copies
-from services.worker.pages.page_copies import PageCopies
-from services.worker.plan.batch import I64, Batch, BatchState, Limits
-from services.worker.plan.step_plan import (
+from services.worker.models import Decoder, Encoder
+from services.worker.ops import Download, KVPages, Ops
+from services.worker.pages import PageCopies, create_page_copies
+from services.worker.plan import (
+    I64,
     U32,
+    Batch,
+    BatchState,
+    Limits,
     NewSequence,
     PooledSequence,
     SequenceError,
     StepPlan,
     StepResult,
 )
-from services.worker.pooling.config import PoolingConfig, PoolingKind
-from services.worker.sampling.create import create_sampler
-from services.worker.sampling.grammars import Grammars
-from services.worker.sampling.prompt_logprobs import compute_prompt_logprobs
-from services.worker.sampling.slot_constraints import SlotConstraints
-from services.worker.sampling.token_mask import TokenMask
+from services.worker.pooling import PoolingConfig, PoolingKind
+from services.worker.sampling import Grammars, SlotConstraints, TokenMask, compute_prompt_logprobs, create_sampler
 from services.worker.step.clock import Event
 from services.worker.step.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
 from services.worker.step.create import create_device_check, create_forward_pass, create_step_clock

@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.errors import PlanError
-from services.worker.ops.interface import Ops
-from services.worker.ops.transfers import upload
-from services.worker.plan.batch import I64, Batch
-from services.worker.plan.step_plan import F32, NewSequence
-from services.worker.pooling.config import PoolingConfig, PoolingKind
-from services.worker.pooling.params import PoolingParams
+from services.worker.ops import Ops, upload
+from services.worker.plan import F32, I64, Batch, NewSequence
+from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan import NewSequence
 from shared.telemetry import extract_context, tracer
 
 

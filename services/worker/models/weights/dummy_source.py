@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from services.worker.quantization.kinds.weight import Weight
-from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization import CheckpointQuantization
+from services.worker.quantization.kinds import Weight
 
 STANDARD_DEVIATION = 0.02
 

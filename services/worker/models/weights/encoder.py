@@ -8,15 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from services.worker.architectures.encoder_config import EncoderConfig
-from services.worker.architectures.weight_shapes import Parameter
+from services.worker.architectures import EncoderConfig, Parameter
 from services.worker.errors import ModelError
 from services.worker.models.weights.dummy_source import DummySource
 from services.worker.models.weights.safetensors_source import CheckpointFiles, some
 from services.worker.models.weights.source import WeightSource
-from services.worker.ops.interface import Ops
+from services.worker.ops import Ops
 from services.worker.progress import Progress
-from services.worker.quantization.formats import FLOATS
+from services.worker.quantization import FLOATS
 
 # Beside the encoder: heads of other tasks, and buffers that old checkpoints hold.
 _UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids", "embeddings.token_type_ids")

@@ -8,10 +8,8 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.gguf.formats import GROUP_SIZE
-from services.worker.quantization.kinds.int4 import SYMMETRIC_ZERO_POINT, Int4Weight
-from services.worker.quantization.kinds.int8 import Int8Weight
-from services.worker.quantization.kinds.weight import Weight
+from services.worker.gguf import GROUP_SIZE
+from services.worker.quantization.kinds import SYMMETRIC_ZERO_POINT, Int4Weight, Int8Weight, Weight
 
 _SCALE_BYTES = 2
 

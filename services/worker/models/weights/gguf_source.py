@@ -9,16 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.weight_shapes import parameters
+from services.worker.architectures import ModelConfig, parameters
 from services.worker.errors import ModelError
-from services.worker.gguf.config import ROPE_FACTORS
-from services.worker.gguf.file import GGUFFile, tensor_name
-from services.worker.gguf.formats import FORMATS
+from services.worker.gguf import FORMATS, ROPE_FACTORS, GGUFFile, tensor_name
 from services.worker.models.weights.gguf_blocks import decode, decode_floats
 from services.worker.models.weights.read_ahead import ReadAhead
 from services.worker.progress import Progress
-from services.worker.quantization.kinds.weight import Weight
+from services.worker.quantization.kinds import Weight
 
 GPU_THREADS = 8  # numpy decodes on the host, a matrix per thread
 GPU_BYTES_AHEAD = 1 << 30

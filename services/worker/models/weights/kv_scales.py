@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.errors import ModelError
 from services.worker.models.weights.safetensors_source import CheckpointFiles
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.weight_shapes import parameters
+from services.worker.architectures import ModelConfig, parameters
 from services.worker.errors import ModelError
 from services.worker.models.weights.dummy_source import DummySource
 from services.worker.models.weights.source import NativeSource, QuantizingSource, WeightSource
-from services.worker.ops.interface import Ops
+from services.worker.ops import Ops
 from services.worker.progress import Progress
-from services.worker.quantization.at_load import AtLoad
+from services.worker.quantization import AtLoad
 
 
 def open_weights(

@@ -10,16 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.weight_shapes import parameters
+from services.worker.architectures import ModelConfig, parameters
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
 from services.worker.models.weights.read_ahead import ReadAhead
 from services.worker.progress import Progress
-from services.worker.quantization.formats import FLOATS, ITEM_BYTES, MatrixFormat, StoredTensor
-from services.worker.quantization.kinds.weight import Weight
-from services.worker.quantization.kv_scheme import is_kv_scale
-from services.worker.quantization.scheme import DENSE, CheckpointQuantization
+from services.worker.quantization import (
+    DENSE,
+    FLOATS,
+    ITEM_BYTES,
+    CheckpointQuantization,
+    MatrixFormat,
+    StoredTensor,
+    is_kv_scale,
+)
+from services.worker.quantization.kinds import Weight
 
 INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"

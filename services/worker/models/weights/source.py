@@ -12,10 +12,9 @@ from typing import Protocol
 from torch import Tensor
 
 from services.worker.errors import ModelError
-from services.worker.ops.interface import Ops
-from services.worker.quantization.at_load import AtLoad
-from services.worker.quantization.kinds.int4 import Int4Weight
-from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
+from services.worker.ops import Ops
+from services.worker.quantization import AtLoad
+from services.worker.quantization.kinds import Int4Weight, QuantizedWeight, Weight
 
 logger = logging.getLogger(__name__)
 

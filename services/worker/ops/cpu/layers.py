@@ -8,7 +8,7 @@ from ctypes import Structure, addressof, byref, c_float, c_int32, c_int64, c_voi
 import torch
 from torch import Tensor, get_num_threads
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.ops.cpu.checks import MAX_HEAD_DIM, check_batch, check_pages
 from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import PackedLinear, is_plain

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.checks import check_heads
 from services.worker.ops.cpu.full_attention import FullAttention
@@ -30,7 +30,7 @@ from services.worker.ops.interface import (
     RunLayers,
     WholeSequences,
 )
-from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
 # while the long calls release it; releasing it hundreds of times a step would invite them to hold up the short ones.

@@ -7,9 +7,7 @@ from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids, is_plain
-from services.worker.quantization.kinds.int4 import Int4Weight, unpack_nibbles
-from services.worker.quantization.kinds.int8 import Int8Weight
-from services.worker.quantization.kinds.weight import QuantizedWeight
+from services.worker.quantization.kinds import Int4Weight, Int8Weight, QuantizedWeight, unpack_nibbles
 
 # Bytes take a quarter of the time of floats, to read and to multiply.
 HELD_BELOW_BYTES = 4 * HELD_BELOW

@@ -37,8 +37,7 @@ from services.worker.ops.triton.tiles import (
 )
 from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_bytes
-from services.worker.quantization.kinds.fp8 import Fp8Weight
-from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds import Fp8Weight, Int8Weight
 
 # k: columns of a step at most. Within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
 HALF = TileTable(

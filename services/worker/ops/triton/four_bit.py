@@ -40,7 +40,7 @@ from services.worker.ops.triton.tiles import (
 )
 from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_nibbles
-from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles, unpack_nibbles
+from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_nibbles
 
 # k: columns of a step at most. Within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
 HALF = TileTable(

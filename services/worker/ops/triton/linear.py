@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
-from services.worker.quantization.kinds.int4 import Int4Weight
-from services.worker.quantization.kinds.weight import Weight
+from services.worker.quantization.kinds import Int4Weight, Weight
 
 
 class DenseLinear:

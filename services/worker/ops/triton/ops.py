@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.architectures.config import ModelConfig
+from services.worker.architectures import ModelConfig
 from services.worker.ops.interface import (
     AttentionBatch,
     AttentionShape,
@@ -30,7 +30,7 @@ from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.linear import Linear, create_linear
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
 from services.worker.ops.triton.segments import add_segments
-from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from services.worker.ops.triton.fp8 import to_e4m3
 from services.worker.ops.triton.variant import Variant
-from services.worker.quantization.kinds.rows import FLOOR, FP8_MAX, INT8_MAX
+from services.worker.quantization.kinds import FLOOR, FP8_MAX, INT8_MAX
 
 # Elements of a row at a time: all of most models' rows, so that they are read once.
 MAX_BLOCK = 8192

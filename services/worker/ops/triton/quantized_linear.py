@@ -13,10 +13,7 @@ from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
 from services.worker.ops.triton.tiles import LEAST_K
-from services.worker.quantization.kinds.fp8 import Fp8Weight
-from services.worker.quantization.kinds.int4 import Int4Weight
-from services.worker.quantization.kinds.int8 import Int8Weight
-from services.worker.quantization.kinds.weight import QuantizedWeight
+from services.worker.quantization.kinds import Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
 
 # Of the tensor cores that multiply fp8.
 _FP8_CAPABILITY = (8, 9)

@@ -1,1 +1,27 @@
-"""The kinds of weight that operations compute with: floats, fp8, int8 and int4."""
+"""The kinds of quantized weight in memory: `fp8.py`, `int8.py` and `int4.py`; `weight.py` has what they share.
+
+A door of its own beside that of `quantization`, which the command line imports without torch: the kinds need torch.
+"""
+
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import SYMMETRIC_ZERO_POINT, Int4Weight, pack_nibbles, unpack_nibbles
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.rows import FLOOR, FP8_MAX, INT8_MAX, quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight, join
+
+__all__ = [
+    "FLOOR",
+    "FP8_MAX",
+    "INT8_MAX",
+    "SYMMETRIC_ZERO_POINT",
+    "Fp8Weight",
+    "Int4Weight",
+    "Int8Weight",
+    "QuantizedWeight",
+    "Weight",
+    "join",
+    "pack_nibbles",
+    "quantize_rows_fp8",
+    "quantize_rows_int8",
+    "unpack_nibbles",
+]

@@ -130,7 +130,7 @@ def can_split(model: ModelConfig, ranks: int) -> bool:
 
 def find_model(config: EstimateConfig) -> ModelConfig:
     """Of a model on the hub, config.json alone is downloaded. Raises ModelError."""
-    from services.worker.checkpoint.find import find_checkpoint
+    from services.worker.checkpoint import find_checkpoint
     from services.worker.config import WorkerConfig
 
     worker = WorkerConfig(model=config.model, revision=config.revision)

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.sequences import RUN_AHEAD, column
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan, StepResult
+from services.worker.plan.step_plan import (
+    U32,
+    GeneratingSequence,
+    NewSequence,
+    PoolingSequence,
+    Rows,
+    StepPlan,
+    StepResult,
+)
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.pooling.params import PoolingParams
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -96,15 +104,7 @@ class Asker:
         return rows
 
     def _announce(self, asks: Sequence[Ask], blocks: Sequence[U32]) -> tuple[NewSequence, ...]:
-        return tuple(
-            NewSequence(
-                wire_id=slot + 1, slot=slot, token_ids=np.array(ask.prompt, np.uint32),
-                num_prompt_tokens=len(ask.prompt), num_computed_tokens=0, block_ids=blocks[slot],
-                sampling=ask.sampling, choice_index=0, constraints=ask.constraints, pooling=ask.pooling,
-                prompt_logprobs_from=ask.prompt_logprobs_from,
-            )
-            for slot, ask in enumerate(asks)
-        )  # fmt: skip
+        return tuple(_sequence(slot, ask, blocks[slot]) for slot, ask in enumerate(asks))
 
     def _swap(self, blocks: U32, num_blocks: int) -> None:
         slots = np.arange(len(blocks), dtype=np.uint32)
@@ -128,6 +128,16 @@ class Asker:
             if result.errors:
                 raise RuntimeError(result.errors[0].message) from step.error
             _take(result, asks)
+
+
+def _sequence(slot: int, ask: Ask, blocks: U32) -> NewSequence:
+    prompt = np.array(ask.prompt, np.uint32)
+    if ask.pooling is not None:
+        return PoolingSequence(slot + 1, slot, prompt, len(prompt), 0, blocks, ask.pooling)
+    return GeneratingSequence(
+        slot + 1, slot, prompt, len(prompt), 0, blocks, ask.sampling, choice_index=0, constraints=ask.constraints,
+        prompt_logprobs_from=ask.prompt_logprobs_from,
+    )  # fmt: skip
 
 
 def _take(result: StepResult, asks: Sequence[Ask]) -> None:

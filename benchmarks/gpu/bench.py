@@ -23,7 +23,7 @@ from services.worker.ops.gpu import select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import resolve_kv_cache_dtype
 from services.worker.quantization.at_load import resolve_quantization
-from services.worker.startup.engine import Engine, load_engine
+from services.worker.startup.load import Engine, load_engine
 from shared.config import resolve
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

@@ -10,7 +10,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.floors import Floors
 from benchmarks.gpu.sequences import Sequences
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXTS = (512, 4096)

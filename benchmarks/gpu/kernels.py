@@ -11,7 +11,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.product_names import product_names
 from benchmarks.gpu.sequences import Sequences
 from benchmarks.gpu.trace import GROUPS, Activity, gaps, group_of, span, trace
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 
 DECODES = ((1, 512), (32, 512), (128, 512), (32, 4096))
 STEPS = 10

@@ -19,7 +19,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.forms import FORMS, bench
 from benchmarks.gpu.kernels import decode_shares, prompt_shares
 from benchmarks.gpu.prefill import measure_prompts
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 
 
 @dataclass(frozen=True, slots=True)

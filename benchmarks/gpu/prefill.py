@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.sequences import Sequences
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 CHUNK = 8192

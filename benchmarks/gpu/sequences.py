@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan
+from services.worker.plan.step_plan import U32, GeneratingSequence, NewSequence, Rows, StepPlan
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 
 # Number of plans in flight, as in the scheduler.
@@ -113,7 +113,7 @@ class Sequences:
             raise RuntimeError(errors[0].message) from step.error
 
     def _announce(self, wire_id: int, slot: int, tokens: U32, computed: int) -> NewSequence:
-        return NewSequence(
+        return GeneratingSequence(
             wire_id=wire_id, slot=slot, token_ids=tokens, num_prompt_tokens=len(tokens), num_computed_tokens=computed,
             block_ids=self._blocks[slot], sampling=self._sampling, choice_index=0,
         )  # fmt: skip

@@ -127,7 +127,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
             limits = engine.runner.limits
-            if engine.runner.generates:
+            if limits.has_kv_cache:
                 tell_blocks(limits, engine.runner.ops.device.type, status)
             settle_garbage()
             status.ready(

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 from services.worker.config import WorkerConfig
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.startup.engine import Engine, load_engine
+from services.worker.startup.load import Engine, load_engine
 from services.worker.step.graphs import GraphRecorder, Replay
 from shared.config import resolve
 from tests.unit.worker.driver import GREEDY, Driver, Request

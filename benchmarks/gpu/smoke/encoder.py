@@ -18,7 +18,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.shapes import write_model
 from services.worker.config import WorkerConfig
 from services.worker.pooling.params import PoolingParams
-from services.worker.startup.engine import Engine, load_engine
+from services.worker.startup.load import Engine, load_engine
 from shared.config import resolve
 
 BERT_BASE = {

@@ -12,7 +12,7 @@ from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
 from services.worker.ops.reference import ReferenceOps
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan.step_plan import GeneratingSequence
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.token_mask import TokenMask
@@ -56,8 +56,8 @@ def _of_vocabulary(setting: Setting, vocab_size: int) -> Iterator[Case]:
             yield Case(f"logprobs of given tokens, {rows} rows, {name}", given)
 
 
-def _admitted(slot: int, params: SamplingParams) -> NewSequence:
-    return NewSequence(
+def _admitted(slot: int, params: SamplingParams) -> GeneratingSequence:
+    return GeneratingSequence(
         wire_id=slot + 1, slot=slot, token_ids=PROMPT, num_prompt_tokens=3, num_computed_tokens=0,
         block_ids=np.zeros(1, np.uint32), sampling=params, choice_index=0,
     )  # fmt: skip

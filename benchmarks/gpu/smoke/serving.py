@@ -21,7 +21,7 @@ from benchmarks.gpu.sequences import Sequences
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.pooling.params import PoolingParams
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from shared.grammar import has_library
 
 SHAPES = {"1B": "llama-1b", "8B": "llama-8b"}

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from services.worker.architectures.families import (
     ENCODERS,
@@ -60,6 +60,8 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
+    is_encoder: ClassVar[bool] = False
+
     architecture: str
     vocab_size: int
     hidden_size: int

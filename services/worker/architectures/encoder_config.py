@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from services.worker.architectures.config import GenerationDefaults, read_dtype
 from services.worker.architectures.families import ENCODERS
@@ -26,6 +27,8 @@ _ACTIVATIONS = {"gelu": False, "gelu_new": True, "gelu_fast": True, "gelu_pytorc
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
+    is_encoder: ClassVar[bool] = True
+
     architecture: str
     prefix: str  # of tensors in checkpoints that hold a head beside the encoder
     vocab_size: int

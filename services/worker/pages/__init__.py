@@ -1,6 +1,6 @@
 """The paged KV cache: how many blocks fit, the tensors they are in, and copies between device and host."""
 
-from services.worker.pages.create import create_page_copies
+from services.worker.pages.create import create_device_page_copies
 from services.worker.pages.host_memory import (
     Asked,
     Available,
@@ -22,14 +22,16 @@ from services.worker.pages.kv_cache import (
     resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
-from services.worker.pages.page_copies import PageCopies
+from services.worker.pages.page_copies import NoPageCopies, PageCopies, PlainPageCopies
 
 __all__ = [
     "LESS_MEMORY",
     "Asked",
     "Available",
     "Budget",
+    "NoPageCopies",
     "PageCopies",
+    "PlainPageCopies",
     "SwapSpace",
     "allocate_pages",
     "asked_bytes",
@@ -37,7 +39,7 @@ __all__ = [
     "block_bytes",
     "count_blocks",
     "count_host_blocks",
-    "create_page_copies",
+    "create_device_page_copies",
     "default_cpu_budget",
     "require",
     "require_memory",

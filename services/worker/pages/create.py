@@ -1,17 +1,15 @@
-"""Which implementation copies pages on which device."""
+"""Creates the page copies that GPUs use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.worker.ops import KVPages, Ops
-from services.worker.pages.page_copies import PageCopies, PlainPageCopies
+from services.worker.ops import KVPages
+from services.worker.pages.page_copies import PageCopies
 
 
-def create_page_copies(ops: Ops, pages: Sequence[KVPages], num_slots: int) -> PageCopies:
-    """By a kernel where there is one."""
-    if ops.name == "triton":
-        from services.worker.pages.device_page_copies import DevicePageCopies
+def create_device_page_copies(pages: Sequence[KVPages], num_slots: int) -> PageCopies:
+    """Imports Triton, which only a worker on a GPU needs."""
+    from services.worker.pages.device_page_copies import DevicePageCopies
 
-        return DevicePageCopies(pages, num_slots)
-    return PlainPageCopies(pages, num_slots)
+    return DevicePageCopies(pages, num_slots)

@@ -63,6 +63,21 @@ class PlainPageCopies:
         return torch.from_numpy(values).to(self._device)
 
 
+class NoPageCopies:
+    """For an encoder, which keeps no keys and values: there is nothing to copy."""
+
+    num_slots = 0
+
+    def save(self, blocks: I64, slots: I64) -> None:
+        """See `PageCopies`."""
+
+    def load(self, slots: I64, blocks: I64) -> None:
+        """See `PageCopies`."""
+
+    def copy(self, sources: I64, destinations: I64) -> None:
+        """See `PageCopies`."""
+
+
 def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:
     """Keys and values, layer by layer."""
     return [tensor for layer in pages for tensor in (layer.keys, layer.values)]

@@ -30,6 +30,8 @@ class Limits:
     max_model_len: int
     vocab_size: int
     num_host_blocks: int = 0
+    # An encoder has none: its sequences are pooled, each computed whole in one step, and a block is a slot.
+    has_kv_cache: bool = True
 
     @property
     def max_blocks_per_sequence(self) -> int:
@@ -147,8 +149,8 @@ class BatchState:
         self._admit_prompt_logprobs(sequence)
         self._admission[slot] = self._num_admitted
         self._num_admitted += 1
-        self._is_pooled[slot] = sequence.pooling is not None
-        problem = None if sequence.pooling is not None else sequence.sampling.check(self.limits.vocab_size)
+        self._is_pooled[slot] = sequence.is_pooled
+        problem = sequence.check(self.limits.vocab_size)
         if problem is not None:
             self.fail(SequenceError(sequence.wire_id, problem, is_request_at_fault=True))
         return problem is None
@@ -231,10 +233,9 @@ class BatchState:
         )
 
     def _admit_prompt_logprobs(self, sequence: NewSequence) -> None:
-        count, position = sequence.sampling.prompt_logprobs, sequence.prompt_logprobs_from
-        wanted = (0, 0) if count is None or position is None else (position, sequence.num_prompt_tokens)
-        self._prompt_logprobs[sequence.slot] = wanted
-        self._prompt_top_count[sequence.slot] = min(count or 0, self.limits.vocab_size)
+        positions, top_count = sequence.prompt_logprobs
+        self._prompt_logprobs[sequence.slot] = (positions.start, positions.stop)
+        self._prompt_top_count[sequence.slot] = min(top_count, self.limits.vocab_size)
 
     def _prompt_tokens(self, slots: I64, scheduled: I64, start: I64, first: I64) -> PromptTokens | None:
         """Of the rows' tokens, `first` in the step and at `start` in their sequences, those before a wanted one."""
@@ -273,7 +274,6 @@ class BatchState:
 
     def _check_new(self, sequence: NewSequence) -> None:
         limits, num_tokens = self.limits, len(sequence.token_ids)
-        wanted = sequence.prompt_logprobs_from
         occupied = sequence.slot < limits.max_num_seqs and self._wire_id[sequence.slot] >= 0
         rules = (
             (sequence.wire_id not in self._slot_of, "is there already"),
@@ -281,9 +281,12 @@ class BatchState:
             (not occupied, f"has slot {sequence.slot}, which is another's"),
             (1 <= sequence.num_prompt_tokens <= num_tokens <= limits.max_model_len, f"has {num_tokens} tokens"),
             (sequence.num_computed_tokens < num_tokens, "has nothing left to compute"),
-            (wanted is None or wanted > sequence.num_computed_tokens, "wants what it has computed already"),
-            (sequence.pooling is None or num_tokens == sequence.num_prompt_tokens, "is to be pooled, but has output"),
-            (sequence.pooling is None or wanted is None, "is to be pooled, but wants log probabilities"),
+            *sequence.rules(),
+            (limits.has_kv_cache or sequence.is_pooled, "is to generate, but the model is an encoder"),
+            (
+                limits.has_kv_cache or not sequence.num_computed_tokens,
+                "comes half computed, but the model is an encoder",
+            ),
             (len(sequence.block_ids) <= limits.max_blocks_per_sequence, "has more blocks than the longest sequence"),
             (len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens, "lacks blocks it computed"),
             (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),
@@ -313,6 +316,8 @@ class BatchState:
         end = self._num_computed[slots] + scheduled
         _require_all(end <= self._num_tokens[slots], rows, "has fewer tokens than are scheduled")
         _require_all(end <= limits.max_model_len, rows, "is longer than the model takes")
+        is_whole = end == self._num_tokens[slots]
+        _require_all(is_whole | limits.has_kv_cache, rows, "is not whole, and an encoder computes whole sequences")
         fits = self._num_blocks[slots] + np.diff(offsets.astype(np.int64)) <= limits.max_blocks_per_sequence
         _require_all(fits, rows, "has more blocks than the longest sequence")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +23,106 @@ def _no_ids() -> U32:
 
 
 @dataclass(frozen=True, slots=True)
-class NewSequence:
+class NewSequence(ABC):
+    """What every new sequence says. Its class says what is asked of it: `GeneratingSequence` or `PoolingSequence`."""
+
+    is_pooled: ClassVar[bool]  # whether its one result is a vector, and nothing is sampled
+
     wire_id: int
     slot: int
     token_ids: U32  # the prompt, then the output so far
     num_prompt_tokens: int
     num_computed_tokens: int
     block_ids: U32
+    traceparent: str = field(default="", kw_only=True)
+
+    @abstractmethod
+    def admit(
+        self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
+    ) -> str | None:
+        """Calls the one that does what is asked, and returns its sentence for the client, or None."""
+
+    @abstractmethod
+    def check(self, vocab_size: int) -> str | None:
+        """A sentence for the client about the first value that is out of range, or None."""
+
+    @abstractmethod
+    def rules(self) -> tuple[tuple[bool, str], ...]:
+        """Whether each rule of its own holds, and what breaks the contract if it does not."""
+
+    @property
+    def grammar(self) -> str:
+        """What its tokens must follow; empty: nothing."""
+        return ""
+
+    @property
+    def prompt_logprobs(self) -> tuple[range, int]:
+        """Positions of the prompt tokens whose log probabilities are wanted, and of how many likely tokens besides."""
+        return range(0), 0
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratingSequence(NewSequence):
+    """Draws a token in each step that reaches its last one."""
+
+    is_pooled = False
+
     sampling: SamplingParams
     choice_index: int
-    traceparent: str = ""
     constraints: TokenConstraints | None = None
     # Position of the first prompt token whose log probability is wanted; None: none is.
     prompt_logprobs_from: int | None = None
-    pooling: PoolingParams | None = None  # its one result is a vector; nothing is sampled
+
+    @property
+    def grammar(self) -> str:
+        """See `NewSequence`."""
+        return "" if self.constraints is None else self.constraints.grammar
+
+    def admit(
+        self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
+    ) -> str | None:
+        """See `NewSequence`."""
+        return generate(self)
+
+    def check(self, vocab_size: int) -> str | None:
+        """See `NewSequence`."""
+        return self.sampling.check(vocab_size)
+
+    def rules(self) -> tuple[tuple[bool, str], ...]:
+        """See `NewSequence`."""
+        first = self.prompt_logprobs_from
+        return ((first is None or first > self.num_computed_tokens, "wants what it has computed already"),)
+
+    @property
+    def prompt_logprobs(self) -> tuple[range, int]:
+        """See `NewSequence`."""
+        first, count = self.prompt_logprobs_from, self.sampling.prompt_logprobs
+        if first is None or count is None:
+            return range(0), 0
+        return range(first, self.num_prompt_tokens), count
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingSequence(NewSequence):
+    """Has its hidden states pooled into one vector once its last token is computed."""
+
+    is_pooled = True
+
+    pooling: PoolingParams
+
+    def admit(
+        self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
+    ) -> str | None:
+        """See `NewSequence`."""
+        return pool(self)
+
+    def check(self, vocab_size: int) -> str | None:
+        """See `NewSequence`. The pooler checks what depends on the model's vectors."""
+        return None
+
+    def rules(self) -> tuple[tuple[bool, str], ...]:
+        """See `NewSequence`."""
+        return ((len(self.token_ids) == self.num_prompt_tokens, "is to be pooled, but has output"),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.worker.ops import upload, upload_into
 from services.worker.ops.triton import Pipeline, Rows, SlotState, Stages, columns
-from services.worker.plan import NewSequence, SamplingParams
+from services.worker.plan import GeneratingSequence, SamplingParams
 from services.worker.sampling.given_tokens import GivenColumns
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.row_pool import RowPool
@@ -42,7 +42,7 @@ class DeviceSampler:
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
         self._given = GivenColumns(max_num_seqs)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         slot, sampling = sequence.slot, sequence.sampling
         entry = self._table[slot]
         entry.fill(0)
@@ -99,7 +99,7 @@ class DeviceSampler:
         top_counts = self._given.top_counts(slots[rows], counts[rows])
         return asking, LogprobTensors(rows, top_counts, *self._pipeline.empty_log_probabilities(asking))
 
-    def _count(self, sequence: NewSequence) -> int:
+    def _count(self, sequence: GeneratingSequence) -> int:
         """The row of its counts, as its tokens so far say; -1 if it has no penalties."""
         sampling = sequence.sampling
         if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == NO_PENALTIES:
@@ -112,7 +112,7 @@ class DeviceSampler:
         counts.index_add_(0, upload(output, self._device), counts.new_ones(len(output)))
         return row
 
-    def _bias(self, sequence: NewSequence) -> int:
+    def _bias(self, sequence: GeneratingSequence) -> int:
         biases = sequence.sampling.logit_bias
         if not biases:
             self._biases.give_back(sequence.slot)

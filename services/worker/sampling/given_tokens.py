@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops import upload
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 from services.worker.sampling.stage import I64
 from shared.sampling_ranges import MAX_LOGPROBS
 
@@ -43,7 +43,7 @@ class GivenColumns:
         self._ids: NDArray[np.int64] = np.full((max_num_seqs, MAX_LOGPROBS), -1, np.int64)  # ascending, then -1
         self._counts: NDArray[np.int64] = np.zeros(max_num_seqs, np.int64)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         ids = sorted(sequence.sampling.logprob_token_ids)
         self._ids[sequence.slot] = -1
         self._ids[sequence.slot, : len(ids)] = ids

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops import Ops
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 from services.worker.sampling.logprobs import LogprobColumns
 from services.worker.sampling.penalties import LogitBias, Penalties
 from services.worker.sampling.sampler import Sample
@@ -39,7 +39,7 @@ class HostSampler:
             TopP(max_num_seqs),
         )
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         self._greedy[sequence.slot] = sequence.sampling.greedy
         self._seed[sequence.slot] = sequence.sampling.seed
         self._choice_index[sequence.slot] = sequence.choice_index

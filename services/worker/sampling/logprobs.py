@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops import upload
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 from services.worker.sampling.given_tokens import GivenColumns, GivenTokens
 from services.worker.sampling.stage import I64
 from shared.sampling_ranges import MAX_LOGPROBS
@@ -57,7 +57,7 @@ class LogprobColumns:
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: none
         self._given = GivenColumns(max_num_seqs)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         logprobs = sequence.sampling.logprobs
         self._top_count[sequence.slot] = -1 if logprobs is None else logprobs
         self._given.admit(sequence)

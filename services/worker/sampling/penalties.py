@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 from services.worker.sampling.stage import I64
 
 NEUTRAL = np.array((1.0, 0.0, 0.0), np.float32)  # repetition, presence, frequency
@@ -26,7 +26,7 @@ class Penalties:
         self._in_prompt = torch.zeros((0, vocab_size), dtype=torch.bool, device=device)
         self._output_counts = torch.zeros((0, vocab_size), dtype=torch.int32, device=device)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         slot, sampling = sequence.slot, sequence.sampling
         self._parameters[slot] = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
         self.active[slot] = (self._parameters[slot] != NEUTRAL).any()
@@ -80,7 +80,7 @@ class LogitBias:
         self.active = np.zeros(max_num_seqs, bool)
         self._biases: list[tuple[tuple[int, float], ...]] = [()] * max_num_seqs
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         self._biases[sequence.slot] = sequence.sampling.logit_bias
         self.active[sequence.slot] = bool(sequence.sampling.logit_bias)
 

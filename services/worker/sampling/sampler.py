@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask
@@ -38,7 +38,7 @@ class Sampler(Protocol):
 
     last_tokens: Tensor  # int64 [max_num_seqs] on the device: what each slot drew last
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         """The slot is the sequence's from the next sample on; nothing of a former owner's stays."""
         ...
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from services.worker.ops import upload
-from services.worker.plan import NewSequence, TokenConstraints
+from services.worker.plan import GeneratingSequence, TokenConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.thinking_budget import ThinkingBudget
@@ -66,7 +66,7 @@ class SlotConstraints:
         self._grammars = grammars
         self._slots: dict[int, _Sequence] = {}
 
-    def admit(self, sequence: NewSequence) -> str | None:
+    def admit(self, sequence: GeneratingSequence) -> str | None:
         """The slot is the sequence's. Returns why it cannot run, a sentence for the client, or None."""
         self.release(sequence.slot)
         constraints = sequence.constraints

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 
 I64 = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 class Stage(Protocol):
     active: NDArray[np.bool_]  # [max_num_seqs], which slots use this stage
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         """Sets the columns of the sequence's slot, `active` included; whatever a former owner left there is gone."""
         ...
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.plan import NewSequence
+from services.worker.plan import GeneratingSequence
 from services.worker.sampling.stage import I64
 
 # Top-p looks among so many likeliest tokens before it sorts the whole row, which takes some twenty times as long.
@@ -23,7 +23,7 @@ class Temperature:
         self.active = np.zeros(max_num_seqs, bool)
         self._temperature = np.ones(max_num_seqs, np.float32)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         self._temperature[sequence.slot] = sequence.sampling.temperature
         self.active[sequence.slot] = not sequence.sampling.greedy
 
@@ -40,7 +40,7 @@ class MinP:
         self.active = np.zeros(max_num_seqs, bool)
         self._log_min_p = np.zeros(max_num_seqs, np.float32)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         min_p = sequence.sampling.min_p
         self.active[sequence.slot] = min_p > 0 and not sequence.sampling.greedy
         self._log_min_p[sequence.slot] = np.log(min_p) if min_p > 0 else 0.0
@@ -55,7 +55,7 @@ class TopK:
         self._top_k = np.zeros(max_num_seqs, np.int64)
         self._vocab_size = vocab_size
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         top_k = sequence.sampling.top_k
         self.active[sequence.slot] = 0 < top_k < self._vocab_size and not sequence.sampling.greedy
         self._top_k[sequence.slot] = top_k
@@ -74,7 +74,7 @@ class TopP:
         self.active = np.zeros(max_num_seqs, bool)
         self._top_p = np.ones(max_num_seqs, np.float32)
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: GeneratingSequence) -> None:
         self._top_p[sequence.slot] = sequence.sampling.top_p
         self.active[sequence.slot] = sequence.sampling.top_p < 1.0 and not sequence.sampling.greedy
 

@@ -8,13 +8,15 @@ import numpy as np
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
-from services.worker.architectures import EncoderConfig, GenerationDefaults
+from services.worker.architectures import GenerationDefaults
 from services.worker.checkpoint import ServedModel
 from services.worker.errors import PlanError
 from services.worker.plan import (
     U32,
+    GeneratingSequence,
     Logprobs,
     NewSequence,
+    PoolingSequence,
     PromptLogprobs,
     Rows,
     SamplingParams,
@@ -65,19 +67,26 @@ def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
 
 
 def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
-    return NewSequence(
-        wire_id=message.wire_id,
-        slot=message.slot,
-        token_ids=u32(message.token_ids),
-        num_prompt_tokens=message.num_prompt_tokens,
-        num_computed_tokens=message.num_computed_tokens,
-        block_ids=u32(message.block_ids),
+    """Raises PlanError for one that is to be pooled, but wants what a sequence that generates may want."""
+    common = (
+        message.wire_id,
+        message.slot,
+        u32(message.token_ids),
+        message.num_prompt_tokens,
+        message.num_computed_tokens,
+        u32(message.block_ids),
+    )
+    if message.HasField("pooling"):
+        if message.HasField("prompt_logprobs_from"):
+            raise PlanError(f"new sequence {message.wire_id} is to be pooled, but wants log probabilities")
+        return PoolingSequence(*common, _pooling(message.pooling), traceparent=message.traceparent)
+    return GeneratingSequence(
+        *common,
         sampling=_sampling(message.sampling),
         choice_index=message.choice_index,
-        traceparent=message.traceparent,
         constraints=_constraints(message.constraints) if message.HasField("constraints") else None,
         prompt_logprobs_from=message.prompt_logprobs_from if message.HasField("prompt_logprobs_from") else None,
-        pooling=_pooling(message.pooling) if message.HasField("pooling") else None,
+        traceparent=message.traceparent,
     )
 
 
@@ -178,7 +187,7 @@ def model_info_to_proto(model: ServedModel) -> model_pb2.ModelInfo:
         architecture=model.config.architecture,
         dtype=model.dtype,
         embedding=_embedding_info(model),
-        is_encoder=isinstance(model.config, EncoderConfig),
+        is_encoder=model.config.is_encoder,
     )
 
 

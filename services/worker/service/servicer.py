@@ -232,8 +232,8 @@ class _Epoch:
         """Grammars that were not prepared, or have been given up since for others: the plan, and those behind it, wait
         for them here and not on the step thread. One that fails does so again where its sequence is admitted."""
         for sequence in plan.new_sequences:
-            if sequence.constraints is not None and sequence.constraints.grammar:
-                future = self._grammars.prepare(sequence.constraints.grammar)
+            if sequence.grammar:
+                future = self._grammars.prepare(sequence.grammar)
                 if not future.done():
                     await asyncio.wait((asyncio.wrap_future(future),))
 

@@ -151,7 +151,7 @@ class StepThread:
         try:
             return runner.finished(step)
         except Exception as error:
-            runner.device_check.after(error)
+            runner.device.check.after(error)
             return True  # collecting it says what is wrong
 
     def _next(self, runner: ModelRunner) -> _Step | _Reset | None:
@@ -177,17 +177,17 @@ class StepThread:
             launched = runner.launch(step.plan, step.received_at)
             if launched.error is not None:
                 logger.error("step %d failed", launched.plan.step_id, exc_info=launched.error)
-                runner.device_check.after(launched.error)
+                runner.device.check.after(launched.error)
             self._launched.append((session, launched))
         except DeviceLostError:
             raise
         except Exception as error:
-            runner.device_check.after(error)
+            runner.device.check.after(error)
             self._collect(runner, down_to=0)
             session.closed = True
             session.deliver(error)
             return
-        self._collect(runner, down_to=0 if runner.synchronous else 1)
+        self._collect(runner, down_to=0 if runner.device.is_synchronous else 1)
 
     def _collect(self, runner: ModelRunner, down_to: int) -> None:
         """Delivers launched steps, oldest first, until `down_to` are left. Raises DeviceLostError, and then delivers
@@ -197,7 +197,7 @@ class StepThread:
             try:
                 result = runner.collect(launched)
             except Exception as error:
-                runner.device_check.after(error)
+                runner.device.check.after(error)
                 session.closed = True
                 session.deliver(error)
                 continue

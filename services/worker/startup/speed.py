@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from services.worker.pages import PageCopies
-from services.worker.plan import NewSequence, Rows, SamplingParams, StepPlan
+from services.worker.plan import U32, GeneratingSequence, NewSequence, PoolingSequence, Rows, SamplingParams, StepPlan
 from services.worker.pooling import PoolingParams
 from services.worker.step import ModelRunner
 
@@ -28,6 +29,37 @@ class Speed:
     swap_per_block: float  # to the host, or back
     step: float  # of one token
     per_token: float  # each token more
+
+
+class Probe(Protocol):
+    """A prompt whose step is timed."""
+
+    num_drawn: int  # tokens that follow it
+
+    def sequence(self, token_ids: U32, block_ids: U32) -> NewSequence:
+        """With wire id 1, in slot 0."""
+        ...
+
+
+class GenerationProbe:
+    """See `Probe`. Draws one token."""
+
+    num_drawn = 1
+
+    def sequence(self, token_ids: U32, block_ids: U32) -> NewSequence:
+        """See `Probe`."""
+        greedy = SamplingParams(temperature=0.0)
+        return GeneratingSequence(1, 0, token_ids, len(token_ids), 0, block_ids, greedy, choice_index=0)
+
+
+class PoolingProbe:
+    """See `Probe`. Draws nothing."""
+
+    num_drawn = 0
+
+    def sequence(self, token_ids: U32, block_ids: U32) -> NewSequence:
+        """See `Probe`."""
+        return PoolingSequence(1, 0, token_ids, len(token_ids), 0, block_ids, PoolingParams())
 
 
 def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> float:
@@ -47,33 +79,29 @@ def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> f
     return min(seconds) / (2 * count)
 
 
-def measure_steps(runner: ModelRunner) -> tuple[float, float]:
+def measure_steps(runner: ModelRunner, probe: Probe) -> tuple[float, float]:
     """Seconds of a step of one token, and of each token more. Warms up thread pools and kernels on the way."""
     limits = runner.limits
     room = min(
-        limits.max_num_batched_tokens, limits.max_model_len - runner.generates, limits.num_blocks * limits.block_size
+        limits.max_num_batched_tokens, limits.max_model_len - probe.num_drawn, limits.num_blocks * limits.block_size
     )
     if room < 2:
         return 0.0, 0.0
-    _run_prompt(runner, 1)
-    short = min(_run_prompt(runner, 1) for _ in range(2))
+    _run_prompt(runner, probe, 1)
+    short = min(_run_prompt(runner, probe, 1) for _ in range(2))
     for num_tokens in _PROMPT_TOKENS:
         num_tokens = min(num_tokens, room)
-        long = _run_prompt(runner, num_tokens)
+        long = _run_prompt(runner, probe, num_tokens)
         if long > _LONG_ENOUGH_S:
             break
     return short, max(0.0, long - short) / (num_tokens - 1)
 
 
-def _run_prompt(runner: ModelRunner, num_tokens: int) -> float:
+def _run_prompt(runner: ModelRunner, probe: Probe, num_tokens: int) -> float:
     """Seconds that a step over such a prompt takes, in an epoch of its own."""
     zero, one = np.zeros(1, np.uint32), np.ones(1, np.uint32)
     num_blocks = -(-num_tokens // runner.limits.block_size)
-    sequence = NewSequence(
-        wire_id=1, slot=0, token_ids=np.zeros(num_tokens, np.uint32), num_prompt_tokens=num_tokens,
-        num_computed_tokens=0, block_ids=np.arange(num_blocks, dtype=np.uint32),
-        sampling=SamplingParams(temperature=0.0), choice_index=0, pooling=None if runner.generates else PoolingParams(),
-    )  # fmt: skip
+    sequence = probe.sequence(np.zeros(num_tokens, np.uint32), np.arange(num_blocks, dtype=np.uint32))
     rows = Rows(one, zero, one * np.uint32(num_tokens), zero, np.zeros(2, np.uint32), np.zeros(0, np.uint32))
     start = time.monotonic()
     runner.collect(runner.launch(StepPlan(0, 1, np.zeros(0, np.uint32), (sequence,), rows), start))

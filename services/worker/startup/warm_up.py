@@ -5,12 +5,22 @@ Each leaves the runner in a new epoch. Their sequences share block 0, which hold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
-from services.worker.plan import U32, Limits, NewSequence, Rows, SamplingParams, StepPlan
+from services.worker.plan import (
+    U32,
+    GeneratingSequence,
+    Limits,
+    NewSequence,
+    PoolingSequence,
+    Rows,
+    SamplingParams,
+    StepPlan,
+)
 from services.worker.pooling import PoolingParams
 from services.worker.step import ModelRunner
 from shared.sampling_ranges import MAX_LOGPROBS
@@ -38,14 +48,14 @@ def warm_up(runner: ModelRunner) -> None:
         return
     lengths = [min(_PROMPT_TOKENS, 1 + room), 1][:num_rows]
     for sampling in SAMPLING:
-        _run_prompts(runner, lengths, sampling)
+        _run_prompts(runner, lengths, partial(_generating, sampling))
         _run(runner, (), lengths, [1] * num_rows, copy=limits.num_blocks > 1)
         runner.reset()
     for num_tokens in _STEP_TOKENS:
         if num_tokens < limits.max_num_batched_tokens:
-            _run_prompts(runner, _spread(num_tokens, limits), SAMPLING[0])
+            _run_prompts(runner, _spread(num_tokens, limits), partial(_generating, SAMPLING[0]))
             runner.reset()
-    _run_prompts(runner, lengths[:1], SAMPLING[0], PoolingParams())
+    _run_prompts(runner, lengths[:1], _pooling)
     runner.reset()
 
 
@@ -54,7 +64,7 @@ def run_largest_step(runner: ModelRunner) -> None:
     limits = runner.limits
     # Penalties and biases take memory of their own as sequences come that want them.
     sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS, prompt_logprobs=MAX_LOGPROBS)
-    _run_prompts(runner, _spread(limits.max_num_batched_tokens, limits), sampling)
+    _run_prompts(runner, _spread(limits.max_num_batched_tokens, limits), partial(_generating, sampling))
     runner.reset()
 
 
@@ -65,23 +75,24 @@ def _spread(num_tokens: int, limits: Limits) -> list[int]:
     return [min(short + (row < num_longer), limits.max_model_len) for row in range(num_rows)]
 
 
-def _run_prompts(
-    runner: ModelRunner, lengths: Sequence[int], sampling: SamplingParams, pooling: PoolingParams | None = None
-) -> None:
-    """One prompt per slot, from the first on."""
+def _generating(sampling: SamplingParams, slot: int, token_ids: U32, block_ids: U32) -> NewSequence:
+    return GeneratingSequence(
+        slot + 1, slot, token_ids, len(token_ids), 0, block_ids, sampling, choice_index=0, prompt_logprobs_from=1
+    )
+
+
+def _pooling(slot: int, token_ids: U32, block_ids: U32) -> NewSequence:
+    return PoolingSequence(slot + 1, slot, token_ids, len(token_ids), 0, block_ids, PoolingParams())
+
+
+def _run_prompts(runner: ModelRunner, lengths: Sequence[int], make: Callable[[int, U32, U32], NewSequence]) -> None:
+    """One prompt per slot, from the first on. `make`: of a slot, its prompt, and its blocks."""
     limits = runner.limits
 
     def blocks(length: int) -> U32:
         return np.zeros(min(length // limits.block_size + 1, limits.max_blocks_per_sequence), np.uint32)
 
-    sequences = tuple(
-        NewSequence(
-            wire_id=slot + 1, slot=slot, token_ids=np.zeros(length, np.uint32), num_prompt_tokens=length,
-            num_computed_tokens=0, block_ids=blocks(length),
-            sampling=sampling, choice_index=0, pooling=pooling, prompt_logprobs_from=1 if pooling is None else None,
-        )
-        for slot, length in enumerate(lengths)
-    )  # fmt: skip
+    sequences = tuple(make(slot, np.zeros(length, np.uint32), blocks(length)) for slot, length in enumerate(lengths))
     _run(runner, sequences, [0] * len(lengths), lengths)
 
 

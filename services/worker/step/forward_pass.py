@@ -1,4 +1,8 @@
-"""Where a step's inputs become hidden states: with tensors made for each step, on any device."""
+"""Where a step's inputs become hidden states: with tensors made for each step, on any device.
+
+A forward pass knows tokens, pages and the model. It must not know what becomes of the hidden states: whether tokens are
+drawn from them, log probabilities read or vectors pooled.
+"""
 
 from __future__ import annotations
 

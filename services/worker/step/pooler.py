@@ -1,7 +1,8 @@
 """Gathers each pooled sequence's vector from the hidden states of its tokens, chunk by chunk.
 
 What is kept between chunks is a running sum per slot, on the device, so plans need not wait for one another. The rest
-(dividing, cutting, normalizing) is arithmetic of one row at a time, on the host once the sums have arrived.
+(dividing, cutting, normalizing) is arithmetic of one row at a time, on the host once the sums have arrived. The pooler
+knows slots and hidden states, and must not know which model they are of.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from services.worker.errors import PlanError
 from services.worker.ops import Ops, upload
-from services.worker.plan import F32, I64, Batch, NewSequence
+from services.worker.plan import F32, I64, Batch, PoolingSequence
 from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams
 
 
@@ -46,10 +47,9 @@ class Pooler:
         if config.kind is PoolingKind.MEAN:
             self._sums = torch.zeros(max_num_seqs, hidden_size, device=ops.device)
 
-    def admit(self, sequence: NewSequence) -> str | None:
+    def admit(self, sequence: PoolingSequence) -> str | None:
         """The slot is the sequence's from the next step on. Returns a sentence for its client where it wants what the
         model cannot do. Raises PlanError for one that comes half computed and would be pooled in part."""
-        assert sequence.pooling is not None
         if self.config.needs_all_tokens and sequence.num_computed_tokens:
             raise PlanError(f"sequence {sequence.wire_id} is pooled over all of its tokens, but comes half computed")
         self._params[sequence.slot] = sequence.pooling

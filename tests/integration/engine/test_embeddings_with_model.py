@@ -27,6 +27,8 @@ from services.worker.plan.batch import Limits
 from services.worker.plan.step_plan import F32
 from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.service.converters import plan_from_proto, result_to_proto
+from services.worker.startup.device import compose_device
+from services.worker.startup.runners import create_decoder_runner
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_encoders import hidden_states, make_encoder_runner, normalized, save_encoder
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_decoder, save_model
@@ -49,7 +51,7 @@ class Engine:
                 num_host_blocks=limits.num_host_blocks,
                 seconds_per_swapped_block=0.0,
                 preemption_mode=PreemptionMode.SWAP,
-                chunked_prefill=runner.generates,
+                chunked_prefill=runner.limits.has_kv_cache,
             )
         )
         self.outputs: dict[int, list[int]] = {}
@@ -62,7 +64,7 @@ class Engine:
         self.core.submit(WorkerRequest(key, array("I", prompt), Generate(max_tokens), sampling=sampling))
 
     def embed(self, key: int, prompt: list[int]) -> None:
-        is_last = self.kind is PoolingKind.LAST and self.runner.generates
+        is_last = self.kind is PoolingKind.LAST and self.runner.limits.has_kv_cache
         work = Pool(needs_all_tokens=not is_last)
         self.core.submit(WorkerRequest(key, array("I", prompt), work, pooling=pooling_pb2.PoolingParams()))
 
@@ -98,7 +100,7 @@ def make_runner(directory: Path, kind: PoolingKind, num_blocks: int = 24, num_ho
     limits = Limits(num_blocks, 8, 8, 24, config.max_model_len, config.vocab_size, num_host_blocks)
     with torch.inference_mode():
         pages = allocate_pages(config, num_blocks, 8, ops.device, ops.dtype)
-        return ModelRunner(decoder, ops, pages, limits, pooling=PoolingConfig(kind))
+        return create_decoder_runner(decoder, compose_device(ops), pages, limits, pooling=PoolingConfig(kind))
 
 
 def expected_vector(model: transformers.PreTrainedModel, prompt: list[int], kind: PoolingKind) -> F32:

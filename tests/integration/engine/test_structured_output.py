@@ -31,6 +31,7 @@ from services.scheduler.core.sequence import FinishReason
 from services.scheduler.worker_request import WorkerRequest
 from services.worker.sampling.grammars import Grammars
 from services.worker.service.converters import plan_from_proto, result_to_proto
+from services.worker.step.generation import DecoderGeneration
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 from tests.unit.worker.tiny_models import make_runner, save_model
@@ -295,8 +296,10 @@ def test_the_tokens_before_are_waited_for_after_the_forward_pass_was_launched(
     monkeypatch.setattr(LateDownload, "log", log, raising=False)
     monkeypatch.setattr("services.worker.step.model_runner.Download", LateDownload)
     record(monkeypatch, log, runner._forward, "run", "forward")
-    record(monkeypatch, log, runner._sampler, "sample", "sample")
-    record(monkeypatch, log, runner._constraints, "mask", "mask")
+    generation = runner._generation
+    assert isinstance(generation, DecoderGeneration)
+    record(monkeypatch, log, generation._sampler, "sample", "sample")
+    record(monkeypatch, log, generation._constraints, "mask", "mask")
     engine = Engine(runner, run_ahead=2)
     engine.submit(0, [5, 6], TokenConstraints(STRUCTURES[1].to_grammar()))
     engine.run()

@@ -11,8 +11,11 @@ import torch
 from services.router.columns import ids_to_bytes
 from services.router.constraints.values import BadWords, ThinkingLimit, TokenConstraints
 from services.worker.sampling.grammars import Grammars
+from services.worker.sampling.slot_constraints import SlotConstraints
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask
+from services.worker.step.generation import DecoderGeneration
+from services.worker.step.model_runner import ModelRunner
 from tests.integration.engine.test_structured_output import STRUCTURES, VOCAB_SIZE, is_allowed, make
 from tests.integration.engine.test_structured_recovery import Engine, Outcome, outcome_of
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
@@ -123,6 +126,12 @@ def test_a_worker_that_is_lost_again_and_again_changes_nothing(
     assert outcome_of(engine) == undisturbed
 
 
+def constraints_of(runner: ModelRunner) -> SlotConstraints:
+    generation = runner._generation
+    assert isinstance(generation, DecoderGeneration)
+    return generation._constraints
+
+
 def test_steps_wait_for_no_tokens_once_the_reasoning_is_over(directory: Path, grammars: Grammars) -> None:
     runner = make(directory, grammars)
     engine = Engine(runner, run_ahead=1)
@@ -131,7 +140,7 @@ def test_steps_wait_for_no_tokens_once_the_reasoning_is_over(directory: Path, gr
     while len(engine.outputs[0]) < 8 and engine.step():
         pass
     assert engine.outputs[0].index(END) == 3
-    assert not runner._constraints.watched.any()
+    assert not constraints_of(runner).watched.any()
 
 
 @pytest.mark.parametrize("run_ahead", [1, 3, 8])
@@ -149,13 +158,14 @@ def test_steps_wait_for_no_tokens_while_the_budget_is_far(
 ) -> None:
     """Only the steps that the tokens in flight could bring to the budget wait, and only the forced token has a mask."""
     runner = make(directory, grammars)
-    make_mask, masks = runner._constraints.mask, []
+    constraints = constraints_of(runner)
+    make_mask, masks = constraints.mask, []
 
     def mask(slots: I64, device: torch.device) -> TokenMask | None:
         masks.append(make_mask(slots, device))
         return masks[-1]
 
-    monkeypatch.setattr(runner._constraints, "mask", mask)
+    monkeypatch.setattr(constraints, "mask", mask)
     engine = Engine(runner, run_ahead)
     limit = ThinkingLimit(budget, END, begin)
     engine.submit(0, [5], TokenConstraints(thinking=limit), 50, temperature=0.0, logprobs=0)

@@ -27,6 +27,7 @@ from services.router.config import RouterConfig
 from services.router.constraints import resolution as router_constraints
 from services.router.parameters import sampling as router_sampling
 from services.scheduler import submit_checks
+from services.worker.plan.step_plan import GeneratingSequence
 from services.worker.service.converters import plan_from_proto
 from shared.grammar import MAX_GRAMMAR_BYTES
 from tests.fakes.fake_model import VOCAB_SIZE, ContractError, FakeModel, expected_output
@@ -50,12 +51,11 @@ class WorkersView(FakeModel):
         except ValueError as error:
             raise ContractError(str(error)) from error
         for sequence in sequences:
-            if sequence.pooling is None:
-                constraints = [] if sequence.constraints is None else [sequence.constraints]
-                checked: list[Any] = [sequence.sampling, *constraints]
-                for problem in (part.check(VOCAB_SIZE) for part in checked):
-                    if problem is not None:
-                        raise ContractError(problem)
+            problem = sequence.check(VOCAB_SIZE)
+            if isinstance(sequence, GeneratingSequence) and sequence.constraints is not None:
+                problem = problem or sequence.constraints.check(VOCAB_SIZE)
+            if problem is not None:
+                raise ContractError(problem)
         return super().step(plan)
 
 

@@ -13,7 +13,7 @@ from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
 from services.worker.service.servicer import WorkerServicer
 from services.worker.service.step_thread import StepThread
-from services.worker.startup.engine import Engine, load_engine
+from services.worker.startup.load import Engine, load_engine
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_models import VOCAB_SIZE, make_model

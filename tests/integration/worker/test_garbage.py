@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from quire.worker.v1 import worker_pb2
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
 from tests.integration.worker.client import Stream, new_sequence, rows, values
 from tests.integration.worker.test_step_stream import PROMPT, greedy

@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 from quire.inference.v1 import constraints_pb2
 from quire.worker.v1 import worker_pb2
 from services.worker.service import servicer as servicer_module
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from shared.grammar import GrammarError
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, values

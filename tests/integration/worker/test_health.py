@@ -15,7 +15,7 @@ from quire.worker.v1 import worker_pb2_grpc
 from services.worker import main
 from services.worker.service.servicer import WorkerServicer
 from services.worker.service.step_thread import StepThread
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values

@@ -94,13 +94,14 @@ LOSES_ITS_DEVICE = """
 import services.worker.main as main
 main.DRAIN_S = 1000.0  # a process that waited for work under way would outlast the test
 main.WATCH_INTERVAL_S = 1000.0
-from services.worker import device_check, model_runner
+from services.worker.startup import device
+from services.worker.step import model_runner
 from services.worker.step.device_check import CudaDeviceCheck
 import torch
 def lost(*_):
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + chr(10) + "Advice.")
 torch.cuda.synchronize = lost
-model_runner.create_device_check = CudaDeviceCheck
+device.create_device_check = CudaDeviceCheck
 forward, steps = model_runner.ModelRunner._run, []
 def faulty(runner, batch):
     steps.append(batch.token_ids.tolist())
@@ -132,14 +133,14 @@ async def test_a_lost_device_ends_the_process_at_once_with_the_reason(model_dire
 
 LOSES_ITS_DEVICE_WHILE_LOADING = """
 import torch
-from services.worker import engine
+from services.worker.startup import load
 from services.worker.step.device_check import CudaDeviceCheck
 def lost(*_):
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + chr(10) + "Advice.")
 torch.cuda.is_initialized = lambda: True
-torch.cuda.synchronize = engine.measure_steps = lost
-engine.create_device_check = CudaDeviceCheck
-engine.find_gpu = lambda: (None, "this GPU is too old")
+torch.cuda.synchronize = load.measure_steps = lost
+load.create_device_check = CudaDeviceCheck
+load.find_gpu = lambda: (None, "this GPU is too old")
 import atexit
 atexit.register(print, "an ordinary exit")
 print("written before")

@@ -16,7 +16,7 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.service import servicer as servicer_module
 from services.worker.service.servicer import WorkerServicer
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from services.worker.step.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from shared.patience import NUM_TICKS
 from tests.fakes.loop_clock import LoopClock

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan, StepResult
+from services.worker.plan.step_plan import U32, GeneratingSequence, NewSequence, Rows, StepPlan, StepResult
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Driver:
     def _announce(self, sequence: _Running) -> NewSequence:
         sequence.announced = True
         request = sequence.request
-        return NewSequence(
+        return GeneratingSequence(
             wire_id=sequence.wire_id,
             slot=sequence.slot,
             token_ids=column(request.prompt + request.output),

@@ -30,7 +30,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.weights.open import open_weights
 from services.worker.ops.create import create_ops
 from services.worker.pooling.config import PoolingKind
-from services.worker.startup.engine import load_engine
+from services.worker.startup.load import load_engine
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))

@@ -19,9 +19,9 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, PlanError
 from services.worker.ops.reference import ReferenceOps
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
+from services.worker.plan.step_plan import GeneratingSequence, NewSequence, PoolingSequence, Rows, StepPlan
 from services.worker.pooling.params import PoolingParams
-from services.worker.startup.encoder_engine import resolve_max_model_len
+from services.worker.startup.encoder import encoder_max_model_len
 from tests.unit.worker.driver import column
 from tests.unit.worker.tiny_encoders import (
     VOCAB_SIZE,
@@ -135,7 +135,7 @@ def test_one_sequence_that_is_no_number_fails_alone(tmp_path: Path) -> None:
 def test_parts_of_sequences_and_generation_break_the_contract(tmp_path: Path) -> None:
     save_encoder(tmp_path)
     runner = make_encoder_runner(tmp_path)
-    whole = NewSequence(1, 0, column([5] * 9), 9, 0, column([0]), SamplingParams(), 0, pooling=PoolingParams())
+    whole = PoolingSequence(1, 0, column([5] * 9), 9, 0, column([0]), PoolingParams())
 
     def launch(sequence: NewSequence, count: int) -> None:
         computed = column([sequence.num_computed_tokens])
@@ -148,9 +148,7 @@ def test_parts_of_sequences_and_generation_break_the_contract(tmp_path: Path) ->
     with pytest.raises(PlanError, match="half computed"):
         launch(dataclasses.replace(whole, num_computed_tokens=4), 5)
     with pytest.raises(PlanError, match="is to generate"):
-        launch(dataclasses.replace(whole, pooling=None), 9)
-    with pytest.raises(PlanError, match="log probabilities"):
-        launch(dataclasses.replace(whole, prompt_logprobs_from=1), 9)
+        launch(GeneratingSequence(1, 0, column([5] * 9), 9, 0, column([0]), SamplingParams(), 0), 9)
 
 
 def test_the_longest_input_is_what_sentence_transformers_were_told_else_what_has_positions(tmp_path: Path) -> None:
@@ -162,15 +160,15 @@ def test_the_longest_input_is_what_sentence_transformers_were_told_else_what_has
     config = read_encoder_config(tmp_path)
     assert config is not None
     assert config.max_model_len == 64
-    assert resolve_max_model_len(WorkerConfig(), config) == 64
-    assert resolve_max_model_len(WorkerConfig(max_num_batched_tokens=40), config) == 40
+    assert encoder_max_model_len(WorkerConfig(), config) == 64
+    assert encoder_max_model_len(WorkerConfig(max_num_batched_tokens=40), config) == 40
     long = dataclasses.replace(config, max_model_len=8192)
-    assert resolve_max_model_len(WorkerConfig(), long) == 2048
-    assert resolve_max_model_len(WorkerConfig(enable_chunked_prefill=False), long) == 8192
+    assert encoder_max_model_len(WorkerConfig(), long) == 2048
+    assert encoder_max_model_len(WorkerConfig(enable_chunked_prefill=False), long) == 8192
     with pytest.raises(ModelError, match="at most 64 tokens"):
-        resolve_max_model_len(WorkerConfig(max_model_len=65), config)
+        encoder_max_model_len(WorkerConfig(max_model_len=65), config)
     with pytest.raises(ModelError, match="raise --max-num-batched-tokens"):
-        resolve_max_model_len(WorkerConfig(max_model_len=64, max_num_batched_tokens=40), config)
+        encoder_max_model_len(WorkerConfig(max_model_len=64, max_num_batched_tokens=40), config)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.ops.cpu import library
 from services.worker.ops.interface import Ops
-from services.worker.startup.engine import describe_numerics, load_engine, resolve_device, resolve_dtype
+from services.worker.startup.load import describe_numerics, load_engine, resolve_device, resolve_dtype
 from shared.config import ConfigError, build
 from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.tiny_models import make_model

@@ -10,7 +10,7 @@ import numpy as np
 
 from services.worker.plan.step_plan import Rows, StepPlan, StepResult
 from services.worker.service.step_thread import Outcome, Session, StepThread
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from services.worker.step.device_check import NoDeviceCheck
 from tests.fakes.waiting import HANG_S, wait_until
 
@@ -20,7 +20,6 @@ NO_IDS = np.zeros(0, np.uint32)
 class FakeRunner:
     """Steps end when the test says so."""
 
-    synchronous = False
     num_sequences = 0
 
     def __init__(self) -> None:
@@ -41,7 +40,7 @@ class FakeRunner:
         assert self.ended[step.plan.step_id].wait(HANG_S)
         return StepResult(step.plan.step_id, NO_IDS, NO_IDS, None, (), 0, 0, 0)
 
-    device_check = NoDeviceCheck()
+    device = SimpleNamespace(check=NoDeviceCheck(), is_synchronous=False)
 
     def close(self) -> None: ...
 

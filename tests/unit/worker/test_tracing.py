@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
+from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan
 from tests.unit.worker.driver import GREEDY, NO_ROWS, column
 from tests.unit.worker.tiny_models import make_runner, save_model
 
@@ -31,7 +31,7 @@ def test_a_span_from_arrival_to_release(tmp_path: Path, exporter: InMemorySpanEx
     save_model(tmp_path, "Llama")
     runner = make_runner(tmp_path)
     sequences = tuple(
-        NewSequence(index, index, column([5, 6, 7]), 3, 0, column([index]), GREEDY, 0, traceparent)
+        GeneratingSequence(index, index, column([5, 6, 7]), 3, 0, column([index]), GREEDY, 0, traceparent=traceparent)
         for index, traceparent in enumerate(("", TRACEPARENT))
     )
     for position in (0, 3, 4):

@@ -16,11 +16,14 @@ from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.config import WorkerConfig
 from services.worker.ops.create import create_ops
 from services.worker.ops.interface import Ops
-from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import F32, NewSequence, Rows, StepPlan, StepResult
+from services.worker.pages.host_memory import SwapSpace
+from services.worker.plan.step_plan import F32, PoolingSequence, Rows, StepPlan, StepResult
 from services.worker.pooling.config import PoolingKind, read_pooling
 from services.worker.pooling.params import PoolingParams
-from services.worker.startup.encoder_engine import load_encoder
+from services.worker.sampling.grammars import Grammars
+from services.worker.startup.device import compose_device
+from services.worker.startup.encoder import EncoderStart
+from services.worker.startup.model_start import Setting
 from services.worker.step.model_runner import ModelRunner
 from tests.unit.worker.driver import column
 
@@ -70,7 +73,9 @@ def make_encoder_runner(directory: Path, ops: Ops | None = None, **options: Any)
     assert model is not None
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
     pooling = read_pooling(directory, config.pooling_type, PoolingKind.CLS)
-    return load_encoder(config, directory, model, pooling, ops, lambda _: None)
+    grammars = Grammars(b"", model.vocab_size, ())
+    setting = Setting(config, directory, compose_device(ops), pooling, grammars, SwapSpace(0), lambda *_: None)
+    return EncoderStart(model).load(setting)[0]
 
 
 def embed_together(
@@ -81,9 +86,9 @@ def embed_together(
     blocks = [-(-len(prompt) // size) for prompt in prompts]
     ends = np.cumsum([0, *blocks]).tolist()
     sequences = tuple(
-        NewSequence(
+        PoolingSequence(
             index + 1, index, column(list(prompt)), len(prompt), 0, column(list(range(*ends[index : index + 2]))),
-            SamplingParams(), 0, pooling=params or PoolingParams(),
+            params or PoolingParams(),
         )
         for index, prompt in enumerate(prompts)
     )  # fmt: skip

@@ -19,6 +19,8 @@ from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.sampling.grammars import Grammars
+from services.worker.startup.device import compose_device
+from services.worker.startup.runners import create_decoder_runner
 from services.worker.step.model_runner import ModelRunner
 
 VOCAB_SIZE = 199
@@ -107,7 +109,7 @@ def make_runner(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
         num_host_blocks,
     )  # fmt: skip
-    return ModelRunner(decoder, ops, pages, limits, grammars=grammars)
+    return create_decoder_runner(decoder, compose_device(ops), pages, limits, grammars=grammars)
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
-from services.worker.startup.engine import load_engine
+from services.worker.startup.load import load_engine
 from shared.config import ConfigError, build
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint

@@ -17,7 +17,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
 from services.worker.pages.kv_cache import allocate_pages
-from services.worker.startup.engine import load_engine
+from services.worker.startup.load import load_engine
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 

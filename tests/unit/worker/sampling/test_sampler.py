@@ -13,8 +13,7 @@ from torch import Tensor
 from services.worker.ops.create import create_ops
 from services.worker.ops.reference import ReferenceOps, philox
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence
-from services.worker.sampling.create import create_sampler
+from services.worker.plan.step_plan import GeneratingSequence
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.sampler import Sample, Sampler
 from services.worker.sampling.token_mask import TokenMask
@@ -27,7 +26,9 @@ CPU = torch.device("cpu")
 
 def admit(sampler: Sampler, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
     tokens = np.array(prompt + output, np.uint32)
-    sampler.admit(NewSequence(slot, slot, tokens, len(prompt), 0, np.zeros(1, np.uint32), params, choice_index=0))
+    sampler.admit(
+        GeneratingSequence(slot, slot, tokens, len(prompt), 0, np.zeros(1, np.uint32), params, choice_index=0)
+    )
 
 
 def sample(
@@ -218,10 +219,6 @@ def test_slots_with_penalties_may_be_many_and_come_and_go(make_sampler: MakeSamp
         logits[range(9), [slot + turn for slot in range(9)]] = 1.0
         tokens = sample(sampler, logits, list(range(9))).tokens.tolist()
         assert tokens == [slot + 1 if turn == 1 and slot % 2 else int(slot + turn == 0) for slot in range(9)]
-
-
-def test_the_sampler_is_the_devices_own() -> None:
-    assert isinstance(create_sampler(ReferenceOps(CPU, torch.float32), 1, 4), HostSampler)
 
 
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.99])

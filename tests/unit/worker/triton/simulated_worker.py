@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from services.worker.config import WorkerConfig
-from services.worker.startup.engine import load_engine
+from services.worker.startup.load import load_engine
 from services.worker.step.model_runner import ModelRunner
 from shared.config import resolve
 from tests.simulated_gpu import SimulatedGPU

@@ -11,8 +11,6 @@ from services.worker.errors import ModelError
 from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.sampling.create import create_sampler
-from services.worker.sampling.device_sampler import DeviceSampler
 from tests.simulated_gpu import pretend_properties
 
 CUDA = torch.device("cuda", 0)
@@ -61,7 +59,3 @@ def test_a_type_without_kernels_runs_the_reference_and_says_why(monkeypatch: pyt
     assert "float64" in (fallback_reason(CUDA, torch.float64) or "")
     with pytest.raises(ValueError, match="float64"):
         TritonOps(CUDA, torch.float64)
-
-
-def test_the_kernels_bring_their_own_sampler(device: torch.device) -> None:
-    assert isinstance(create_sampler(TritonOps(device, torch.float32), 2, 30), DeviceSampler)

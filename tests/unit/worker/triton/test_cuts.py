@@ -13,7 +13,7 @@ from torch import Tensor
 from services.worker.ops.triton.sampling.columns import TILE
 from services.worker.ops.triton.sampling.cuts import CAPACITY
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan.step_plan import GeneratingSequence
 from services.worker.sampling.truncation import MinP, Temperature, TopK, TopP
 from tests.unit.worker.triton.sampling_bench import Bench
 
@@ -43,7 +43,7 @@ def kept_by_stages(logits: Tensor, params: list[SamplingParams]) -> Tensor:
     changed = logits.cpu().float().clone()
     for stage in (Temperature(n), MinP(n), TopK(n, vocab_size), TopP(n)):
         for slot, one in enumerate(params):
-            stage.admit(NewSequence(slot, slot, np.zeros(1, np.uint32), 1, 0, np.zeros(1, np.uint32), one, 0))
+            stage.admit(GeneratingSequence(slot, slot, np.zeros(1, np.uint32), 1, 0, np.zeros(1, np.uint32), one, 0))
         slots = np.flatnonzero(stage.active)
         if len(slots):
             part = changed[slots]

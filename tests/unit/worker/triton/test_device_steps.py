@@ -18,7 +18,7 @@ from services.worker.ops.triton.ops import TritonOps
 from services.worker.ops.triton.sampling.pipeline import Pipeline
 from services.worker.plan.batch import I32, I64, Batch
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan.step_plan import GeneratingSequence
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.startup.warm_up import run_largest_step, warm_up
 from services.worker.step.device_forward_pass import DeviceForwardPass
@@ -104,7 +104,7 @@ def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path)
     """Nor does recording, whose steps have no tokens."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     runner = runner_of(tmp_path, device)
-    pages = runner._copies._tensors  # type: ignore[union-attr]
+    pages = runner._copies._tensors  # type: ignore[attr-defined]
     warm_up(runner)
     with torch.inference_mode():
         for tensor in pages:
@@ -172,7 +172,7 @@ def test_a_sample_without_memory_leaves_slots_as_they_were(
     sampling = SamplingParams(temperature=0.0, frequency_penalty=2.0, logprobs=3)
     tokens = np.array([7], np.uint32)
     for slot in (0, 2):
-        sampler.admit(NewSequence(slot + 1, slot, tokens, 1, 0, tokens, sampling, 0))
+        sampler.admit(GeneratingSequence(slot + 1, slot, tokens, 1, 0, tokens, sampling, 0))
     logits = torch.randn((2, VOCAB_SIZE), generator=torch.Generator().manual_seed(1)).to(device)
     counts = sampler._counts.rows.clone()
 

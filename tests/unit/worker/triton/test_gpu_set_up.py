@@ -13,7 +13,7 @@ from services.worker.errors import ModelError, PinningError
 from services.worker.ops.gpu import select_gpu
 from services.worker.pages import host_memory
 from services.worker.pages.page_copies import allocate_slots
-from services.worker.startup import engine
+from services.worker.startup import decoder, load
 from tests.simulated_gpu import SimulatedGPU
 from tests.simulated_gpu.registered import MAPPED, PORTABLE
 from tests.unit.worker.tiny_models import save_model
@@ -56,7 +56,7 @@ def imprecise() -> Iterator[None]:
 def test_a_kv_cache_larger_than_the_gpu_is_refused_before_weights_are_read(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "open_weights", lambda *_: pytest.fail("weights are read"))
+    monkeypatch.setattr(decoder, "open_weights", lambda *_: pytest.fail("weights are read"))
     complaint = (
         r"^--num-gpu-blocks-override takes [0-9,.]+ GiB, but cuda:0 has [0-9.]+ [GM]iB of memory available; lower it"
     )
@@ -84,7 +84,7 @@ def test_a_worker_sets_its_gpu_up_before_it_computes(directory: Path, monkeypatc
     def stop(*_: object, **__: object) -> None:
         raise ModelError("far enough")
 
-    monkeypatch.setattr(engine, "create_ops", stop)
+    monkeypatch.setattr(load, "create_ops", stop)
     with pytest.raises(ModelError, match="far enough"), serving(directory):
         pass
     check_precise()

@@ -18,9 +18,9 @@ import torch
 from services.worker.errors import DeviceLostError, PlanError
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence, Rows, StepPlan, StepResult
+from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan, StepResult
 from services.worker.service.step_thread import Outcome, Session, StepThread
-from services.worker.startup.engine import Engine
+from services.worker.startup.load import Engine
 from services.worker.step.device_check import CudaDeviceCheck
 from services.worker.step.model_runner import STEP_FAILED, ModelRunner
 from tests.simulated_gpu import SimulatedGPU
@@ -60,7 +60,7 @@ class Worker:
     def plan(self, step_id: int, *new: int, decode: int | None = None) -> None:
         """A step that computes the prompts of some new sequences, or a token of one that is there."""
         sequences = tuple(
-            NewSequence(
+            GeneratingSequence(
                 wire_id=wire_id, slot=wire_id - 1, token_ids=np.array(PROMPT, np.uint32), num_prompt_tokens=len(PROMPT),
                 num_computed_tokens=0, block_ids=np.array([wire_id], np.uint32),
                 sampling=SamplingParams(temperature=0.0), choice_index=0,

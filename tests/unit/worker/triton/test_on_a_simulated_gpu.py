@@ -23,6 +23,7 @@ from services.worker.plan.sampling_params import SamplingParams
 from services.worker.pooling.config import PoolingKind
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.startup import device_memory as memory
+from services.worker.step.generation import DecoderGeneration
 from services.worker.step.model_runner import OUT_OF_MEMORY
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
@@ -263,7 +264,9 @@ def test_a_step_takes_no_memory_once_it_has_drawn(directory: Path, monkeypatch: 
     """The draw changes last tokens and counts: a step that failed after it would be repeated with wrong ones."""
     llama(directory)
     with serving(directory, "--enforce-eager", max_num_seqs=4) as (gpu, runner):
-        sampler = runner._sampler
+        generation = runner._generation
+        assert isinstance(generation, DecoderGeneration)
+        sampler = generation._sampler
         assert isinstance(sampler, DeviceSampler)
         total, pipeline, sample = gpu.total_bytes, sampler._pipeline, sampler.sample
         draw, num_draws = pipeline.run, 0

@@ -9,9 +9,6 @@ import pytest
 import torch
 
 from services.worker.ops.interface import KVPages
-from services.worker.ops.reference import ReferenceOps
-from services.worker.ops.triton.ops import TritonOps
-from services.worker.pages.create import create_page_copies
 from services.worker.pages.device_page_copies import DevicePageCopies
 from services.worker.pages.page_copies import PageCopies, PlainPageCopies
 
@@ -46,9 +43,3 @@ def test_blocks_move_and_come_back(device: torch.device, plain: bool) -> None:
     copies.load(column(1, 3), column(3, 5))
     expected[[3, 5]] = before[[4, 0]]
     assert torch.equal(snapshot(pages), expected)
-
-
-def test_the_kernels_copy_where_there_are_kernels(device: torch.device) -> None:
-    pages = make_pages(device)
-    assert isinstance(create_page_copies(TritonOps(device, torch.float32), pages, 0), DevicePageCopies)
-    assert isinstance(create_page_copies(ReferenceOps(device, torch.float32), pages, 0), PlainPageCopies)

@@ -13,6 +13,8 @@ from services.worker.ops.triton.ops import TritonOps
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.pooling.config import PoolingConfig, PoolingKind
+from services.worker.startup.device import compose_device
+from services.worker.startup.runners import create_decoder_runner
 from services.worker.step.model_runner import ModelRunner
 from tests.integration.engine.mixed import MixedEngine
 from tests.unit.worker.tiny_encoders import (
@@ -36,7 +38,7 @@ def decoder_runner(directory: Path, device: torch.device, limits: Limits, kind: 
     ops.prepare_attention(shape, limits.max_num_seqs, limits.max_num_batched_tokens)
     with torch.inference_mode():
         pages = allocate_pages(decoder.config, limits.num_blocks, limits.block_size, device, torch.float32)
-        return ModelRunner(decoder, ops, pages, limits, pooling=PoolingConfig(kind))
+        return create_decoder_runner(decoder, compose_device(ops), pages, limits, pooling=PoolingConfig(kind))
 
 
 @pytest.mark.parametrize("kind", [PoolingKind.LAST, PoolingKind.MEAN])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence
+from services.worker.plan.step_plan import GeneratingSequence
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.row_pool import RowPool
 
@@ -45,5 +45,5 @@ def test_sequences_without_penalties_and_biases_leave_their_rows_to_others(devic
     for slot in range(6):
         for params in (demanding, plain):
             tokens = np.array([1], np.uint32)
-            sampler.admit(NewSequence(slot, slot, tokens, 1, 0, np.zeros(1, np.uint32), params, choice_index=0))
+            sampler.admit(GeneratingSequence(slot, slot, tokens, 1, 0, np.zeros(1, np.uint32), params, choice_index=0))
     assert len(sampler._counts.rows) == len(sampler._biases.rows) == 1

@@ -13,7 +13,7 @@ from services.worker.ops.interface import AttentionShape
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.batch import BatchState, Limits
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
+from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan
 from services.worker.step.inputs import SlotTables, StepInputs
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -24,7 +24,7 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 
 def admit(state: BatchState, wire_id: int, slot: int, tokens: list[int], blocks: list[int]) -> None:
-    state.admit(NewSequence(wire_id, slot, column(*tokens), len(tokens), 0, column(*blocks), GREEDY, 0))
+    state.admit(GeneratingSequence(wire_id, slot, column(*tokens), len(tokens), 0, column(*blocks), GREEDY, 0))
 
 
 def rows(*entries: tuple[int, int, int, int, list[int]]) -> Rows:

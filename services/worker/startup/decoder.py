@@ -1,0 +1,216 @@
+"""Starts a decoder: weights, KV cache, and the runner over them, sized, measured and warmed up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from services.worker.architectures import ModelConfig, weight_bytes
+from services.worker.checkpoint import check_max_model_len
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError, PinningError
+from services.worker.models import Decoder, KVScales, open_weights, read_kv_scales
+from services.worker.ops import AttentionShape
+from services.worker.pages import (
+    LESS_MEMORY,
+    Budget,
+    PageCopies,
+    SwapSpace,
+    allocate_pages,
+    asked_bytes,
+    block_bytes,
+    count_blocks,
+    count_host_blocks,
+    default_cpu_budget,
+    require_memory,
+    resolve_kv_cache_dtype,
+    resolve_max_model_len,
+)
+from services.worker.plan import Limits
+from services.worker.pooling import PoolingKind
+from services.worker.progress import per_percent
+from services.worker.quantization import resolve_quantization
+from services.worker.startup.device_memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
+from services.worker.startup.model_start import Setting
+from services.worker.startup.runners import create_decoder_runner
+from services.worker.startup.speed import GenerationProbe, Probe, measure_swap
+from services.worker.startup.step_size import resolve_step_tokens
+from services.worker.startup.warm_up import warm_up
+from services.worker.step import GraphRecorder, ModelRunner
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStart:
+    """See `ModelStart`."""
+
+    model: ModelConfig
+    probe: ClassVar[Probe] = GenerationProbe()
+    default_pooling: ClassVar[PoolingKind] = PoolingKind.LAST
+
+    def check_pooling(self, kind: PoolingKind) -> None:
+        """See `ModelStart`."""
+        if kind is PoolingKind.CLS:
+            raise ModelError("the first token of a decoder has seen no other: pool by the last or the mean")
+
+    def load(self, setting: Setting) -> tuple[ModelRunner, float]:
+        """See `ModelStart`."""
+        config, path, ops, swap, model = setting.config, setting.path, setting.device.ops, setting.swap, self.model
+        device, dtype = ops.device, ops.dtype
+        at_load = resolve_quantization(config.quantization, model.quantization)
+        kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
+        scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None
+        check_max_model_len(config, model)
+        asked = asked_bytes(config, model, kv_dtype)
+        require_asked(device, asked, swap.asked)
+        progress = per_percent(setting.report, "loading weights")
+        source = open_weights(path, model, ops, config.load_format, at_load, progress)
+        num_blocks = None
+        if device.type == "cpu":
+            # After the checkpoint's own tensors were compared with config.json, which says more about a wrong number.
+            num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
+            require_memory(num_weight_bytes, f"the weights of {path}")
+            # Once and for all: a length that fits now must fit when the weights have been read.
+            num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
+        longest = _longest(config, model, kv_dtype, device, num_blocks)
+        with (
+            torch.inference_mode(),
+            out_of_memory_explained("the weights", device, "quantize them with --quantization"),
+        ):
+            decoder = Decoder(model, ops, source, longest)
+        step_tokens = resolve_step_tokens(config, longest)
+        shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
+        with out_of_memory_explained("attention", device):
+            try:
+                ops.prepare_attention(shape, config.max_num_seqs, step_tokens)
+            except ValueError as error:
+                raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
+        builder = _RunnerBuilder(setting, step_tokens, decoder, kv_dtype, scales)
+        if num_blocks is None:
+            measured = Budget(_measure_memory(builder, longest), f"raise --gpu-memory-utilization, {LESS_MEMORY}")
+            num_blocks = count_blocks(config, model, kv_dtype, lambda: measured)
+        max_model_len = min(longest, resolve_max_model_len(config, model, num_blocks * config.block_size))
+        with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
+            require_asked(device, asked, swap.asked)  # now that the weights are there, which lie in the same memory
+            runner, copies = _build_with_swap(builder, num_blocks, max_model_len, swap)
+        with torch.inference_mode():
+            swap_seconds = measure_swap(copies, num_blocks, device)
+        if device.type == "cuda":
+            _prepare_steps(runner, setting)
+        return runner, swap_seconds
+
+    def describe_capacity(self, limits: Limits) -> str:
+        """See `ModelStart`."""
+        num_tokens = limits.num_blocks * limits.block_size
+        return f"{limits.num_blocks} KV blocks of {limits.block_size} tokens ({num_tokens} tokens)"
+
+
+def _build_with_swap(
+    builder: _RunnerBuilder, num_blocks: int, max_model_len: int, swap: SwapSpace
+) -> tuple[ModelRunner, PageCopies]:
+    """Without swap space where the host cannot pin any and the start has not asked for it. Raises PinningError where it
+    has."""
+    num_host_blocks = count_host_blocks(swap, builder.setting.config, builder.model, builder.kv_dtype)
+    try:
+        return builder.build(num_blocks, max_model_len, num_host_blocks)
+    except PinningError as error:
+        if swap.option is not None:
+            raise
+        logger.warning("%s, or set it to 0; the worker goes on without swap space", str(error))
+    # Not while the error is being handled: it keeps the pages of the failed attempt alive.
+    return builder.build(num_blocks, max_model_len, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _RunnerBuilder:
+    """Runners over one decoder's weights and pages of their own."""
+
+    setting: Setting
+    step_tokens: int
+    decoder: Decoder
+    kv_dtype: torch.dtype
+    kv_scales: Sequence[KVScales] | None
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.decoder.config
+
+    def build(self, num_blocks: int, max_model_len: int, num_host_blocks: int) -> tuple[ModelRunner, PageCopies]:
+        setting, model = self.setting, self.model
+        config, device = setting.config, setting.device.ops.device
+        limits = Limits(
+            num_blocks,
+            config.block_size,
+            config.max_num_seqs,
+            self.step_tokens,
+            max_model_len,
+            model.vocab_size,
+            num_host_blocks,
+        )
+        with torch.inference_mode():
+            pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype, self.kv_scales)
+            copies = setting.device.create_page_copies(pages, num_host_blocks)
+            runner = create_decoder_runner(
+                self.decoder, setting.device, pages, limits, copies, setting.grammars, setting.pooling
+            )
+            return runner, copies
+
+
+def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
+    """Bytes that a GPU has left for the KV cache. Raises ModelError if it has not even enough for a step."""
+    setting = builder.setting
+    config, report, device = setting.config, setting.report, setting.device.ops.device
+    report("measuring the memory of a step", None)
+    recorder = GraphRecorder(device) if _graphs(setting) else None
+    memory = CudaMemory(device)
+    with out_of_memory_explained("a step", device):
+        needs = measure_needs(lambda: builder.build(1, longest, 0)[0], memory, recorder)
+    left = needs.left_of(memory.total(), config.gpu_memory_utilization)
+    sentence = f"of {device}'s {memory.total() / GIB:.1f} GiB, {needs}; {max(0, left) / GIB:.2f} GiB left for KV blocks"
+    sentence += f" (--gpu-memory-utilization {config.gpu_memory_utilization:g})"
+    logger.info("%s", sentence)
+    report(sentence, None)
+    return left
+
+
+def _prepare_steps(runner: ModelRunner, setting: Setting) -> None:
+    """Nothing is compiled, loaded or recorded while serving."""
+    report, device = setting.report, setting.device.ops.device
+    report("warming up", None)
+    with out_of_memory_explained("a step", device, f"lower --gpu-memory-utilization, {LESS_MEMORY}"):
+        warm_up(runner)
+    if not _graphs(setting):
+        return
+    memory, start = CudaMemory(device), time.monotonic()
+    before = memory.used()
+    buckets = runner.graph_buckets
+    report("recording graphs", None)
+    with out_of_memory_explained("CUDA graphs", device, "lower --gpu-memory-utilization, or set --enforce-eager"):
+        runner.record_graphs(GraphRecorder(device), buckets)
+    sentence = f"recorded {len(buckets)} CUDA graphs for 1 to {buckets[-1]} sequences"
+    sentence += f" in {time.monotonic() - start:.1f} s and {(memory.used() - before) / GIB:.2f} GiB"
+    logger.info("%s", sentence)
+    report(sentence, None)
+
+
+def _graphs(setting: Setting) -> bool:
+    return setting.device.records_graphs and not setting.config.enforce_eager
+
+
+def _longest(
+    config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, num_blocks: int | None
+) -> int:
+    """Tokens of the longest sequence: as the model takes and as configured, and no more than the KV cache of
+    `num_blocks` can hold. None: a GPU's is measured later, and all of its memory is the bound until then. Raises
+    ModelError where the configured length does not fit."""
+    if num_blocks is not None:
+        return resolve_max_model_len(config, model, num_blocks * config.block_size)
+    longest = min(config.max_model_len or model.max_model_len, model.max_model_len)
+    most = CudaMemory(device).total() // block_bytes(model, config.block_size, kv_dtype) * config.block_size
+    return min(longest, max(most, config.block_size))

@@ -1,0 +1,30 @@
+"""Puts together what runs on a device: the one place where the kind of operations decides what goes with them."""
+
+from __future__ import annotations
+
+from services.worker.ops import Ops
+from services.worker.pages import PlainPageCopies, create_device_page_copies
+from services.worker.sampling import HostSampler, create_device_sampler
+from services.worker.step import (
+    Device,
+    create_device_check,
+    create_device_forward_pass,
+    create_plain_forward_pass,
+    create_step_clock,
+)
+
+
+def compose_device(ops: Ops) -> Device:
+    """`ops` with what goes with them: kernels that leave everything on the device where there are such kernels, and
+    plain tensors elsewhere."""
+    has_kernels = ops.name == "triton"
+    return Device(
+        ops,
+        check=create_device_check(ops.device),
+        create_clock=lambda: create_step_clock(ops.device),
+        create_forward_pass=create_device_forward_pass if has_kernels else create_plain_forward_pass,
+        create_sampler=create_device_sampler if has_kernels else HostSampler,
+        create_page_copies=create_device_page_copies if has_kernels else PlainPageCopies,
+        records_graphs=has_kernels,
+        is_synchronous=ops.device.type == "cpu",
+    )

@@ -1,0 +1,90 @@
+"""Starts an encoder: weights, and slots that hold a whole sequence each. There is no KV cache.
+
+To the scheduler every slot is a block that holds the longest sequence, so that blocks never run out before slots do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from services.worker.architectures import EncoderConfig
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
+from services.worker.models import Encoder, encoder_parameters, open_encoder_weights
+from services.worker.pages import require_memory
+from services.worker.plan import Limits
+from services.worker.pooling import PoolingKind
+from services.worker.progress import per_percent
+from services.worker.startup.device_memory import out_of_memory_explained
+from services.worker.startup.model_start import Setting
+from services.worker.startup.runners import create_encoder_runner
+from services.worker.startup.speed import PoolingProbe, Probe
+from services.worker.startup.step_size import resolve_step_tokens
+from services.worker.step import ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderStart:
+    """See `ModelStart`."""
+
+    model: EncoderConfig
+    probe: ClassVar[Probe] = PoolingProbe()
+    default_pooling: ClassVar[PoolingKind] = PoolingKind.CLS
+
+    def check_pooling(self, kind: PoolingKind) -> None:
+        """See `ModelStart`. Every token sees all others, so each kind says something."""
+
+    def load(self, setting: Setting) -> tuple[ModelRunner, float]:
+        """See `ModelStart`."""
+        config, ops, directory, model = setting.config, setting.device.ops, setting.path, self.model
+        if config.quantization is not None:
+            raise ModelError(f"--quantization is {config.quantization}, but encoders are computed in floats only")
+        progress = per_percent(setting.report, "loading weights")
+        source = open_encoder_weights(directory, model, ops, config.load_format, progress)
+        if ops.device.type == "cpu":
+            num_values = sum(map(math.prod, encoder_parameters(model).values()))
+            require_memory(num_values * ops.dtype.itemsize, f"the weights of {directory}")
+        with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
+            encoder = Encoder(model, ops, source)
+        max_model_len = encoder_max_model_len(config, model)
+        limits = Limits(
+            num_blocks=config.max_num_seqs,
+            block_size=max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=_step_tokens(config, model),
+            max_model_len=max_model_len,
+            vocab_size=model.vocab_size,
+            has_kv_cache=False,
+        )
+        with torch.inference_mode():
+            return create_encoder_runner(encoder, setting.device, limits, setting.pooling), 0.0
+
+    def describe_capacity(self, limits: Limits) -> str:
+        """See `ModelStart`."""
+        return "an encoder, without KV cache"
+
+
+def encoder_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
+    """Tokens of the longest sequence: as configured, or what the model and one step take. Raises ModelError when more
+    is configured than either does."""
+    step_tokens = _step_tokens(config, model)
+    if config.max_model_len is None:
+        return min(model.max_model_len, step_tokens)
+    if config.max_model_len > model.max_model_len:
+        raise ModelError(
+            f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"
+        )
+    if config.max_model_len > step_tokens:
+        raise ModelError(
+            f"--max-model-len is {config.max_model_len}, but an encoder takes a sequence in one step, and a step "
+            f"{step_tokens} tokens; raise --max-num-batched-tokens"
+        )
+    return config.max_model_len
+
+
+def _step_tokens(config: WorkerConfig, model: EncoderConfig) -> int:
+    return resolve_step_tokens(config, min(config.max_model_len or model.max_model_len, model.max_model_len))

@@ -1,0 +1,139 @@
+"""Puts a worker together: checkpoint, device, model, and the runner over them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from services.worker.checkpoint import ServedModel, find_checkpoint
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
+from services.worker.ops import Ops, create_ops, fallback_reason, find_gpu, select_gpu
+from services.worker.pages import (
+    SwapSpace,
+    resolve_swap_space,
+)
+from services.worker.progress import Report, per_percent
+from services.worker.sampling import Grammars
+from services.worker.startup.cpu_threads import physical_cores
+from services.worker.startup.decoder import DecoderStart
+from services.worker.startup.device import compose_device
+from services.worker.startup.encoder import EncoderStart
+from services.worker.startup.model_start import ModelStart, Setting
+from services.worker.startup.speed import Speed, measure_steps
+from services.worker.step import ModelRunner, create_device_check
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    runner: ModelRunner
+    grammars: Grammars
+    speed: Speed
+    model: ServedModel
+    fallback: str | None  # why it runs without the device's own kernels, and what that costs; None if it does not
+
+
+def load_engine(config: WorkerConfig, report: Report, device: torch.device | None = None) -> Engine:
+    """To be called on the thread that will run the steps, as CPU thread pools belong to the thread that uses them.
+    `device`: of `resolve_device`, if the caller has asked it.
+    Raises ModelError, and DeviceLostError if the device is lost meanwhile."""
+    device = resolve_device(config.device) if device is None else device
+    # Before a model is downloaded or loaded, as both take minutes.
+    swap = resolve_swap_space(config.swap_space, device.type)
+    try:
+        return _load(config, report, device, swap)
+    except Exception as error:
+        # An error of CUDA's may mean that the device answers no call any more.
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            create_device_check(device).after(error)
+        raise
+
+
+def _load(config: WorkerConfig, report: Report, device: torch.device, swap: SwapSpace) -> Engine:
+    report("finding the model", None)
+    checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
+    encoder = checkpoint.read_encoder_config()
+    start: ModelStart = DecoderStart(checkpoint.read_config()) if encoder is None else EncoderStart(encoder)
+    model = start.model
+    pooling = checkpoint.read_pooling(config.pooling_type, start.default_pooling)
+    start.check_pooling(pooling.kind)
+    tokenizer = checkpoint.read_tokenizer()
+    dtype = resolve_dtype(config.dtype, model.dtype, device)
+    if device.type == "cpu":
+        torch.set_num_threads(config.num_threads or physical_cores())
+    else:
+        select_gpu(device)
+    ops = create_ops(device, dtype, batch_invariant=config.batch_invariant)
+    reason = fallback_reason(device, dtype)
+    if reason is not None:
+        logger.warning("%s", reason)
+    if config.batch_invariant and not ops.batch_invariant:
+        raise ModelError(f"--batch-invariant is set, but {reason}")
+    grammars = Grammars(tokenizer.tokenizer_json, model.vocab_size, model.eos_token_ids)
+    setting = Setting(config, checkpoint.path, compose_device(ops), pooling, grammars, swap, report)
+    runner, swap_seconds = start.load(setting)
+    report("measuring a step", None)
+    speed = Speed(swap_seconds, *measure_steps(runner, start.probe))
+    dtype_name, limits = str(dtype).removeprefix("torch."), runner.limits
+    logger.info(
+        "serving %s on %s in %s: %s, at most %d per sequence; %s",
+        checkpoint.names[0], device, dtype_name, start.describe_capacity(limits),
+        limits.max_model_len, describe_numerics(ops, reason),
+    )  # fmt: skip
+    return Engine(
+        runner,
+        grammars,
+        speed,
+        ServedModel(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling),
+        reason,
+    )
+
+
+def resolve_device(name: str) -> torch.device:
+    """Returns a GPU with its index, as `torch.cuda.set_device` refuses one without: "cuda" is "cuda:0". "auto" is the
+    first GPU that Quire runs on, or the CPU.
+    Raises ModelError for a device that is not there."""
+    if name == "auto":
+        gpu, reason = find_gpu()
+        if reason is not None:
+            logger.warning("%s: running on the CPU", reason)
+        return torch.device("cpu") if gpu is None else gpu
+    kind, colon, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (index.isascii() and index.isdigit())):
+        raise ModelError(f"--device is {name!r}: use auto, cpu, cuda or cuda:N")
+    if kind == "cpu":
+        return torch.device("cpu")
+    number = int(index or 0)
+    if number >= torch.cuda.device_count():
+        raise ModelError(f"--device is {name}, but torch sees {torch.cuda.device_count()} CUDA devices here")
+    return torch.device("cuda", number)
+
+
+def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
+    """Raises ModelError for a type that the device does not compute in."""
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if device.type == "cpu":
+        if name not in ("auto", "float32"):
+            raise ModelError(f"--dtype is {name}, but on a CPU Quire computes in float32 only")
+        return torch.float32
+    return dtypes.get(checkpoint_dtype if name == "auto" else name, torch.bfloat16)
+
+
+def describe_numerics(ops: Ops, reason: str | None) -> str:
+    """For the log: which operations run, and whether a sequence's tokens depend on what shares its batch. `reason`: why
+    they are not the device's own."""
+    if reason is not None:
+        return reason
+    if ops.device.type == "cuda" and ops.batch_invariant:
+        return (
+            "Triton kernels, batch-invariant: the same tokens whatever shares a batch, at the price of matrix products "
+            "in one tile shape and of decodes that are not split over the device"
+        )
+    if ops.device.type == "cuda":
+        return "Triton kernels; a sequence's tokens may depend on what shares its batch"
+    threads = torch.get_num_threads()
+    return f"compiled kernels on {threads} threads, batch-invariant: the same tokens whatever shares a batch"

@@ -1,0 +1,50 @@
+"""Puts together what runs the steps of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.worker.models import Decoder, Encoder
+from services.worker.ops import KVPages
+from services.worker.pages import NoPageCopies, PageCopies
+from services.worker.plan import Limits
+from services.worker.pooling import PoolingConfig, PoolingKind
+from services.worker.sampling import Grammars
+from services.worker.step import (
+    DecoderGeneration,
+    Device,
+    EncoderForwardPass,
+    ModelRunner,
+    NoGeneration,
+    Pooler,
+)
+
+LAST_TOKEN = PoolingConfig(PoolingKind.LAST)
+
+
+def create_decoder_runner(
+    decoder: Decoder,
+    device: Device,
+    pages: Sequence[KVPages],
+    limits: Limits,
+    copies: PageCopies | None = None,
+    grammars: Grammars | None = None,
+    pooling: PoolingConfig = LAST_TOKEN,
+) -> ModelRunner:
+    """`copies`: of `pages`; None: they are made here. `grammars`: of the model's tokenizer, for sequences that want
+    one."""
+    ops, clock = device.ops, device.create_clock()
+    forward = device.create_forward_pass(decoder, ops, pages, limits, clock)
+    sampler = device.create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
+    generation = DecoderGeneration(decoder, sampler, limits, ops.device, grammars)
+    pooler = Pooler(pooling, ops, limits.max_num_seqs, decoder.config.hidden_size)
+    copies = copies or device.create_page_copies(pages, limits.num_host_blocks)
+    return ModelRunner(device, limits, clock, forward, generation, pooler, copies)
+
+
+def create_encoder_runner(encoder: Encoder, device: Device, limits: Limits, pooling: PoolingConfig) -> ModelRunner:
+    """Without pages: an encoder keeps nothing from step to step."""
+    ops, clock = device.ops, device.create_clock()
+    forward = EncoderForwardPass(encoder, ops.device, clock)
+    pooler = Pooler(pooling, ops, limits.max_num_seqs, encoder.config.hidden_size)
+    return ModelRunner(device, limits, clock, forward, NoGeneration(ops.device), pooler, NoPageCopies())

@@ -23,7 +23,7 @@ from services.worker.ops.gpu import select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import resolve_kv_cache_dtype
 from services.worker.quantization.at_load import resolve_quantization
-from services.worker.startup.load import Engine, load_engine
+from services.worker.startup.load import LoadedWorker, load_worker
 from shared.config import resolve
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -128,7 +128,7 @@ class Bench:
         return [*arguments, *self.worker_arguments]
 
     @contextmanager
-    def engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
+    def engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[LoadedWorker]:
         """Starts an engine as a worker does. Measures the ceilings first, because the KV cache takes all remaining
         memory."""
         _ = self.ceilings
@@ -136,9 +136,11 @@ class Bench:
             yield engine
 
     @contextmanager
-    def start_engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
+    def start_engine(
+        self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> Iterator[LoadedWorker]:
         """Starts an engine without measuring the ceilings first."""
         with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
             arguments = self.arguments(Path(folder), max_model_len, max_num_seqs, max_num_batched_tokens)
             config = resolve(WorkerConfig, arguments, prog="benchmarks.gpu", description="The worker's options.")
-            yield load_engine(config, lambda _detail, _progress: None)
+            yield load_worker(config, lambda _detail, _progress: None)

@@ -10,7 +10,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.floors import Floors
 from benchmarks.gpu.sequences import Sequences
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXTS = (512, 4096)
@@ -26,7 +26,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def measure_steps(
-    bench: Bench, engine: Engine, batches: Sequence[int], contexts: Sequence[int], label: str = "decode"
+    bench: Bench, engine: LoadedWorker, batches: Sequence[int], contexts: Sequence[int], label: str = "decode"
 ) -> Iterator[Figure]:
     for context in contexts:
         for batch in batches:

@@ -11,7 +11,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.product_names import product_names
 from benchmarks.gpu.sequences import Sequences
 from benchmarks.gpu.trace import GROUPS, Activity, gaps, group_of, span, trace
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 
 DECODES = ((1, 512), (32, 512), (128, 512), (32, 4096))
 STEPS = 10
@@ -29,7 +29,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         yield from prompt_shares(bench, engine, prompt)
 
 
-def decode_shares(bench: Bench, engine: Engine, batch: int, context: int) -> Iterator[Figure]:
+def decode_shares(bench: Bench, engine: LoadedWorker, batch: int, context: int) -> Iterator[Figure]:
     """Measures the kernels of a decode step and the gaps between them."""
     floors = bench.floors
     warm_up, steps = (1, 2) if bench.dry_run else (WARM_UP, STEPS)
@@ -47,7 +47,7 @@ def decode_shares(bench: Bench, engine: Engine, batch: int, context: int) -> Ite
     yield from shares(f"decode {batch} x {context}", ran, steps, least, products)
 
 
-def prompt_shares(bench: Bench, engine: Engine, length: int) -> Iterator[Figure]:
+def prompt_shares(bench: Bench, engine: LoadedWorker, length: int) -> Iterator[Figure]:
     """Measures the kernels of a prompt and the gaps between them."""
     products = product_names(bench, [min(length, engine.runner.limits.max_num_batched_tokens), 1])
     sequences = Sequences(engine.runner, 1, length, 1)

@@ -19,7 +19,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.forms import FORMS, bench
 from benchmarks.gpu.kernels import decode_shares, prompt_shares
 from benchmarks.gpu.prefill import measure_prompts
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Leased:
 
     bench: Bench
     loads: Loads
-    _engine: Engine | None = None
+    _engine: LoadedWorker | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> LoadedWorker:
         if self._engine is None:
             length = max(*self.loads.contexts, *self.loads.prompts) + self.loads.max_steps
             starting = self.bench.engine(length, max(self.loads.batches), self.loads.chunk)

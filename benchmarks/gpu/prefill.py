@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.sequences import Sequences
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 CHUNK = 8192
@@ -22,7 +22,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         yield from measure_prompts(bench, engine, lengths)
 
 
-def measure_prompts(bench: Bench, engine: Engine, lengths: Sequence[int]) -> Iterator[Figure]:
+def measure_prompts(bench: Bench, engine: LoadedWorker, lengths: Sequence[int]) -> Iterator[Figure]:
     limits = engine.runner.limits
     sequences = Sequences(engine.runner, 1, max(lengths), 1)
     for length in lengths:

@@ -28,7 +28,7 @@ from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing
 
 if TYPE_CHECKING:
-    from services.worker.startup import Engine
+    from services.worker.startup import LoadedWorker
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +96,13 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-    def load() -> Engine:
+    def load() -> LoadedWorker:
         check_start(config)
-        from services.worker.startup import load_engine, resolve_device
+        from services.worker.startup import load_worker, resolve_device
 
         device = resolve_device(config.device)
         warn_of_options(config, device.type, status)
-        return load_engine(config, status.starting, device)
+        return load_worker(config, status.starting, device)
 
     steps = StepThread(load, StepLog(Path(config.step_log)) if config.step_log else None)
     ended = _event_of(steps.ended)
@@ -117,8 +117,8 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
-            engine = loaded.result()
-            servicer.open(engine)
+            worker = loaded.result()
+            servicer.open(worker)
             facts = {}
             if config.metrics_port is not None:
                 from services.worker.metrics import serve_metrics
@@ -126,16 +126,16 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
                 port = serve_metrics(steps.counters, config.metrics_host, config.metrics_port)
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
-            limits = engine.runner.limits
+            limits = worker.runner.limits
             if limits.has_kv_cache:
-                tell_blocks(limits, engine.runner.ops.device.type, status)
+                tell_blocks(limits, worker.runner.ops.device.type, status)
             settle_garbage()
             status.ready(
-                "" if engine.fallback is None else f"ready, but {engine.fallback}",
+                "" if worker.fallback is None else f"ready, but {worker.fallback}",
                 address=",".join(addresses),
-                model=engine.model.names[0],
-                device=str(engine.runner.ops.device),
-                dtype=engine.model.dtype,
+                model=worker.model.names[0],
+                device=str(worker.runner.ops.device),
+                dtype=worker.model.dtype,
                 kv_tokens=str(limits.num_blocks * limits.block_size),
                 max_model_len=str(limits.max_model_len),
                 **facts,

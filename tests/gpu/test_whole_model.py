@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 from services.worker.config import WorkerConfig
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
-from services.worker.startup.load import Engine, load_engine
+from services.worker.startup.load import LoadedWorker, load_worker
 from services.worker.step.graphs import GraphRecorder, Replay
 from shared.config import resolve
 from tests.unit.worker.driver import GREEDY, Driver, Request
@@ -66,10 +66,10 @@ def test_batch_invariant_tokens_and_logprobs_are_the_same_bits_in_any_company(
             assert request.logprobs == expected.logprobs  # floats, compared bit for bit
 
 
-def engine(directory: Path, *arguments: str) -> Engine:
+def engine(directory: Path, *arguments: str) -> LoadedWorker:
     options = [str(directory), "--device", "cuda", "--dtype", "bfloat16", "--num-gpu-blocks-override", "256"]
     options += ["--max-num-seqs", "16", "--max-num-batched-tokens", "256", "--batch-invariant", *arguments]
-    return load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda _detail, _progress: None)
+    return load_worker(resolve(WorkerConfig, options, prog="test", description=""), lambda _detail, _progress: None)
 
 
 def test_recorded_steps_draw_what_launched_ones_draw(

@@ -18,7 +18,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.shapes import write_model
 from services.worker.config import WorkerConfig
 from services.worker.pooling.params import PoolingParams
-from services.worker.startup.load import Engine, load_engine
+from services.worker.startup.load import LoadedWorker, load_worker
 from shared.config import resolve
 
 BERT_BASE = {
@@ -78,11 +78,11 @@ class TriedEncoder:
         return [[chance.randrange(3, 1000) for _ in range(length)] for length in lengths]
 
     @cached_property
-    def _engine(self) -> Engine:
+    def _engine(self) -> LoadedWorker:
         num_seqs, num_tokens = (4, 48) if self._dry_run else (128, 8192)
         with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
             arguments = write_model(Path(folder), TINY if self._dry_run else BERT_BASE)
             arguments += ["--device", "cuda", "--dtype", self._dtype, "--swap-space", "0", "--num-threads", "1"]
             arguments += ["--max-num-seqs", str(num_seqs), "--max-num-batched-tokens", str(num_tokens)]
             config = resolve(WorkerConfig, arguments, prog="benchmarks.gpu", description="The worker's options.")
-            return load_engine(config, lambda _detail, _progress: None)
+            return load_worker(config, lambda _detail, _progress: None)

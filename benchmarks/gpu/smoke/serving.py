@@ -21,7 +21,7 @@ from benchmarks.gpu.sequences import Sequences
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.pooling.params import PoolingParams
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 from shared.grammar import has_library
 
 SHAPES = {"1B": "llama-1b", "8B": "llama-8b"}
@@ -83,7 +83,7 @@ class Tried:
 
     bench: Bench
     dry_run: bool
-    _engine: Engine | None = None
+    _engine: LoadedWorker | None = None
     _problem: str | None = None  # the reason why the engine did not start
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -183,7 +183,7 @@ class Tried:
         return 3 if self.dry_run else 8
 
     @property
-    def _started(self) -> Engine:
+    def _started(self) -> LoadedWorker:
         if self._problem is not None:
             raise RuntimeError(f"the engine did not start: {self._problem}")
         if self._engine is None:

@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 from services.worker.checkpoint.find import find_checkpoint
-from services.worker.checkpoint.served_model import ServedModel
+from services.worker.checkpoint.model_facts import ModelFacts
 from services.worker.checkpoint.start_check import check_max_model_len, check_start
 
-__all__ = ["ServedModel", "check_max_model_len", "check_start", "find_checkpoint"]
+__all__ = ["ModelFacts", "check_max_model_len", "check_start", "find_checkpoint"]

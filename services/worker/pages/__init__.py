@@ -2,6 +2,7 @@
 
 from services.worker.pages.create import create_device_page_copies
 from services.worker.pages.host_memory import (
+    GIB,
     Asked,
     Available,
     SwapSpace,
@@ -25,6 +26,7 @@ from services.worker.pages.kv_cache import (
 from services.worker.pages.page_copies import NoPageCopies, PageCopies, PlainPageCopies
 
 __all__ = [
+    "GIB",
     "LESS_MEMORY",
     "Asked",
     "Available",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops import upload, upload_into
-from services.worker.ops.triton import Pipeline, Rows, SlotState, Stages, columns
+from services.worker.ops.triton import Pipeline, SampleRows, SlotState, Stages, columns
 from services.worker.plan import GeneratingSequence, SamplingParams
 from services.worker.sampling.given_tokens import GivenColumns
 from services.worker.sampling.logprobs import LogprobTensors
@@ -71,7 +71,7 @@ class DeviceSampler:
         wanted[0, : len(slots)], wanted[1, : len(slots)] = slots, positions
         if mask is not None:
             wanted[2, mask.rows] = np.arange(len(mask.rows))
-        rows = Rows(*upload(wanted, self._device)[:, : len(slots)])
+        rows = SampleRows(*upload(wanted, self._device)[:, : len(slots)])
         state = SlotState(self._columns, self._counts.rows, self._biases.rows, self.last_tokens)
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
         logprobs = self._room_for_logprobs(slots)

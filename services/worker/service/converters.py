@@ -9,7 +9,7 @@ import numpy as np
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.worker.architectures import GenerationDefaults
-from services.worker.checkpoint import ServedModel
+from services.worker.checkpoint import ModelFacts
 from services.worker.errors import PlanError
 from services.worker.plan import (
     U32,
@@ -174,7 +174,7 @@ def _prompt_logprobs_to_proto(logprobs: PromptLogprobs) -> sampling_pb2.PromptLo
     )
 
 
-def model_info_to_proto(model: ServedModel) -> model_pb2.ModelInfo:
+def model_info_to_proto(model: ModelFacts) -> model_pb2.ModelInfo:
     return model_pb2.ModelInfo(
         name=model.names[0],
         aliases=model.names[1:],
@@ -191,7 +191,7 @@ def model_info_to_proto(model: ServedModel) -> model_pb2.ModelInfo:
     )
 
 
-def _embedding_info(model: ServedModel) -> pooling_pb2.EmbeddingInfo:
+def _embedding_info(model: ModelFacts) -> pooling_pb2.EmbeddingInfo:
     pooling = model.pooling
     return pooling_pb2.EmbeddingInfo(
         size=model.config.hidden_size,

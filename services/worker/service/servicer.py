@@ -16,7 +16,7 @@ from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.errors import PlanError
 from services.worker.plan import StepPlan, StepResult
 from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto
-from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
+from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from services.worker.sampling import Grammars
-    from services.worker.startup import Engine
+    from services.worker.startup import LoadedWorker
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +49,11 @@ class OwnerSilentError(Exception):
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
-    """Calls are refused with UNAVAILABLE until `open` is given an engine, and after `close`."""
+    """Calls are refused with UNAVAILABLE until `open` is given a loaded worker, and after `close`."""
 
     def __init__(self, steps: StepThread) -> None:
         self._steps = steps
-        self._engine: Engine | None = None
+        self._worker: LoadedWorker | None = None
         self._boot_id = secrets.randbits(63) + 1
         self._epoch = 0
         self._owner: str | None = None
@@ -61,8 +61,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._reader: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
-    def open(self, engine: Engine) -> None:
-        self._engine = engine
+    def open(self, worker: LoadedWorker) -> None:
+        self._worker = worker
 
     async def close(self) -> None:
         """Takes no plan any more, and ends the owner's stream once the results of those it has sent are written."""
@@ -73,17 +73,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Run(  # type: ignore[override]  # noqa: N802 - gRPC's name, and its other style: results go to `context`
         self, request_iterator: Requests, context: Any
     ) -> None:
-        engine = await self._ready(context)
+        worker = await self._ready(context)
         claim = await self._claim(request_iterator)
         if self._owner is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
         self._owner = claim.scheduler_id or "a scheduler"
         self._epoch += 1
-        epoch = _Epoch(self._steps, self._epoch, engine.grammars)
+        epoch = _Epoch(self._steps, self._epoch, worker.grammars)
         logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
         end: Exception | None
         try:
-            await _write(context, worker_pb2.RunResponse(hello=self._hello(engine)))
+            await _write(context, worker_pb2.RunResponse(hello=self._hello(worker)))
             self._reader = asyncio.create_task(epoch.read(request_iterator, lambda: self._closing))
             end = await epoch.write(context)
         except TimeoutError as error:
@@ -99,16 +99,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def GetTokenizer(  # noqa: N802 - gRPC's name
         self, request: model_pb2.GetTokenizerRequest, context: Any
     ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
-        engine = await self._ready(context)
-        for chunk in engine.model.tokenizer.chunks():
+        worker = await self._ready(context)
+        for chunk in worker.model.tokenizer.chunks():
             yield model_pb2.GetTokenizerResponse(chunk=chunk)
 
-    async def _ready(self, context: Any) -> Engine:
-        if self._engine is None or self._closing:
+    async def _ready(self, context: Any) -> LoadedWorker:
+        if self._worker is None or self._closing:
             state = "shutting down" if self._closing else "still loading its model"
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"the worker is {state}")
             raise AssertionError("abort raises")
-        return self._engine
+        return self._worker
 
     async def _claim(self, requests: Requests) -> worker_pb2.Claim:
         try:
@@ -121,7 +121,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return first.claim
 
     def _let_go(self, epoch: _Epoch) -> None:
-        epoch.session.closed = True
+        epoch.recipient.closed = True
         if self._reader is not None:
             self._reader.cancel()
         # A task of its own: the call that ends here may be cancelled any moment.
@@ -135,20 +135,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._owner = None
         logger.info("epoch %d: released", epoch)
 
-    def _hello(self, engine: Engine) -> worker_pb2.Hello:
-        limits = engine.runner.limits
+    def _hello(self, worker: LoadedWorker) -> worker_pb2.Hello:
+        limits = worker.runner.limits
         return worker_pb2.Hello(
             boot_id=self._boot_id,
             epoch=self._epoch,
-            model=model_info_to_proto(engine.model),
+            model=model_info_to_proto(worker.model),
             num_blocks=limits.num_blocks,
             block_size=limits.block_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             num_host_blocks=limits.num_host_blocks,
-            swap_seconds_per_block=engine.speed.swap_per_block,
-            step_seconds=engine.speed.step,
-            step_seconds_per_token=engine.speed.per_token,
+            swap_seconds_per_block=worker.speed.swap_per_block,
+            step_seconds=worker.speed.step,
+            step_seconds_per_token=worker.speed.per_token,
         )
 
 
@@ -159,7 +159,7 @@ class _Epoch:
         self.number = number
         self._grammars = grammars
         self._num_pending_grammars = 0
-        self.session = Session(self._deliver)
+        self.recipient = Recipient(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
         # Bounded by the semaphore (a step holds a permit from being read to its result being written) and by the
@@ -190,7 +190,7 @@ class _Epoch:
                     raise PlanError(f"the plan has step_id {plan.step_id}; the next is {step_id}")
                 await self._compile_missing(plan)
                 await self._permits.acquire()
-                self._steps.submit(self.session, plan)
+                self._steps.submit(self.recipient, plan)
         except OwnerSilentError as error:
             end = error
         except Exception as error:  # the writer waits for a word, whatever it is
@@ -246,7 +246,7 @@ class _Epoch:
         try:
             self._loop.call_soon_threadsafe(self._outbox.put_nowait, news)
         except RuntimeError:  # the loop has closed: nobody is there to tell
-            self.session.closed = True
+            self.recipient.closed = True
 
 
 async def _next(requests: Requests) -> worker_pb2.RunRequest | None:

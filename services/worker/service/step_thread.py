@@ -20,7 +20,7 @@ from services.worker.plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from services.worker.service.step_log import StepLog
-    from services.worker.startup import Engine
+    from services.worker.startup import LoadedWorker
     from services.worker.step import LaunchedStep, ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ Outcome = StepResult | Exception
 
 
 @dataclass(slots=True)
-class Session:
-    """One epoch's connection to this thread. `deliver` is called from this thread, once per step, in order; with the
-    exception that ended the session it is called a last time."""
+class Recipient:
+    """Takes the results of one epoch. `deliver` is called from the step thread, once per step, in order; with the
+    exception that ended the epoch it is called a last time."""
 
     deliver: Callable[[Outcome], None]
     closed: bool = False
@@ -59,7 +59,7 @@ class StepCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    session: Session
+    recipient: Recipient
     plan: StepPlan
     received_at: float
 
@@ -72,24 +72,24 @@ class _Reset:
 
 
 class StepThread:
-    def __init__(self, load: Callable[[], Engine], log: StepLog | None = None) -> None:
+    def __init__(self, load: Callable[[], LoadedWorker], log: StepLog | None = None) -> None:
         self._log = log
-        self.loaded: Future[Engine] = Future()
+        self.loaded: Future[LoadedWorker] = Future()
         self.ended: Future[None] = Future()  # fails if the thread died of an error, which is logged
         self.counters = StepCounters()
         self._load = load
         # Resets need a place beside a full set of steps; None asks the thread to end.
         self._queue: queue.Queue[_Step | _Reset | None] = queue.Queue(2 * MAX_QUEUED_STEPS)
-        self._launched: deque[tuple[Session, LaunchedStep]] = deque()
+        self._launched: deque[tuple[Recipient, LaunchedStep]] = deque()
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, session: Session, plan: StepPlan) -> None:
-        """The caller keeps at most MAX_QUEUED_STEPS steps of a session undelivered."""
-        self._queue.put_nowait(_Step(session, plan, time.monotonic()))
+    def submit(self, recipient: Recipient, plan: StepPlan) -> None:
+        """The caller keeps at most MAX_QUEUED_STEPS steps of a recipient undelivered."""
+        self._queue.put_nowait(_Step(recipient, plan, time.monotonic()))
 
     def reset(self) -> Future[None]:
         """Starts a new epoch, once what is queued has run."""
@@ -110,13 +110,13 @@ class StepThread:
 
     def _run(self) -> None:
         try:
-            engine = self._load()
+            worker = self._load()
         except BaseException as error:
             self.loaded.set_exception(error)
             return
-        self.loaded.set_result(engine)
+        self.loaded.set_result(worker)
         try:
-            self._run_commands(engine.runner)
+            self._run_commands(worker.runner)
         except BaseException as error:
             logger.critical("the step thread has died", exc_info=error)
             self.ended.set_exception(error)
@@ -170,22 +170,22 @@ class StepThread:
         return self._queue.get()
 
     def _step(self, runner: ModelRunner, step: _Step) -> None:
-        session = step.session
-        if session.closed:
+        recipient = step.recipient
+        if recipient.closed:
             return
         try:
             launched = runner.launch(step.plan, step.received_at)
             if launched.error is not None:
                 logger.error("step %d failed", launched.plan.step_id, exc_info=launched.error)
                 runner.device.check.after(launched.error)
-            self._launched.append((session, launched))
+            self._launched.append((recipient, launched))
         except DeviceLostError:
             raise
         except Exception as error:
             runner.device.check.after(error)
             self._collect(runner, down_to=0)
-            session.closed = True
-            session.deliver(error)
+            recipient.closed = True
+            recipient.deliver(error)
             return
         self._collect(runner, down_to=0 if runner.device.is_synchronous else 1)
 
@@ -193,17 +193,17 @@ class StepThread:
         """Delivers launched steps, oldest first, until `down_to` are left. Raises DeviceLostError, and then delivers
         none of them: what a lost device has computed counts for nothing."""
         while len(self._launched) > down_to:
-            session, launched = self._launched.popleft()
+            recipient, launched = self._launched.popleft()
             try:
                 result = runner.collect(launched)
             except Exception as error:
                 runner.device.check.after(error)
-                session.closed = True
-                session.deliver(error)
+                recipient.closed = True
+                recipient.deliver(error)
                 continue
             self._count(runner, result)
-            if not session.closed:
-                session.deliver(result)
+            if not recipient.closed:
+                recipient.deliver(result)
             if self._log is not None:
                 self._log.write(result, launched.num_sequences)
 

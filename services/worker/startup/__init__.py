@@ -1,5 +1,5 @@
 """Puts a worker together: device, weights, KV cache, and the runner over them, sized, measured and warmed up."""
 
-from services.worker.startup.load import Engine, load_engine, resolve_device
+from services.worker.startup.load import LoadedWorker, load_worker, resolve_device
 
-__all__ = ["Engine", "load_engine", "resolve_device"]
+__all__ = ["LoadedWorker", "load_worker", "resolve_device"]

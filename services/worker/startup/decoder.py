@@ -17,6 +17,7 @@ from services.worker.errors import ModelError, PinningError
 from services.worker.models import Decoder, KVScales, open_weights, read_kv_scales
 from services.worker.ops import AttentionShape
 from services.worker.pages import (
+    GIB,
     LESS_MEMORY,
     Budget,
     PageCopies,
@@ -35,7 +36,7 @@ from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
 from services.worker.progress import per_percent
 from services.worker.quantization import resolve_quantization
-from services.worker.startup.device_memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
+from services.worker.startup.device_memory import CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.startup.model_start import Setting
 from services.worker.startup.runners import create_decoder_runner
 from services.worker.startup.speed import GenerationProbe, Probe, measure_swap

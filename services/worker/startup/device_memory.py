@@ -12,11 +12,9 @@ from typing import Protocol
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.pages import LESS_MEMORY, Asked, Available, available_memory, require
+from services.worker.pages import GIB, LESS_MEMORY, Asked, Available, available_memory, require
 from services.worker.startup.warm_up import run_largest_step
 from services.worker.step import ModelRunner, Recorder
-
-GIB = 2**30
 
 
 class DeviceMemory(Protocol):

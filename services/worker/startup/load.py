@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.worker.checkpoint import ServedModel, find_checkpoint
+from services.worker.checkpoint import ModelFacts, find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.ops import Ops, create_ops, fallback_reason, find_gpu, select_gpu
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class LoadedWorker:
     runner: ModelRunner
     grammars: Grammars
     speed: Speed
-    model: ServedModel
+    model: ModelFacts
     fallback: str | None  # why it runs without the device's own kernels, and what that costs; None if it does not
 
 
-def load_engine(config: WorkerConfig, report: Report, device: torch.device | None = None) -> Engine:
+def load_worker(config: WorkerConfig, report: Report, device: torch.device | None = None) -> LoadedWorker:
     """To be called on the thread that will run the steps, as CPU thread pools belong to the thread that uses them.
     `device`: of `resolve_device`, if the caller has asked it.
     Raises ModelError, and DeviceLostError if the device is lost meanwhile."""
@@ -53,7 +53,7 @@ def load_engine(config: WorkerConfig, report: Report, device: torch.device | Non
         raise
 
 
-def _load(config: WorkerConfig, report: Report, device: torch.device, swap: SwapSpace) -> Engine:
+def _load(config: WorkerConfig, report: Report, device: torch.device, swap: SwapSpace) -> LoadedWorker:
     report("finding the model", None)
     checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
     encoder = checkpoint.read_encoder_config()
@@ -84,11 +84,11 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
         checkpoint.names[0], device, dtype_name, start.describe_capacity(limits),
         limits.max_model_len, describe_numerics(ops, reason),
     )  # fmt: skip
-    return Engine(
+    return LoadedWorker(
         runner,
         grammars,
         speed,
-        ServedModel(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling),
+        ModelFacts(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling),
         reason,
     )
 

@@ -13,7 +13,7 @@ from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
 from services.worker.service.servicer import WorkerServicer
 from services.worker.service.step_thread import StepThread
-from services.worker.startup.load import Engine, load_engine
+from services.worker.startup.load import LoadedWorker, load_worker
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_models import VOCAB_SIZE, make_model
@@ -49,19 +49,19 @@ def worker_config(model_directory: Path) -> WorkerConfig:
 
 
 @pytest.fixture(scope="session")
-def loaded(worker_config: WorkerConfig) -> Engine:
-    return load_engine(worker_config, lambda _detail, _progress: None)
+def loaded(worker_config: WorkerConfig) -> LoadedWorker:
+    return load_worker(worker_config, lambda _detail, _progress: None)
 
 
 @pytest.fixture
-def engine(loaded: Engine) -> Engine:
+def engine(loaded: LoadedWorker) -> LoadedWorker:
     """An engine in a new epoch, without sequences and with empty pages. All tests share the loaded weights."""
     loaded.runner.reset()
     return loaded
 
 
 @pytest.fixture
-def steps(engine: Engine) -> Iterator[StepThread]:
+def steps(engine: LoadedWorker) -> Iterator[StepThread]:
     thread = StepThread(lambda: engine)
     thread.start()
     yield thread
@@ -69,7 +69,7 @@ def steps(engine: Engine) -> Iterator[StepThread]:
 
 
 @pytest_asyncio.fixture
-async def servicer(steps: StepThread, engine: Engine) -> WorkerServicer:
+async def servicer(steps: StepThread, engine: LoadedWorker) -> WorkerServicer:
     servicer = WorkerServicer(steps)
     servicer.open(engine)
     return servicer

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from quire.worker.v1 import worker_pb2
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
 from tests.integration.worker.client import Stream, new_sequence, rows, values
 from tests.integration.worker.test_step_stream import PROMPT, greedy
@@ -18,7 +18,7 @@ CLAIM = worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="odd")).Serial
 async def test_garbage_is_refused_beside_a_stream_that_goes_on(
     address: str,
     channel: grpc.aio.Channel,
-    engine: Engine,
+    engine: LoadedWorker,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:

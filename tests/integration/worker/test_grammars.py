@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 from quire.inference.v1 import constraints_pb2
 from quire.worker.v1 import worker_pb2
 from services.worker.service import servicer as servicer_module
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 from shared.grammar import GrammarError
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, values
@@ -21,7 +21,7 @@ GRAMMAR = 'start: "a"'
 
 
 @pytest.fixture
-def gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def gate(engine: LoadedWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No grammar is compiled before it is set; then none can be."""
     gate = threading.Event()
 
@@ -94,7 +94,7 @@ async def test_a_sequence_whose_grammar_fails_fails_alone(channel: grpc.aio.Chan
     await stream.close()
 
 
-async def test_a_tokenizer_without_bytes_takes_no_grammar(channel: grpc.aio.Channel, engine: Engine) -> None:
+async def test_a_tokenizer_without_bytes_takes_no_grammar(channel: grpc.aio.Channel, engine: LoadedWorker) -> None:
     stream = await claimed(channel)
     await prepare(stream, b"key", GRAMMAR)
     prepared = (await stream._read()).prepared

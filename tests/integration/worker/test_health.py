@@ -15,14 +15,14 @@ from quire.worker.v1 import worker_pb2_grpc
 from services.worker import main
 from services.worker.service.servicer import WorkerServicer
 from services.worker.service.step_thread import StepThread
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values
 
 
 async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
-    steps: StepThread, servicer: WorkerServicer, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: StepThread, servicer: WorkerServicer, engine: LoadedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main, "STUCK_AFTER_S", 0.1)
     monkeypatch.setattr(main, "WATCH_INTERVAL_S", 0.01)

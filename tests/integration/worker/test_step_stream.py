@@ -16,7 +16,7 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.service import servicer as servicer_module
 from services.worker.service.servicer import WorkerServicer
-from services.worker.startup.load import Engine
+from services.worker.startup.load import LoadedWorker
 from services.worker.step.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from shared.patience import NUM_TICKS
 from tests.fakes.loop_clock import LoopClock
@@ -28,7 +28,7 @@ from tests.unit.worker.driver import Driver, Request
 PROMPT = [5, 6, 7, 8, 9, 10]
 
 
-def greedy(engine: Engine, prompt: list[int], num_outputs: int) -> list[int]:
+def greedy(engine: LoadedWorker, prompt: list[int], num_outputs: int) -> list[int]:
     """What the runner by itself makes of a prompt."""
     engine.runner.reset()
     output = Driver(engine.runner, max_running=1, idle=0.0).run(Request(prompt, num_outputs))[0].output
@@ -50,7 +50,9 @@ async def test_a_claim_is_answered_by_what_the_worker_is(channel: grpc.aio.Chann
     assert hello.model.dtype == "float32"
 
 
-async def test_two_plans_in_flight_run_as_one_after_the_other_would(channel: grpc.aio.Channel, engine: Engine) -> None:
+async def test_two_plans_in_flight_run_as_one_after_the_other_would(
+    channel: grpc.aio.Channel, engine: LoadedWorker
+) -> None:
     expected = greedy(engine, PROMPT, 5)
     stream = await claimed(channel)
     await stream.plan(new_sequences=[new_sequence(1, 2, PROMPT, [3])], rows=rows((1, 2, 6, 0)))
@@ -68,7 +70,9 @@ async def test_two_plans_in_flight_run_as_one_after_the_other_would(channel: grp
     await stream.close()
 
 
-async def test_prompt_chunks_that_do_not_reach_the_end_draw_nothing(channel: grpc.aio.Channel, engine: Engine) -> None:
+async def test_prompt_chunks_that_do_not_reach_the_end_draw_nothing(
+    channel: grpc.aio.Channel, engine: LoadedWorker
+) -> None:
     expected = greedy(engine, PROMPT, 1)
     stream = await claimed(channel)
     first = await stream.step(new_sequences=[new_sequence(1, 0, PROMPT, [5])], rows=rows((1, 0, 4, 0)))
@@ -78,7 +82,7 @@ async def test_prompt_chunks_that_do_not_reach_the_end_draw_nothing(channel: grp
 
 
 async def test_a_sequence_goes_on_from_blocks_that_another_computed_shared_and_copied(
-    channel: grpc.aio.Channel, engine: Engine
+    channel: grpc.aio.Channel, engine: LoadedWorker
 ) -> None:
     prompt = list(range(20, 40))  # two full blocks of eight and half a third
     expected = greedy(engine, prompt, 5)
@@ -159,7 +163,7 @@ async def test_a_scheduler_that_falls_silent_loses_the_worker_and_one_that_sends
 
 
 async def test_a_new_epoch_has_no_sequences_and_empty_pages_but_the_weights_stay(
-    channel: grpc.aio.Channel, engine: Engine
+    channel: grpc.aio.Channel, engine: LoadedWorker
 ) -> None:
     expected = greedy(engine, PROMPT, 1)
     first = await claimed(channel)
@@ -241,7 +245,7 @@ async def test_a_plan_that_breaks_the_contract_ends_the_stream_and_the_epoch(
     assert following.hello.epoch == stream.hello.epoch + 1
 
 
-async def test_not_a_number_fails_one_sequence_and_no_other(channel: grpc.aio.Channel, engine: Engine) -> None:
+async def test_not_a_number_fails_one_sequence_and_no_other(channel: grpc.aio.Channel, engine: LoadedWorker) -> None:
     poisoned = [5, POISON, 7]
     expected = greedy(engine, PROMPT, 3)
     stream = await claimed(channel)
@@ -287,7 +291,7 @@ async def test_not_a_number_fails_one_sequence_and_no_other(channel: grpc.aio.Ch
     ],
 )
 async def test_sampling_out_of_range_fails_that_sequence_and_no_other(
-    channel: grpc.aio.Channel, engine: Engine, sampling: dict[str, Any], sentence: str
+    channel: grpc.aio.Channel, engine: LoadedWorker, sampling: dict[str, Any], sentence: str
 ) -> None:
     expected = greedy(engine, PROMPT, 3)
     stream = await claimed(channel)
@@ -314,7 +318,7 @@ async def test_sampling_out_of_range_fails_that_sequence_and_no_other(
 
 
 async def test_a_step_that_raises_fails_its_sequences_and_no_others(
-    channel: grpc.aio.Channel, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    channel: grpc.aio.Channel, engine: LoadedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = greedy(engine, PROMPT, 2)
     stream = await claimed(channel)
@@ -428,7 +432,7 @@ async def test_a_scheduler_that_takes_no_results_is_dropped(
 
 
 async def test_a_scheduler_that_does_not_take_the_hello_is_dropped(
-    address: str, servicer: WorkerServicer, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    address: str, servicer: WorkerServicer, engine: LoadedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_little_time(monkeypatch, lambda message: message.hello.epoch == 1)
     # A Hello that no pipe holds.

@@ -30,7 +30,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.weights.open import open_weights
 from services.worker.ops.create import create_ops
 from services.worker.pooling.config import PoolingKind
-from services.worker.startup.load import load_engine
+from services.worker.startup.load import load_worker
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -92,7 +92,7 @@ def write_model(directory: Path) -> None:
 
 
 def load(directory: Path, **options: Any) -> None:
-    load_engine(WorkerConfig(model=str(directory), device="cpu", num_threads=1, **options), lambda *_: None)
+    load_worker(WorkerConfig(model=str(directory), device="cpu", num_threads=1, **options), lambda *_: None)
 
 
 def sets(file: str = "config.json", **values: Any) -> Break:

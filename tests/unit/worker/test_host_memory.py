@@ -17,7 +17,7 @@ from services.worker.pages import host_memory
 from services.worker.pages.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
 from services.worker.pages.kv_cache import block_bytes, count_host_blocks, default_cpu_budget
 from services.worker.startup import decoder
-from services.worker.startup.load import load_engine
+from services.worker.startup.load import load_worker
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 
@@ -93,7 +93,7 @@ def test_files_that_a_container_has_cached_are_available(host: Path, version: in
 @pytest.mark.usefixtures("host")
 def test_too_much_is_refused_before_the_model_is_looked_for() -> None:
     with pytest.raises(ModelError, match=r"--swap-space takes 65\.0 GiB"):
-        load_engine(WorkerConfig(model="/nowhere/model", device="cpu", swap_space=65.0), lambda *_: None)
+        load_worker(WorkerConfig(model="/nowhere/model", device="cpu", swap_space=65.0), lambda *_: None)
 
 
 def test_weights_that_have_taken_the_memory_count(host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_weights_that_have_taken_the_memory_count(host: Path, tmp_path: Path, mo
     monkeypatch.setattr(decoder, "Decoder", take_memory)
     config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.5, num_gpu_blocks_override=4)
     with pytest.raises(ModelError, match=r"--swap-space takes 0\.5 GiB, but this host has 1\.0 MiB"):
-        load_engine(config, lambda *_: None)
+        load_worker(config, lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_kv_cache_that_cannot_be_had_is_refused_before_weights_are_read(
     monkeypatch.setattr(decoder, "open_weights", lambda *_: pytest.fail("weights are read"))
     config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, **options)
     with pytest.raises(ModelError, match=complaint):
-        load_engine(config, lambda *_: None)
+        load_worker(config, lambda *_: None)
 
 
 def test_the_default_kv_cache_takes_half_of_what_weights_and_swap_space_leave(
@@ -175,7 +175,7 @@ def test_the_default_kv_cache_is_what_it_was_before_the_weights_were_read(
     config = WorkerConfig(
         model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.0, max_model_len=model.max_model_len
     )
-    limits = load_engine(config, lambda *_: None).runner.limits
+    limits = load_worker(config, lambda *_: None).runner.limits
     left = 64 * 2**20 - weight_bytes(model, 4)
     assert limits.num_blocks == left // 2 // block_bytes(model, config.block_size, torch.float32)
     assert limits.max_model_len == model.max_model_len

@@ -24,7 +24,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.ops.cpu import library
 from services.worker.ops.interface import Ops
-from services.worker.startup.load import describe_numerics, load_engine, resolve_device, resolve_dtype
+from services.worker.startup.load import describe_numerics, load_worker, resolve_device, resolve_dtype
 from shared.config import ConfigError, build
 from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.tiny_models import make_model
@@ -138,7 +138,7 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_memory_and_context_decide_blocks_and_length(directory: Path) -> None:
     def limits(**options: Any) -> tuple[int, int]:
-        engine = load_engine(WorkerConfig(model=str(directory), num_threads=1, **options), lambda *_: None)
+        engine = load_worker(WorkerConfig(model=str(directory), num_threads=1, **options), lambda *_: None)
         return engine.runner.limits.num_blocks, engine.runner.limits.max_model_len
 
     # A block of 16 tokens: 2 (keys and values) * 3 layers * 2 heads * 16 dimensions * 4 bytes each.
@@ -158,7 +158,7 @@ def test_without_chunked_prefill_a_step_holds_the_longest_sequence(directory: Pa
 
     def limits(**options: Any) -> tuple[int, int]:
         config = WorkerConfig(model=str(tmp_path), num_threads=1, device="cpu", num_gpu_blocks_override=400, **options)
-        limits = load_engine(config, lambda *_: None).runner.limits
+        limits = load_worker(config, lambda *_: None).runner.limits
         return limits.max_num_batched_tokens, limits.max_model_len
 
     assert limits() == (2048, 5000)
@@ -181,7 +181,7 @@ def test_without_chunked_prefill_a_step_holds_the_longest_sequence(directory: Pa
 def test_options_that_do_not_fit_are_refused(directory: Path, options: dict[str, Any], sentence: str) -> None:
     config = dataclasses.replace(WorkerConfig(model=str(directory), num_threads=1, device="cpu"), **options)
     with pytest.raises(ModelError) as refusal:
-        load_engine(config, lambda *_: None)
+        load_worker(config, lambda *_: None)
     assert str(refusal.value).startswith(sentence)
 
 
@@ -239,7 +239,7 @@ def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> No
     (tmp_path / "config.json").write_bytes((directory / "config.json").read_bytes())
     write_tokenizer(tmp_path)
     config = WorkerConfig(model=str(tmp_path), load_format="dummy", num_gpu_blocks_override=4, num_threads=1)
-    assert load_engine(config, lambda *_: None).runner.limits.vocab_size == 199
+    assert load_worker(config, lambda *_: None).runner.limits.vocab_size == 199
 
 
 @pytest.mark.parametrize(
@@ -271,14 +271,14 @@ def test_a_worker_without_its_kernels_says_so_in_a_warning_and_to_who_started_it
 
     monkeypatch.setattr(library, "load", missing)
     config = WorkerConfig(model=str(directory), num_threads=1, device="cpu", num_gpu_blocks_override=4)
-    engine = load_engine(config, lambda *_: None)
+    engine = load_worker(config, lambda *_: None)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [engine.fallback]
     assert engine.fallback == (
         "the compiled kernels are older than their sources; running plain torch, slow and not batch-invariant"
     )
     with pytest.raises(ModelError, match=r"^--batch-invariant is set, but the compiled kernels are older"):
-        load_engine(dataclasses.replace(config, batch_invariant=True), lambda *_: None)
+        load_worker(dataclasses.replace(config, batch_invariant=True), lambda *_: None)
 
 
 @pytest.mark.parametrize(

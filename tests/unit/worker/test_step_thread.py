@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from services.worker.plan.step_plan import Rows, StepPlan, StepResult
-from services.worker.service.step_thread import Outcome, Session, StepThread
-from services.worker.startup.load import Engine
+from services.worker.service.step_thread import Outcome, Recipient, StepThread
+from services.worker.startup.load import LoadedWorker
 from services.worker.step.device_check import NoDeviceCheck
 from tests.fakes.waiting import HANG_S, wait_until
 
@@ -60,12 +60,12 @@ def test_a_plan_that_comes_while_a_step_runs_is_launched_behind_it() -> None:
         delivered.append(outcome)
         (first if len(delivered) == 1 else last).set()
 
-    thread = StepThread(lambda: cast(Engine, SimpleNamespace(runner=runner)))
+    thread = StepThread(lambda: cast(LoadedWorker, SimpleNamespace(runner=runner)))
     thread.start()
-    session = Session(deliver)
-    thread.submit(session, plan(1))
+    recipient = Recipient(deliver)
+    thread.submit(recipient, plan(1))
     wait_until(lambda: thread.stuck_for() > 0.0)  # launched, and waited for
-    thread.submit(session, plan(2))
+    thread.submit(recipient, plan(2))
     assert runner.second.wait(HANG_S), "the thread waits for the first step instead of launching the second"
     assert not delivered
     runner.ended[1].set()

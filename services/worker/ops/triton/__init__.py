@@ -5,14 +5,14 @@ A door of its own beside that of `ops`: Triton is not installed everywhere, and 
 
 from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages
 from services.worker.ops.triton.sampling import columns
-from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState, Stages
+from services.worker.ops.triton.sampling.pipeline import Pipeline, SampleRows, SlotState, Stages
 from services.worker.ops.triton.slot_mapping import map_slots
 from services.worker.ops.triton.token_ids import fill_last_tokens
 
 __all__ = [
     "PagePlace",
     "Pipeline",
-    "Rows",
+    "SampleRows",
     "SlotState",
     "Stages",
     "columns",

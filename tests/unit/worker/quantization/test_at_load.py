@@ -25,7 +25,7 @@ from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
-from services.worker.startup.load import load_engine
+from services.worker.startup.load import load_worker
 from shared.config import ConfigError, build
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint
@@ -191,7 +191,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_worker_does_not_start_with_what_it_cannot_do(tiny: Path, options: dict[str, Any], sentence: str) -> None:
     CPUOps()  # which this is about
     with pytest.raises(ModelError) as refusal:
-        load_engine(WorkerConfig(model=str(tiny), num_threads=1, device="cpu", **options), lambda *_: None)
+        load_worker(WorkerConfig(model=str(tiny), num_threads=1, device="cpu", **options), lambda *_: None)
     assert str(refusal.value).startswith(sentence.format(tiny))
 
 

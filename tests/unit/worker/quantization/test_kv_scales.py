@@ -17,7 +17,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
 from services.worker.pages.kv_cache import allocate_pages
-from services.worker.startup.load import load_engine
+from services.worker.startup.load import load_worker
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 
@@ -131,4 +131,4 @@ def test_scales_are_no_obstacle_where_the_cache_stays_in_floats(directory: Path)
     )
     write_tokenizer(directory)
     config = WorkerConfig(model=str(directory), num_gpu_blocks_override=4, num_threads=1, device="cpu")
-    assert load_engine(config, lambda *_: None).runner.limits.num_blocks == 4
+    assert load_worker(config, lambda *_: None).runner.limits.num_blocks == 4

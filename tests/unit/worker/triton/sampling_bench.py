@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from services.worker.ops.triton.sampling import columns as c
-from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState
+from services.worker.ops.triton.sampling.pipeline import Pipeline, SampleRows, SlotState
 from services.worker.plan.sampling_params import SamplingParams
 
 POSITION = 7
@@ -33,7 +33,7 @@ class Bench:
             entry[[c.COUNTS_ROW.value, c.BIAS_ROW.value]] = -1
             entry[c.SEED.value : c.SEED.value + 2] = np.array([params.seed], np.uint64).view(np.int32)
         self.pipeline = Pipeline(n, self.vocab_size, self.device)
-        self.rows = Rows(
+        self.rows = SampleRows(
             *(
                 torch.tensor(column, dtype=torch.int32, device=self.device)
                 for column in (range(n), [POSITION] * n, [-1] * n)

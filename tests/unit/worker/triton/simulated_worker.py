@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from services.worker.config import WorkerConfig
-from services.worker.startup.load import load_engine
+from services.worker.startup.load import load_worker
 from services.worker.step.model_runner import ModelRunner
 from shared.config import resolve
 from tests.simulated_gpu import SimulatedGPU
@@ -39,7 +39,7 @@ def serving(
     options += [] if num_blocks is None else ["--num-gpu-blocks-override", str(num_blocks)]
     options += [] if swap_space is None else ["--swap-space", str(swap_space)]
     with gpu.running():
-        runner = load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda *_: None).runner
+        runner = load_worker(resolve(WorkerConfig, options, prog="test", description=""), lambda *_: None).runner
         with gpu.rules_of_serving():
             yield gpu, runner
 

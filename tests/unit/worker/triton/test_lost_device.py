@@ -19,8 +19,8 @@ from services.worker.errors import DeviceLostError, PlanError
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan, StepResult
-from services.worker.service.step_thread import Outcome, Session, StepThread
-from services.worker.startup.load import Engine
+from services.worker.service.step_thread import Outcome, Recipient, StepThread
+from services.worker.startup.load import LoadedWorker
 from services.worker.step.device_check import CudaDeviceCheck
 from services.worker.step.model_runner import STEP_FAILED, ModelRunner
 from tests.simulated_gpu import SimulatedGPU
@@ -41,17 +41,17 @@ class Worker:
         self.delivered: list[Outcome] = []
         self._arrivals = threading.Semaphore(0)
         self._directory = directory
-        self.session = Session(self._deliver)
+        self.recipient = Recipient(self._deliver)
         self.thread = StepThread(self._load)
         self.thread.start()
         self.thread.loaded.result(120)
 
-    def _load(self) -> Engine:
+    def _load(self) -> LoadedWorker:
         self.gpu.join_thread()
         self.runner = make_runner(
             self._directory, num_blocks=8, max_num_seqs=2, max_num_batched_tokens=8, ops=TritonOps(CUDA, torch.float32)
         )
-        return cast(Engine, SimpleNamespace(runner=self.runner))
+        return cast(LoadedWorker, SimpleNamespace(runner=self.runner))
 
     def _deliver(self, outcome: Outcome) -> None:
         self.delivered.append(outcome)
@@ -72,7 +72,7 @@ class Worker:
         computed = np.full(len(ids), 0 if decode is None else len(PROMPT), np.uint32)
         scheduled, offsets = np.full(len(ids), count, np.uint32), np.zeros(len(ids) + 1, np.uint32)
         rows = Rows(ids, ids - 1, scheduled, computed, offsets, NO_IDS)
-        self.thread.submit(self.session, StepPlan(1, step_id, NO_IDS, sequences, rows))
+        self.thread.submit(self.recipient, StepPlan(1, step_id, NO_IDS, sequences, rows))
 
     def next(self) -> Outcome:
         assert self._arrivals.acquire(timeout=120)
@@ -167,9 +167,9 @@ def test_an_error_that_the_device_survives_ends_the_epoch_at_most(
             patched.setattr(worker.runner, "collect", fail)
         worker.plan(1, 1)
         assert isinstance(worker.next(), RuntimeError)
-    assert worker.session.closed
+    assert worker.recipient.closed
     worker.thread.reset().result(120)
-    worker.session = Session(worker._deliver)
+    worker.recipient = Recipient(worker._deliver)
     worker.plan(1, 1)
     assert isinstance(worker.next(), StepResult)
 

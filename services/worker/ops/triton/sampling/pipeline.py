@@ -18,7 +18,7 @@ from services.worker.ops.triton.sampling.top import top_rows_kernel, top_tiles_k
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SampleRows:
     """Of one sample, on the device."""
 
     slots: Tensor  # int32 [n]; -1: nobody's row, which draws 0 and is not valid
@@ -68,7 +68,7 @@ class Pipeline:
         self._normalizers = scratch(2)
 
     def run(
-        self, logits: Tensor, rows: Rows, state: SlotState, masks: Tensor | None, stages: Stages
+        self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None, stages: Stages
     ) -> tuple[Tensor, Tensor]:
         """logits [n, vocab] of any float type, contiguous rows, unchanged. Returns tokens int64 [n] and valid bool [n].
 
@@ -80,7 +80,7 @@ class Pipeline:
             self.find_cuts(logits, rows, state)
         return self._draw(logits, rows, state, stages)
 
-    def shape(self, logits: Tensor, rows: Rows, state: SlotState, masks: Tensor | None) -> Tensor:
+    def shape(self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None) -> Tensor:
         """float32 [max_rows, vocab]: the logits of those rows that have penalties, biases or a grammar, with them."""
         masks = rows.mask_rows[:, None] if masks is None else masks  # none is looked at
         shape_kernel[(len(logits), self._tiles)](
@@ -90,7 +90,7 @@ class Pipeline:
         )  # fmt: skip
         return self._shaped
 
-    def find_cuts(self, logits: Tensor, rows: Rows, state: SlotState) -> Tensor:
+    def find_cuts(self, logits: Tensor, rows: SampleRows, state: SlotState) -> Tensor:
         """int32 [max_rows]: the farthest distance kept, of rows that use top-k or top-p. After `shape`."""
         n, vocab, tiles = len(logits), self._vocab_size, self._tiles
         tiled = {"TILE": TILE, "TILES": self._padded_tiles, "num_warps": NUM_WARPS}
@@ -107,7 +107,7 @@ class Pipeline:
         )  # fmt: skip
         return self._cut
 
-    def _draw(self, logits: Tensor, rows: Rows, state: SlotState, stages: Stages) -> tuple[Tensor, Tensor]:
+    def _draw(self, logits: Tensor, rows: SampleRows, state: SlotState, stages: Stages) -> tuple[Tensor, Tensor]:
         n, vocab, tiles = len(logits), self._vocab_size, self._tiles
         drawn = torch.empty(n, dtype=torch.int64, device=logits.device)
         valid = torch.empty(n, dtype=torch.uint8, device=logits.device)

@@ -10,7 +10,7 @@ from services.worker.pooling import PoolingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ModelFacts:
     names: tuple[str, ...]  # the first is its name, the others are aliases
     config: ModelConfig | EncoderConfig
     max_model_len: int  # tokens of prompt and output together

@@ -9,7 +9,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-# It lies beside the stubs. The package `quire` itself offers the command line and the clients, which no service imports.
+# Beside the stubs. Not by importing `quire`: that package offers the command line and the clients, for which a service
+# has no use.
 _FILE = files("quire") / "http_apis.binpb"
 
 

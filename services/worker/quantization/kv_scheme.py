@@ -39,6 +39,6 @@ def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
 
 
 def is_kv_scale(name: str) -> bool:
-    """Whether a tensor is a scale of keys or values (`models/kv_scales.py` reads them), or of queries and weights of
-    attention, which stay in floats here."""
+    """Whether a tensor is a scale of keys or values (`models/weights/kv_scales.py` reads them), or of queries and
+    weights of attention, which stay in floats here."""
     return _SCALE.search(name) is not None

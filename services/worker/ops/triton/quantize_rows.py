@@ -1,4 +1,4 @@
-"""Rows of activations in 8 bits, each by its own largest magnitude: `quantization/rows.py`, and its bits.
+"""Rows of activations in 8 bits, each by its own largest magnitude: `quantization/kinds/rows.py`, and its bits.
 
     a = max(max |x|, 1e-10)      q = round(x · (Q / a))      scale = a / Q      Q = 448 (fp8 e4m3) or 127 (int8)
 

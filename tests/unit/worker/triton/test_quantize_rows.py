@@ -1,4 +1,4 @@
-"""Activations in 8 bits on the device: the bits that `quantization/rows.py` says."""
+"""Activations in 8 bits on the device: the bits that `quantization/kinds/rows.py` says."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from services.worker.models import decoder as decoders
 from services.worker.pages import host_memory
 from services.worker.pages.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
 from services.worker.pages.kv_cache import block_bytes, count_host_blocks, default_cpu_budget
-from services.worker.startup import decoder
+from services.worker.startup import decoder as start
 from services.worker.startup.load import load_worker
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
@@ -106,7 +106,7 @@ def test_weights_that_have_taken_the_memory_count(host: Path, tmp_path: Path, mo
         (host / "meminfo").write_text("MemAvailable: 1024 kB\n")
         return decoder(*arguments)
 
-    monkeypatch.setattr(decoder, "Decoder", take_memory)
+    monkeypatch.setattr(start, "Decoder", take_memory)
     config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.5, num_gpu_blocks_override=4)
     with pytest.raises(ModelError, match=r"--swap-space takes 0\.5 GiB, but this host has 1\.0 MiB"):
         load_worker(config, lambda *_: None)
@@ -135,7 +135,7 @@ def test_a_kv_cache_that_cannot_be_had_is_refused_before_weights_are_read(
 ) -> None:
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     write_tokenizer(tmp_path)
-    monkeypatch.setattr(decoder, "open_weights", lambda *_: pytest.fail("weights are read"))
+    monkeypatch.setattr(start, "open_weights", lambda *_: pytest.fail("weights are read"))
     config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, **options)
     with pytest.raises(ModelError, match=complaint):
         load_worker(config, lambda *_: None)
@@ -170,7 +170,7 @@ def test_the_default_kv_cache_is_what_it_was_before_the_weights_were_read(
         (host / "meminfo").write_text("MemAvailable: 16 kB\n")
         return decoder(*arguments)
 
-    monkeypatch.setattr(decoder, "Decoder", take_memory)
+    monkeypatch.setattr(start, "Decoder", take_memory)
     (host / "meminfo").write_text(f"MemAvailable: {64 * 1024} kB\n")
     config = WorkerConfig(
         model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.0, max_model_len=model.max_model_len

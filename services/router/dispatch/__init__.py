@@ -4,13 +4,16 @@ from services.router.dispatch.converters import pooling_from_proto, sampling_fro
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.scheduler_connection import SchedulerConnection
-from services.router.dispatch.submission import FinishReason, Mailbox, Sequence, Submission
+from services.router.dispatch.submission import Mailbox, Sequence, Submission
+from services.router.dispatch.work import FinishReason, Generate, Pool
 
 __all__ = [
     "Deliveries",
     "FinishReason",
+    "Generate",
     "Mailbox",
     "Placement",
+    "Pool",
     "SchedulerConnection",
     "Sequence",
     "Submission",

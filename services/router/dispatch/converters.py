@@ -14,7 +14,8 @@ from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
 from services.router.constraints import TokenConstraints
-from services.router.dispatch.submission import FinishReason, Sequence, Submission
+from services.router.dispatch.submission import Sequence, Submission
+from services.router.dispatch.work import FinishReason, Generate, Pool
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import SchedulerLoad
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
@@ -72,6 +73,15 @@ def stop_from_proto(message: sampling_pb2.StopConditions) -> StopConditions:
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
         min_tokens=message.min_tokens,
+    )
+
+
+def _stop_to_proto(stop: StopConditions) -> sampling_pb2.StopConditions:
+    return sampling_pb2.StopConditions(
+        max_tokens=stop.max_tokens,
+        stop_token_ids=stop.stop_token_ids,
+        ignore_eos=stop.ignore_eos,
+        min_tokens=stop.min_tokens,
     )
 
 
@@ -146,18 +156,9 @@ def submits_to_proto(
 def _submit_to_proto(
     submission: Submission, sequences: SequenceOf[Sequence], now: float
 ) -> scheduler_pb2.ConnectRequest:
-    stop = submission.stop
     submit = scheduler_pb2.Submit(
         request_id=submission.request_id,
         prompt_token_ids=ids_to_bytes(submission.prompt_token_ids),
-        sampling=sampling_to_proto(submission.sampling),
-        stop=sampling_pb2.StopConditions(
-            max_tokens=stop.max_tokens,
-            stop_token_ids=stop.stop_token_ids,
-            ignore_eos=stop.ignore_eos,
-            min_tokens=stop.min_tokens,
-        ),
-        constraints=None if submission.constraints is None else constraints_to_proto(submission.constraints),
         choices=[
             scheduler_pb2.Choice(
                 sequence_id=sequence.sequence_id,
@@ -174,9 +175,18 @@ def _submit_to_proto(
         cache_salt=submission.cache_salt,
         priority=submission.priority,
         tenant=submission.tenant,
-        pooling=None if submission.pooling is None else _pooling_to_proto(submission.pooling),
         turn_id=submission.mailbox.turn_id,
     )
+    match submission.work:
+        case Generate(sampling, stop, constraints):
+            submit.sampling.CopyFrom(sampling_to_proto(sampling))
+            submit.stop.CopyFrom(_stop_to_proto(stop))
+            if constraints is not None:
+                submit.constraints.CopyFrom(constraints_to_proto(constraints))
+        case Pool(params):
+            submit.pooling.CopyFrom(_pooling_to_proto(params))
+            submit.sampling.SetInParent()
+            submit.stop.max_tokens = 0
     if submission.deadline is not None:
         submit.timeout_ms = max(1, int((submission.deadline - now) * 1000))
     return scheduler_pb2.ConnectRequest(submit=submit)

@@ -335,7 +335,7 @@ class SchedulerConnection:
                 continue
             _check_row(row, sequence)
             sequence.output_token_ids += row.token_ids
-            if sequence.submission.sampling.logprobs is not None:
+            if sequence.submission.work.wants_logprobs:
                 sequence.logprobs += row.logprobs
             mailbox = sequence.submission.mailbox
             mailbox.put(sequence, len(row.token_ids), row.logprobs.num_candidates)
@@ -402,8 +402,7 @@ class SchedulerConnection:
 def _check_row(row: converters.FrameRow, sequence: Sequence) -> None:
     """Raises ValueError for tokens that nobody asked for, and for some without the log probabilities asked for."""
     submission = sequence.submission
-    assert submission.stop.max_tokens is not None
-    if len(sequence.output_token_ids) + len(row.token_ids) > submission.stop.max_tokens:
-        raise ValueError(f"a frame brings more than the {submission.stop.max_tokens} tokens of its sequence")
-    if submission.sampling.logprobs is not None and len(row.logprobs) != len(row.token_ids):
+    if len(sequence.output_token_ids) + len(row.token_ids) > submission.work.max_tokens:
+        raise ValueError(f"a frame brings more than the {submission.work.max_tokens} tokens of its sequence")
+    if submission.work.wants_logprobs and len(row.logprobs) != len(row.token_ids):
         raise ValueError(f"a frame brings {len(row.logprobs)} log probabilities of {len(row.token_ids)} tokens")

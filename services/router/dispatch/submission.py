@@ -11,22 +11,14 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence as SequenceOf
-from enum import Enum, auto
 from typing import Protocol
 
-from services.router.constraints import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.refusals import Refusals, RefusingScheduler
+from services.router.dispatch.work import FinishReason, Work
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
-from services.router.parameters import PoolingParams, SamplingParams, StopConditions
-
-
-class FinishReason(Enum):
-    STOP = auto()
-    LENGTH = auto()
-
 
 # Of tokens that a client has not taken. More than the first stop the request's sequences at once; more than the second
 # stop them when the client has taken nothing for so many seconds (docs/adr/0021-answers-in-pieces.md).
@@ -226,25 +218,22 @@ class Submission:
     __slots__ = (
         "affinity",
         "cache_salt",
-        "constraints",
         "deadline",
         "is_closed",
         "mailbox",
         "model",
         "num_tokens_at_wait",
         "paused",
-        "pooling",
         "priority",
         "prompt_logprobs",
         "prompt_token_ids",
         "refusals",
         "request_id",
-        "sampling",
         "sequences",
-        "stop",
         "tenant",
         "traceparent",
         "waits_until",
+        "work",
     )
 
     def __init__(
@@ -253,8 +242,7 @@ class Submission:
         request_id: str,
         model: ModelInfo,
         prompt_token_ids: SequenceOf[int],
-        sampling: SamplingParams,
-        stop: StopConditions,
+        work: Work,
         n: int,
         deadline: float | None,
         traceparent: str,
@@ -263,17 +251,12 @@ class Submission:
         priority: int = 0,
         tenant: str = "",
         affinity: bytes = b"",
-        constraints: TokenConstraints | None = None,
-        pooling: PoolingParams | None = None,
     ) -> None:
-        """`sampling` resolved, `stop.max_tokens` set. `deadline`: on the event loop's clock, seconds. `affinity`: a key
-        of shared/placement.py. `pooling`: the prompt's embedding is wanted instead of tokens; `max_tokens` is 0."""
+        """`deadline`: in seconds on the event loop's clock. `affinity`: a key of shared/placement.py."""
         self.request_id = request_id
         self.model = model
         self.prompt_token_ids = prompt_token_ids
-        self.sampling = sampling
-        self.stop = stop
-        self.constraints = constraints
+        self.work = work
         self.deadline = deadline
         self.traceparent = traceparent
         self.mailbox = mailbox
@@ -283,7 +266,6 @@ class Submission:
         self.affinity = affinity
         # Of the prompt's tokens from the second on, as they come with the first choice.
         self.prompt_logprobs = PromptLogprobs()
-        self.pooling = pooling
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
         # On the event loop's clock: how long it may wait for a scheduler in all, once it has had to, and how many
@@ -295,32 +277,23 @@ class Submission:
         self.paused: list[Sequence] = []
 
     def end_of(self, sequence: Sequence) -> FinishReason | None:
-        """How the sequence has ended by the tokens received, or None where it goes on."""
-        if self.pooling is not None:
-            return None  # Its vector comes with the word that it has ended.
-        output, stop = sequence.output_token_ids, self.stop
-        if output and output[-1] in stop.end_token_ids(self.model.eos_token_ids):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(output) == stop.max_tokens else None
+        """How the tokens received end the sequence. None if it continues."""
+        return self.work.end_of(sequence.output_token_ids, self.model.eos_token_ids)
 
     def param_of(self, field: str | None) -> str | None:
-        """The client's name for the field that a scheduler finds at fault. `field`: of Submit; None: not named."""
-        if field == "choices":
-            return "input" if self.pooling is not None else "n" if len(self.sequences) > 1 else "prompt"
-        # All but the constraints was checked before it was sent.
-        return None if self.constraints is None else self.constraints.param
+        """The client's name for the field that a scheduler refuses. `field`: of Submit; None: not named."""
+        # The router has checked the other fields itself.
+        return self.work.param_of_choices(len(self.sequences)) if field == "choices" else self.work.checked_param
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """Whether some are still to come."""
-        wanted = self.sampling.prompt_logprobs is not None
-        return wanted and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
+        """Whether log probabilities of the prompt are wanted that have not come yet."""
+        return self.work.wants_prompt_logprobs and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
 
     @property
     def num_context_tokens(self) -> int:
         """The context that a scheduler must have to take it, as schedulers judge: prompt and longest output."""
-        assert self.stop.max_tokens is not None
-        return len(self.prompt_token_ids) + (0 if self.pooling is not None else self.stop.max_tokens)
+        return len(self.prompt_token_ids) + self.work.max_tokens
 
     @property
     def num_output_tokens(self) -> int:
@@ -328,7 +301,5 @@ class Submission:
 
     def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
         """Tokens that a scheduler still has to compute for `sequences`, at most, as Load counts them."""
-        assert self.stop.max_tokens is not None
-        return sum(
-            len(self.prompt_token_ids) + self.stop.max_tokens - len(sequence.output_token_ids) for sequence in sequences
-        )
+        most = self.num_context_tokens
+        return sum(most - len(sequence.output_token_ids) for sequence in sequences)

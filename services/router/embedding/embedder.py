@@ -11,18 +11,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from services.router.columns import ids_to_bytes
-from services.router.dispatch import Mailbox, Sequence, Submission
+from services.router.dispatch import Mailbox, Pool, Sequence, Submission
 from services.router.embedding.inputs import embedding_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, internal
 from services.router.generation import Generator
 from services.router.metrics import RequestMetrics
-from services.router.parameters import SamplingParams, StopConditions
 from shared.placement import prompt_key
 
 # Prompts of one request that the schedulers have at a time: a long list neither fills their queues nor starves others.
 MAX_OPEN = 256
-_NOTHING_TO_GENERATE = StopConditions(max_tokens=0)
 
 
 class Embedder:
@@ -83,8 +81,7 @@ def _submission(request: EmbeddingRequest, prompt: list[int], deadline: float | 
         request_id=request.request_id,
         model=info,
         prompt_token_ids=prompt,
-        sampling=SamplingParams(),
-        stop=_NOTHING_TO_GENERATE,
+        work=Pool(request.pooling),
         n=1,
         deadline=deadline,
         traceparent=request.traceparent,
@@ -93,7 +90,6 @@ def _submission(request: EmbeddingRequest, prompt: list[int], deadline: float | 
         priority=request.priority,
         tenant=request.tenant,
         affinity=prompt_key(info.name, request.cache_salt, ids_to_bytes(prompt)),
-        pooling=request.pooling,
     )
 
 

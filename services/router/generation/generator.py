@@ -13,7 +13,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 from services.router.columns import ids_to_bytes
-from services.router.dispatch import Deliveries, FinishReason, Mailbox, Placement, Sequence, Submission
+from services.router.dispatch import Deliveries, FinishReason, Generate, Mailbox, Placement, Sequence, Submission
 from services.router.errors import ApiError, overloaded
 from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
 from services.router.generation.request import GenerationRequest
@@ -159,9 +159,7 @@ class Generation:
                 request_id=request.request_id,
                 model=info,
                 prompt_token_ids=prompt,
-                sampling=sampling,
-                stop=replace(request.stop, max_tokens=max(1, max_tokens)),
-                constraints=request.constraints,
+                work=Generate(sampling, replace(request.stop, max_tokens=max(1, max_tokens)), request.constraints),
                 n=request.n,
                 deadline=deadline,
                 traceparent=request.traceparent,
@@ -256,7 +254,7 @@ class Generation:
             delta.stop_reason = output.stop_string or self._stop_token(token_ids)
         if self._request.continuous_usage:
             delta.usage = self.usage
-        if num_taken == 0 and sequence.submission.sampling.prompt_logprobs is not None:
+        if num_taken == 0 and sequence.submission.work.wants_prompt_logprobs:
             delta.prompt_logprobs = sequence.submission.prompt_logprobs
         return delta
 

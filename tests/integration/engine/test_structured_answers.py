@@ -24,7 +24,7 @@ from services.router.chat.parsers.harmony import HarmonyReader
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.chat.tools import Tool
 from services.router.constraints.values import TokenConstraints
-from services.router.dispatch.submission import FinishReason as TextFinishReason
+from services.router.dispatch.work import FinishReason as TextFinishReason
 from services.router.generation.choice_delta import ChoiceDelta
 from services.router.grammar.structure import Structure, StructureKind
 from services.scheduler.core.sequence import FinishReason

@@ -10,7 +10,7 @@ from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import ids_from_bytes, ids_to_bytes
 from services.router.dispatch.converters import finish_from_proto, frame_rows
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.errors import ErrorKind
 from services.router.logprobs import TokenLogprob
 

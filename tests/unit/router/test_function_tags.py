@@ -11,7 +11,7 @@ from services.router.chat.forms import TOOL_FORMS
 from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import ArgumentTypes, as_json
 from services.router.chat.text_parser import TextParser
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.generation.choice_delta import ChoiceDelta
 from tests.unit.router.texts import calls_of, play, said, tagged
 

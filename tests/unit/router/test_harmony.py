@@ -15,7 +15,7 @@ from services.router.chat.parsers import forced
 from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.harmony import MAX_HEADER_CHARS, TOKENS, HarmonyReader, Header
 from services.router.chat.text_parser import TextParser, TextPlan
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.generation.choice_delta import ChoiceDelta
 from tests.unit.router.texts import FUNCTIONS, play, said
 

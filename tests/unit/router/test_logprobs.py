@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.errors import ApiError
 from services.router.generation import logprob_count
 from services.router.generation.choice_delta import MAX_TOKENS_WITH_LOGPROBS, ChoiceDelta, in_short_deltas

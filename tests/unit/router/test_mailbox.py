@@ -8,6 +8,7 @@ import pytest
 
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.submission import Mailbox, Submission
+from services.router.dispatch.work import Generate
 from services.router.errors import ApiError, unavailable
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
@@ -17,7 +18,7 @@ MODEL = ModelInfo("m", (), 100, 10, frozenset(), SamplingParams(), "", 0, "", ""
 
 def submission(mailbox: Mailbox, n: int) -> Submission:
     return Submission(
-        request_id="r", model=MODEL, prompt_token_ids=[1], sampling=SamplingParams(), stop=StopConditions(8), n=n,
+        request_id="r", model=MODEL, prompt_token_ids=[1], work=Generate(SamplingParams(), StopConditions(8)), n=n,
         deadline=None, traceparent="", mailbox=mailbox,
     )  # fmt: skip
 

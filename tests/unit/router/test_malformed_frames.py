@@ -19,6 +19,7 @@ from services.router.columns import ids_to_bytes
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.scheduler_connection import SchedulerConnection
 from services.router.dispatch.submission import Mailbox, Sequence, Submission
+from services.router.dispatch.work import Generate
 from services.router.errors import ApiError
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
@@ -112,8 +113,8 @@ def test_whatever_is_in_a_frame_nothing_but_a_value_error_is_raised(
 async def _apply(sent: list[scheduler_pb2.Frame], logprobs: int | None) -> None:
     connection = SchedulerConnection("nowhere", "router", NoOwner(), 1.0)
     submission = Submission(
-        request_id="r", model=MODEL, prompt_token_ids=PROMPT, stop=StopConditions(MAX_TOKENS), n=1, deadline=None,
-        sampling=SamplingParams(logprobs=logprobs, prompt_logprobs=logprobs), traceparent="",
+        request_id="r", model=MODEL, prompt_token_ids=PROMPT, n=1, deadline=None, traceparent="",
+        work=Generate(SamplingParams(logprobs=logprobs, prompt_logprobs=logprobs), StopConditions(MAX_TOKENS)),
         mailbox=Mailbox(Deliveries()),
     )  # fmt: skip
     connection.submit(submission.sequences, [1])

@@ -16,6 +16,7 @@ from services.router.dispatch.placement import Placement
 from services.router.dispatch.refusals import Refusals
 from services.router.dispatch.scheduler_connection import SchedulerConnection
 from services.router.dispatch.submission import Mailbox, Submission
+from services.router.dispatch.work import Generate
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import SchedulerLoad
 from services.router.model import ModelInfo
@@ -31,7 +32,7 @@ def model_info(name: str, sha256: str = "") -> ModelInfo:
 
 def submission(model: ModelInfo, n: int) -> Submission:
     return Submission(
-        request_id="r", model=model, prompt_token_ids=[1, 2], sampling=SamplingParams(), stop=StopConditions(5), n=n,
+        request_id="r", model=model, prompt_token_ids=[1, 2], work=Generate(SamplingParams(), StopConditions(5)), n=n,
         deadline=None, traceparent="", mailbox=Mailbox(Deliveries()),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from services.router.chat.message import EndReason
 from services.router.chat.parsers.form import Read
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.text_parser import TextParser, TextPlan
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.generation.choice_delta import ChoiceDelta
 from tests.unit.router.texts import play, said, sizes_taken, tagged
 

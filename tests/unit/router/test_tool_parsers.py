@@ -14,7 +14,7 @@ from services.router.chat.forms import TOOL_FORMS
 from services.router.chat.message import EndReason
 from services.router.chat.parsers import forced
 from services.router.chat.text_parser import TextParser
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.generation.choice_delta import ChoiceDelta
 from tests.unit.router.texts import FUNCTIONS, calls_of, play, said, sizes_taken, tagged
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.router.apis.typed.whole_choices import whole_choices
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.generation import choice_delta
 from services.router.generation.choice_delta import ChoiceDelta
 

@@ -13,7 +13,7 @@ from services.router.chat.parsers.form import Functions, Read
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.tagged_messages import TaggedPlan
 from services.router.chat.text_parser import TextParser, TextPlan
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch.work import FinishReason
 from services.router.generation.choice_delta import ChoiceDelta
 
 FUNCTIONS: dict[str, dict[str, Any] | None] = {

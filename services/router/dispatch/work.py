@@ -1,0 +1,74 @@
+"""The types of work that a scheduler is asked for: to generate tokens, or to pool the prompt into a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from services.router.constraints import TokenConstraints
+from services.router.parameters import PoolingParams, SamplingParams, StopConditions
+
+
+class FinishReason(Enum):
+    STOP = auto()
+    LENGTH = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """`sampling` is resolved, and `stop.max_tokens` is set."""
+
+    sampling: SamplingParams
+    stop: StopConditions
+    constraints: TokenConstraints | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        assert self.stop.max_tokens is not None
+        return self.stop.max_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.sampling.logprobs is not None
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.sampling.prompt_logprobs is not None
+
+    def end_of(self, output: Sequence[int], eos_token_ids: frozenset[int]) -> FinishReason | None:
+        """How these output tokens end a sequence. None if it continues."""
+        if output and output[-1] in self.stop.end_token_ids(eos_token_ids):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(output) == self.max_tokens else None
+
+    def param_of_choices(self, num_choices: int) -> str:
+        """The client's name for the field that asks for so many sequences."""
+        return "n" if num_choices > 1 else "prompt"
+
+    @property
+    def checked_param(self) -> str | None:
+        """The client's name for the field that only schedulers and workers can check completely."""
+        return None if self.constraints is None else self.constraints.param
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A sequence's vector comes with the message that the sequence has ended."""
+
+    params: PoolingParams
+    max_tokens: int = 0
+    wants_logprobs: bool = False
+    wants_prompt_logprobs: bool = False
+    checked_param: str | None = None
+
+    def end_of(self, output: Sequence[int], eos_token_ids: frozenset[int]) -> FinishReason | None:
+        """None: no tokens end it."""
+        return None
+
+    def param_of_choices(self, num_choices: int) -> str:
+        """The client's name for the field that asks for so many sequences."""
+        return "input"
+
+
+Work = Generate | Pool

@@ -27,7 +27,7 @@ def test_the_share_is_that_of_the_steps_with_all_sequences_in_the_window() -> No
 
 def test_what_was_not_timed_says_why() -> None:
     (untimed,) = idle_figures("8", [step(1, 8, None, None)], ALL, 8)
-    assert (untimed.value, untimed.note) == (None, "the worker's device is not timed")
+    assert (untimed.value, untimed.note) == (None, "the worker does not time this device")
     (absent,) = idle_figures("8", [step(1, 7, 1, 1)], ALL, 8)
     assert (absent.value, absent.note) == (None, "no step had 8 sequences")
 

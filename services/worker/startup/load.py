@@ -11,10 +11,7 @@ from services.worker.checkpoint import ModelFacts, find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.ops import Ops, create_ops, fallback_reason, find_gpu, select_gpu
-from services.worker.pages import (
-    SwapSpace,
-    resolve_swap_space,
-)
+from services.worker.pages import SwapSpace, resolve_swap_space
 from services.worker.progress import Report, per_percent
 from services.worker.sampling import Grammars
 from services.worker.startup.cpu_threads import physical_cores

@@ -10,14 +10,7 @@ from services.worker.pages import NoPageCopies, PageCopies
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingConfig, PoolingKind
 from services.worker.sampling import Grammars
-from services.worker.step import (
-    DecoderGeneration,
-    Device,
-    EncoderForwardPass,
-    ModelRunner,
-    NoGeneration,
-    Pooler,
-)
+from services.worker.step import DecoderGeneration, Device, EncoderForwardPass, ModelRunner, NoGeneration, Pooler
 
 LAST_TOKEN = PoolingConfig(PoolingKind.LAST)
 

@@ -20,7 +20,7 @@ from quire.cli.part import Part, PartSpec
 from quire.simulator.calibration import Calibration, Measured, Planner, fit_that_is_trusted, kinds_of, measure
 from quire.simulator.device import Device
 from services.scheduler.converters import WorkerHello
-from services.scheduler.groups import WorkerLink, WorkerLostError
+from services.scheduler.worker_groups import WorkerLink, WorkerLostError
 from services.worker.config import WorkerConfig
 from shared.config import option, resolve, to_argv
 from shared.python_child import child_environment, python_command

@@ -20,7 +20,7 @@ from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, result_from_proto
 from services.scheduler.core import U32, Generate, Moves, NewSequence, Rows, StepPlan, pairs
 from services.scheduler.core import Sequence as CoreSequence
-from services.scheduler.groups import WorkerLink, WorkerLostError
+from services.scheduler.worker_groups import WorkerLink, WorkerLostError
 from services.scheduler.worker_request import WorkerRequest
 
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)

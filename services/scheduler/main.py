@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups import Fleet, StepCollector, UnusableWorkerError, WorkerGroup, run_groups
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups import Fleet, StepCollector, UnusableWorkerError, WorkerGroup, run_groups
 from shared.config import resolve, stop
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer

@@ -14,10 +14,10 @@ from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.converters import u32
 from services.scheduler.core import ErrorKind, Failure, FinishReason, RefusedError
-from services.scheduler.groups import Fleet, WorkerGroup, WorkerLostError
 from services.scheduler.sessions import RouterSession, SequenceKey, hello_message
 from services.scheduler.submission import routed_requests
 from services.scheduler.submit_checks import MAX_CHOICES, check_submit
+from services.scheduler.worker_groups import Fleet, WorkerGroup, WorkerLostError
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts

@@ -11,8 +11,8 @@ from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import u32
 from services.scheduler.core import Generate, Preparation, Work
-from services.scheduler.groups import FleetModel
 from services.scheduler.sessions import RoutedRequest, SequenceKey
+from services.scheduler.worker_groups import FleetModel
 
 
 def routed_requests(

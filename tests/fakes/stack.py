@@ -13,9 +13,9 @@ from quire.scheduler.v1 import scheduler_pb2_grpc
 from services.router.config import RouterConfig
 from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import WorkerGroup, run_groups
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups.fleet import Fleet
+from services.scheduler.worker_groups.worker_group import WorkerGroup, run_groups
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script

@@ -23,7 +23,7 @@ from quire.client import AsyncClient, QuireError
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups import worker_link
+from services.scheduler.worker_groups import worker_link
 from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker

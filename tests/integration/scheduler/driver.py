@@ -13,9 +13,9 @@ import grpc
 from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import run_groups
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups.fleet import Fleet
+from services.scheduler.worker_groups.worker_group import run_groups
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.waiting import HANG_S

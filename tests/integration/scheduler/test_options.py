@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import UnusableWorkerError, run_groups
+from services.scheduler.worker_groups.fleet import Fleet
+from services.scheduler.worker_groups.worker_group import UnusableWorkerError, run_groups
 from shared.config import ConfigError
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker

@@ -18,12 +18,12 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups import worker_link
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.step_metrics import StepCollector
-from services.scheduler.groups.worker_group import run_groups
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups import worker_link
+from services.scheduler.worker_groups.fleet import Fleet
+from services.scheduler.worker_groups.step_metrics import StepCollector
+from services.scheduler.worker_groups.worker_group import run_groups
 from shared.grpc_server import GrpcServer
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.scheduler.core.request import Preparation
-from services.scheduler.groups import worker_link
+from services.scheduler.worker_groups import worker_link
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.scheduler.driver import running

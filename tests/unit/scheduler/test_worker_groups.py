@@ -11,10 +11,10 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import STUCK_S, WorkerGroup
 from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import RouterSession
+from services.scheduler.worker_groups.fleet import Fleet
+from services.scheduler.worker_groups.worker_group import STUCK_S, WorkerGroup
 
 
 def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:

@@ -38,9 +38,9 @@ from services.scheduler.core import (
     TurnRate,
     pairs,
 )
-from services.scheduler.groups.fleet_model import FleetModel, OtherModelError
-from services.scheduler.groups.worker_link import WorkerLink, WorkerLostError
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
+from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
+from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
 

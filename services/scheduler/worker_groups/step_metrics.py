@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from services.scheduler.core import STEP_TOKENS
-from services.scheduler.groups.fleet import Fleet
+from services.scheduler.worker_groups.fleet import Fleet
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups.fleet_model import FleetModel
-from services.scheduler.groups.worker_group import WorkerGroup
 from services.scheduler.sessions import SequenceSpans
+from services.scheduler.worker_groups.fleet_model import FleetModel
+from services.scheduler.worker_groups.worker_group import WorkerGroup
 
 
 @dataclass(slots=True)

@@ -1,0 +1,18 @@
+"""The worker groups: the stream to each worker, the loop that keeps its plans in flight, and what the groups share."""
+
+from services.scheduler.worker_groups.fleet import Fleet
+from services.scheduler.worker_groups.fleet_model import FleetModel
+from services.scheduler.worker_groups.step_metrics import StepCollector
+from services.scheduler.worker_groups.worker_group import UnusableWorkerError, WorkerGroup, run_groups
+from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
+
+__all__ = [
+    "Fleet",
+    "FleetModel",
+    "StepCollector",
+    "UnusableWorkerError",
+    "WorkerGroup",
+    "WorkerLink",
+    "WorkerLostError",
+    "run_groups",
+]

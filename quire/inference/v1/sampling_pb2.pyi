@@ -54,8 +54,8 @@ Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 @_typing.final
 class SamplingParams(_message.Message):
     """How the next token is sampled. The same message goes from the client to the device: the router fills every field that the
-    client left out (first from the model's generation_config, then from the defaults below), and the scheduler passes it on
-    without reading it.
+    client left out (first from the model's generation_config, then from the defaults below). The scheduler checks the ranges and
+    passes the message on.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

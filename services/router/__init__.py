@@ -1,1 +1,2 @@
-"""The router: stateless. It speaks HTTP's and gRPC's dialects on one side, token ids with schedulers on the other."""
+"""The router, a stateless service: it translates between the clients' HTTP and gRPC APIs and the schedulers' token ids.
+"""

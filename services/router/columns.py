@@ -1,4 +1,4 @@
-"""Token ids and other numbers as columns: u32, little-endian, as messages have them."""
+"""Conversion of number columns (token ids and others) to and from the little-endian bytes that messages carry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids_from_bytes(data: bytes) -> list[int]:
 
 
 def column_of(typecode: str, data: bytes) -> array[Any]:
-    """Little-endian values of four bytes each. Raises ValueError for anything else."""
+    """Parses little-endian values of four bytes each. Raises ValueError if the length is not a multiple of four."""
     column = array(typecode, data)
     if sys.byteorder == "big":
         column.byteswap()

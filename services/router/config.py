@@ -1,4 +1,4 @@
-"""What a router can be told at its start."""
+"""The router's configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shared.config import ConfigError, option
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
-# As services/router/chat/forms.py has them, which takes longer to import than a command line may.
+# Copies of the names in services/router/chat/forms.py: importing that module would slow down the command line.
 TOOL_CALL_PARSERS = (
     *("auto", "none", "hermes", "qwen3_coder", "seed_oss", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"),
     *("mistral", "deepseek_v3", "deepseek_v31", "granite", "internlm", "hunyuan_a13b", "xlam"),
@@ -19,7 +19,7 @@ REASONING_PARSERS = (
     *("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4", "hunyuan_a13b"),
     *("granite", "granite_3_3", "openai_gptoss"),
 )
-# Of one form for whole messages, which no other reads a part of.
+# Both name the Harmony format. It covers a whole message, so no other parser can read a part of the message.
 _CHANNELS = {"openai", "openai_gptoss"}
 
 
@@ -43,7 +43,7 @@ class RouterConfig:
     )
     max_body_bytes: int = option(
         DEFAULT_MAX_BODY_BYTES,
-        "Largest request body or gRPC message in bytes; larger ones are refused. Must be equal to the gateway's.",
+        "Largest request body or gRPC message in bytes; larger ones are refused. The gateway needs the same limit.",
         minimum=1024,
         maximum=31 * 1024 * 1024,
     )
@@ -83,9 +83,9 @@ class RouterConfig:
         parsers = {self.tool_call_parser, self.reasoning_parser}
         if parsers & _CHANNELS and parsers - _CHANNELS - {"auto", "none"}:
             raise ConfigError(
-                "--tool-call-parser openai and --reasoning-parser openai_gptoss are one form: with one of them, give "
-                "the other one, auto or none"
+                "--tool-call-parser openai and --reasoning-parser openai_gptoss read the same format: combine them "
+                "only with each other, with auto or with none"
             )
-        # What a header carries, and a list in the environment.
+        # Keys travel in a header, and a list of keys in an environment variable is separated by commas.
         if not all(re.fullmatch("[!-~]+", key) and "," not in key for key in self.api_key):
             raise ConfigError("--api-key takes visible ASCII characters other than commas")

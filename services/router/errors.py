@@ -1,5 +1,6 @@
-"""One table from what went wrong to what a client sees: gRPC status (Envoy makes it HTTP's) and an error body, OpenAI's
-unless the API has another.
+"""Errors for clients: a table from each kind of error to its gRPC status and its error body.
+
+Envoy turns the gRPC status into an HTTP status. The body has OpenAI's shape, unless an API defines its own.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from urllib.parse import quote
 
 import grpc
 
-# What fits in trailing metadata beside everything else (gRPC peers refuse more than 8 KiB of it by default).
+# Leaves room for the other trailing metadata: gRPC peers refuse more than 8 KiB in all by default.
 MAX_BODY_BYTES = 4096
-# Of a status's message, which travels percent-encoded: a character outside ASCII is up to twelve bytes.
+# Limits of a status message. It is sent percent-encoded: a character outside ASCII takes up to twelve bytes.
 _MAX_DETAILS_CHARS = 512
 _MAX_DETAILS_BYTES = 1024
 
 
 class ErrorKind(Enum):
-    """Each value: the gRPC status, OpenAI's `type`, and the `code` where the error itself names none."""
+    """A kind of error. Its value: the gRPC status, OpenAI's `type`, and the `code` of errors that have no own code."""
 
     INVALID_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", None)
     CONTEXT_LENGTH = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", "context_length_exceeded")
@@ -34,12 +35,12 @@ class ErrorKind(Enum):
     UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "server_error", "unavailable")
     TIMEOUT = (grpc.StatusCode.DEADLINE_EXCEEDED, "server_error", "timeout")
     INTERNAL = (grpc.StatusCode.INTERNAL, "server_error", "internal_error")
-    # Bytes that are no message of the method; gRPC's own libraries answer them with INTERNAL.
+    # The request's bytes do not parse as the method's message. gRPC's own libraries also answer with INTERNAL.
     UNDECODABLE = (grpc.StatusCode.INTERNAL, "invalid_request_error", "undecodable_message")
 
     @property
     def is_bad_request(self) -> bool:
-        """Whether the request itself is at fault, and no retry helps."""
+        """Whether the request itself is wrong, so that a retry cannot help."""
         return self.status is grpc.StatusCode.INVALID_ARGUMENT
 
     @property
@@ -50,7 +51,7 @@ class ErrorKind(Enum):
 
 @dataclass(slots=True)
 class ApiError(Exception):
-    """An error for the client. `param`: the field of the request it is about. `retry_after`: seconds."""
+    """An error for the client. `param`: name of the request field at fault. `retry_after`: seconds."""
 
     kind: ErrorKind
     message: str
@@ -62,22 +63,22 @@ class ApiError(Exception):
         return self.message
 
     def body(self) -> dict[str, dict[str, str | None]]:
-        """OpenAI's error object."""
+        """Returns OpenAI's error object."""
         _, kind, code = self.kind.value
         return {
             "error": {"message": self.message, "type": kind, "param": self.param, "code": self.code or code},
         }
 
     def details(self) -> str:
-        """The status's message."""
+        """Returns the message for the gRPC status, cut to the limits of metadata."""
         text = self.message[:_MAX_DETAILS_CHARS]
         while len(quote(text, safe=_PRINTABLE)) > _MAX_DETAILS_BYTES:
             text = shorter(text)
         return text
 
     def metadata(self, body_of: ErrorBody | None = None) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: `quire-error`, ASCII JSON of at most 4 KiB, and `retry-after` in whole seconds. `body_of`:
-        the API's error body; OpenAI's where there is none."""
+        """Returns trailing metadata: `quire-error`, ASCII JSON of at most 4 KiB, and `retry-after` in whole seconds.
+        `body_of`: makes the API's error body; default: OpenAI's."""
         error, body_of = self, body_of or ApiError.body
         text = json.dumps(body_of(error))
         while len(text) > MAX_BODY_BYTES:
@@ -89,14 +90,15 @@ class ApiError(Exception):
         return (("quire-error", text), ("retry-after", str(max(1, math.ceil(self.retry_after)))))
 
 
-# Characters that a status's message has as they are.
+# Characters that a status message contains without percent-encoding.
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-# An API's error body: JSON values, in which the error's message and param stand once each at most.
+# Makes an API's error body, a JSON value. It contains the error's message and param at most once each.
 ErrorBody = Callable[[ApiError], object]
 
 
 def shorter(text: str) -> str:
-    """Half of it where it is long: each character is at most twelve of ASCII JSON (a surrogate pair)."""
+    """Returns the first half of a text longer than 128 characters, else the text. One character takes at most twelve
+    characters of ASCII JSON (a surrogate pair), so texts of up to 128 characters always fit."""
     return text[: len(text) // 2] + "…" if len(text) > 128 else text
 
 
@@ -109,7 +111,7 @@ _KIND_BY_CODE = {
 
 
 def kind_of_code(code: int) -> ErrorKind:
-    """The kind of an error that a scheduler reports with this google.rpc.Code; INTERNAL for those it should not use."""
+    """Returns the kind for a google.rpc.Code that a scheduler reports; INTERNAL for codes it should not use."""
     return _KIND_BY_CODE.get(code, ErrorKind.INTERNAL)
 
 
@@ -118,7 +120,7 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def too_many(param: str, limit: int, given: int, what: str = "array") -> ApiError:
-    """`what`: array or object."""
+    """Returns the error for an array or object with too many entries. `what`: "array" or "object"."""
     noun = "elements" if what == "array" else "fields"
     message = f"Invalid '{param}': {what} too long. Expected at most {limit} {noun}, but got {given} instead."
     return invalid(message, param, f"{what}_above_max_length")
@@ -137,5 +139,5 @@ def overloaded(message: str, retry_after: float = 1.0) -> ApiError:
 
 
 def internal() -> ApiError:
-    """What a client learns of a fault of ours; the log has the rest."""
+    """Returns the error for a bug in the server. The client gets no details; the log has them."""
     return ApiError(ErrorKind.INTERNAL, "The server had an error while processing your request.")

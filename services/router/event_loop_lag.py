@@ -1,4 +1,4 @@
-"""Measures for how long one piece of work holds up everything else on the event loop."""
+"""Measures the event loop's lag: how long one task blocks all others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 from services.router.metrics import Histogram
 
-# Between two looks. A hold-up that ends before the next look is due is not seen.
+# Time between two measurements. A delay that ends before the next measurement is due is not seen.
 INTERVAL_SECONDS = 0.02
 
 
 async def observe_lag(histogram: Histogram) -> None:
-    """Runs until cancelled. Observes how much later than it was due each look came, in seconds."""
+    """Sleeps in a loop until cancelled, and observes how many seconds too late each sleep ends."""
     clock = asyncio.get_running_loop().time
     while True:
         due = clock() + INTERVAL_SECONDS

@@ -1,4 +1,4 @@
-"""How busy a scheduler is: what it last said, and what this router has sent it since."""
+"""Load of a scheduler: its last report, plus the tokens that this router has sent since."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shared.throughput import Throughput
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """What the router uses of quire.scheduler.v1.Load, under the same names."""
+    """The fields of quire.scheduler.v1.Load that the router uses, under the same names."""
 
     outstanding_tokens: int = 0
     num_running: int = 0
@@ -33,10 +33,10 @@ class SchedulerLoad:
 class LoadTracker:
     def __init__(self) -> None:
         self.last = SchedulerLoad()
-        # Whether `last` came from the scheduler, and is not this object's first value.
+        # False while `last` is still the initial value.
         self.has_report = False
-        # Tokens sent since the last report, and between the last two: a report may have left before the former arrived
-        # there, and even before the latter did.
+        # Tokens sent since the last report, and tokens sent between the last two reports. The scheduler may have
+        # written its last report before either of them arrived.
         self._sent = 0
         self._sent_before = 0
         self._throughput = Throughput()
@@ -49,12 +49,12 @@ class LoadTracker:
         self._sent += num_tokens
 
     def report(self, load: SchedulerLoad, now: float) -> None:
-        """`now`: seconds on a monotonic clock."""
+        """Stores a scheduler's report. `now`: seconds on a monotonic clock."""
         self.last = load
         self.has_report = True
         self._sent_before, self._sent = self._sent, 0
         self._throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
 
     def throughput(self) -> tuple[float, float]:
-        """Prompt and generation tokens per second, lately."""
+        """Returns recent prompt and generation tokens per second."""
         return self._throughput.rates()

@@ -1,4 +1,4 @@
-"""Log probabilities as a router holds them: in columns.
+"""Log probabilities, stored in columns.
 
 As objects, twenty candidates of one token take over 2 KB; in columns they take 172 bytes. An answer may have two
 million candidates (services/router/generation/logprob_count.py), and several such answers may wait for their clients.
@@ -15,8 +15,8 @@ from typing import Self, TypeVar, overload
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token of the output: its own log probability, and (token id, log probability) of the likeliest, likeliest
-    first."""
+    """One token of the output and its log probability. `top`: (token id, log probability) of the most likely tokens,
+    most likely first."""
 
     token_id: int
     logprob: float
@@ -25,12 +25,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprob:
-    """One token of a prompt, given the tokens before it."""
+    """Log probability of one prompt token, given the tokens before it."""
 
     logprob: float
-    # How many tokens are likelier, plus 1.
+    # 1 for the most likely token of the vocabulary.
     rank: int
-    # (token id, log probability) of the likeliest, likeliest first.
+    # (token id, log probability) of the most likely tokens, most likely first.
     top: tuple[tuple[int, float], ...]
 
 
@@ -38,14 +38,14 @@ E = TypeVar("E", TokenLogprob, PromptLogprob)
 
 
 class _Columns(Sequence[E]):
-    """A sequence that only grows at its end, and is emptied as a whole. Slices are copies."""
+    """A sequence of entries that can be appended to, but not changed. Slices are copies."""
 
-    # `heads`: an entry's token id or rank. Entry i has the candidates top_ids[ends[i]:ends[i + 1]].
+    # `_heads`: each entry's token id or rank. Entry i has the candidates _top_ids[_ends[i]:_ends[i + 1]].
     __slots__ = ("_ends", "_heads", "_top_ids", "_top_logprobs", "logprobs")
 
     def __init__(self, entries: Iterable[E] = ()) -> None:
         self._heads = array("I")
-        # Each entry's own.
+        # Log probability of each entry's own token.
         self.logprobs = array("f")
         self._ends = array("Q", (0,))
         self._top_ids = array("I")
@@ -55,7 +55,7 @@ class _Columns(Sequence[E]):
 
     @property
     def num_candidates(self) -> int:
-        """Of all entries."""
+        """Number of candidates of all entries together."""
         return len(self._top_ids)
 
     def append(self, entry: E) -> None:
@@ -69,7 +69,7 @@ class _Columns(Sequence[E]):
         self, heads: array[int], logprobs: array[float], counts: Iterable[int], top_ids: array[int],
         top_logprobs: array[float],
     ) -> None:  # fmt: skip
-        """Adds entries given as columns. `counts`: candidates of each."""
+        """Appends entries given as columns. `counts`: number of candidates of each entry."""
         self._heads.extend(heads)
         self.logprobs.extend(logprobs)
         end = self._ends[-1]
@@ -143,7 +143,7 @@ class _Columns(Sequence[E]):
 
 
 class TokenLogprobs(_Columns[TokenLogprob]):
-    """Beside the tokens of an output, index by index."""
+    """Log probabilities of output tokens; entry i belongs to token i."""
 
     __slots__ = ()
 
@@ -161,7 +161,7 @@ class TokenLogprobs(_Columns[TokenLogprob]):
 
 
 class PromptLogprobs(_Columns[PromptLogprob]):
-    """Of a prompt's tokens, from the second on."""
+    """Log probabilities of a prompt's tokens, beginning with the second one. The first one has none."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Puts a router together and runs it until it is told to stop."""
+"""Builds a router from its parts and runs it until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# After so long a thread that works on a request gives the interpreter to the event loop, which needs it several times
-# for each token that it hands on. Python's own 5 ms are longer than a step of a small model.
+# Longest time that a worker thread keeps the interpreter while the event loop waits for it. The event loop needs the
+# interpreter several times per token. Python's default of 5 ms is longer than a step of a small model.
 _SWITCH_INTERVAL_SECONDS = 0.0005
 
 GRPC_SERVICES = ("quire.inference.v1.InferenceService", "inference.GRPCInferenceService")
-# What the gateway calls for HTTP clients.
+# Services that the gateway calls for HTTP clients.
 HTTP_SERVICES = (
     "quire.openai.v1.OpenAIService",
     "quire.anthropic.v1.AnthropicService",
@@ -56,9 +56,9 @@ HTTP_SERVICES = (
     "quire.documents.v1.DocumentService",
     "quire.kserve.v1.KserveService",
 )
-# For the errors of answers that outlast the drain timeout to reach their clients.
+# Time for error messages to reach clients whose answers exceed the drain timeout.
 _LAST_WORDS_S = 0.5
-# What those need beside grpcio and protobuf, and the typed ones do not.
+# Packages besides grpcio and protobuf that the HTTP services need. The typed services do not need them.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
 
@@ -95,7 +95,7 @@ class Router:
         services = GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES)
         self._server = GrpcServer(services, _REFUSALS, config.max_body_bytes + ENVELOPE_BYTES)
         if missing:
-            logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
+            logger.warning("not serving the HTTP APIs: these packages are not installed: %s", ", ".join(missing))
         else:
             chats = self._add_openai(calls, tracing)
             self._add_translations(calls, chats)
@@ -111,7 +111,7 @@ class Router:
         )
 
     def _add(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """`register` is the generated add_…_to_server."""
+        """Adds a servicer with authentication and error handling. `register`: the generated add_…_to_server."""
 
         @functools.wraps(register)
         def add(servicer: Any, server: object) -> None:
@@ -120,7 +120,7 @@ class Router:
         self._server.add(add, servicer)
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """As `_add`, for requests with more fields than a body."""
+        """Adds a servicer of typed requests: also counts the fields of large requests before parsing them."""
 
         @functools.wraps(register)
         def add(servicer: object, server: object) -> None:
@@ -158,7 +158,7 @@ class Router:
         return chats
 
     def _add_translations(self, calls: Calls, chats: ChatService) -> None:
-        """Other APIs' words for what OpenAI's does."""
+        """Adds Anthropic's and Ollama's APIs."""
         from quire.anthropic.v1 import anthropic_pb2_grpc
         from quire.ollama.v1 import ollama_pb2_grpc
         from services.router.apis.anthropic import AnthropicServicer, anthropic_error
@@ -194,10 +194,11 @@ class Router:
         return GrpcGeneration(generation)
 
     async def start(self) -> list[str]:
-        """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""
+        """Starts listening and connects to the schedulers. Returns the bound addresses. Raises OSError if an address
+        cannot be bound."""
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
-        # Takes about as long as a scheduler takes to answer.
+        # Runs in a thread: the import takes about as long as the connection to a scheduler.
         self.threads.start(import_renderer)
         self._tasks = [
             asyncio.create_task(self._keep_health()),
@@ -206,14 +207,14 @@ class Router:
         return addresses
 
     async def stop(self) -> None:
-        """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything. Answers
-        that take longer end with an error, in their API's own shape."""
+        """Shuts down gracefully: refuses new requests, waits for requests in progress, and closes all connections.
+        Answers that exceed the drain timeout end with an error in their API's own shape."""
         self._is_draining = True
         timeout = self._config.drain_timeout
         stopping = asyncio.create_task(self._server.stop(timeout + _LAST_WORDS_S))
         await asyncio.wait([stopping], timeout=timeout)
         if not stopping.done():
-            self.placement.fail_all(unavailable("The router is stopping, and the answer took too long. Try again."))
+            self.placement.fail_all(unavailable("The server stopped before the answer was complete. Try again."))
         await stopping
         for task in self._tasks:
             task.cancel()
@@ -221,7 +222,7 @@ class Router:
         self.threads.close()
 
     async def _keep_health(self) -> None:
-        """gRPC health follows whether some scheduler can take requests."""
+        """Sets the gRPC health status: SERVING while at least one scheduler accepts requests."""
         while True:
             await self._health.wait()
             self._health.clear()
@@ -248,7 +249,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
             if config.metrics_port is not None:
                 start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
         except OSError as error:
-            start.close()  # It is told once, as what has failed.
+            start.close()  # The failure is reported below; without this, its log line would repeat it as a note.
             return _fail(status, str(error))
         logger.info("listening on %s", ", ".join(addresses))
         status.starting("waiting for a scheduler")
@@ -278,7 +279,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run_loop(main: Coroutine[Any, Any, int]) -> int:
-    """On uvloop where it is installed: a tenth less per message than asyncio's own (docs/performance.md)."""
+    """Runs on uvloop if it is installed: messages take 10% less time than on asyncio's loop (docs/performance.md)."""
     try:
         import uvloop
     except ImportError:
@@ -287,13 +288,13 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
 
 
 def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | bytes], ...]:
-    """Those of every other error."""
+    """Returns the same trailing metadata that other errors have."""
     is_undecodable = isinstance(refusal, UndecodableRequestError)
     error = ApiError(ErrorKind.UNDECODABLE if is_undecodable else ErrorKind.INVALID_REQUEST, str(refusal))
     return (*error.metadata(), *details_metadata(error))
 
 
-# Clients get the status that gRPC's servers in C++, Go and Java give.
+# Clients get the same status as from gRPC servers in C++, Go and Java.
 _REFUSALS = RefusalStyle(ErrorKind.UNDECODABLE.status, _refusal_trailers)
 
 
@@ -304,7 +305,7 @@ def _missing(modules: Sequence[str]) -> list[str]:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it would be in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 

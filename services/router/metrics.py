@@ -1,10 +1,10 @@
 """Prometheus metrics under vLLM's names, so that its dashboards, autoscalers and endpoint pickers work unchanged.
 
-Gauges come from the schedulers' reports, latencies and counts from what this router saw itself. The hot path keeps
-plain numbers; they become Prometheus' when somebody asks. So a router runs without prometheus_client, unscraped.
+Gauges come from the schedulers' reports; latencies and counts come from the requests of this router. The hot path keeps
+plain numbers, and a scrape converts them. So a router that nobody scrapes does not need prometheus_client.
 
 Behind a gateway, any router may answer a scrape, and each has its own counts. The label `router` keeps their series
-apart, so that no counter falls from one scrape to the next (ADR 19).
+apart, so that no counter decreases from one scrape to the next (ADR 19).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 
 _DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
-# Tokens, as quire.scheduler.v1.Load counts steps by them.
+# Bucket bounds of tokens per step, the same as in quire.scheduler.v1.Load.
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Histogram:
-    """Counts per bucket and a sum; one writer."""
+    """A histogram: counts per bucket, and the sum of all values. Only one thread may write to it."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -52,7 +52,7 @@ class Histogram:
 
 
 class ModelMetrics:
-    """What this router saw of one model's requests."""
+    """Metrics of the requests that this router handled for one model."""
 
     def __init__(self) -> None:
         self.time_to_first_token = Histogram(_FIRST_TOKEN)
@@ -66,14 +66,14 @@ class ModelMetrics:
 
 
 class RequestMetrics:
-    """All models'; and how requests were answered."""
+    """Metrics of all requests, by model, and counts of errors and ignored fields."""
 
     def __init__(self) -> None:
         self.models: dict[str, ModelMetrics] = {}
         self.event_loop_lag = Histogram(_LAG)
-        # By gRPC status of the answer, in lower case.
+        # Number of errors, by gRPC status in lower case.
         self.errors: Counter[str] = Counter()
-        # Request fields that were ignored because nobody knows them, by method.
+        # Number of unknown request fields that were ignored, by method.
         self.ignored_fields: Counter[str] = Counter()
 
     def start(self, model: str, num_prompt_tokens: int) -> RequestTimer:
@@ -83,14 +83,14 @@ class RequestMetrics:
 
 
 class RequestTimer:
-    """One request, from its submission to its end."""
+    """Measures one request, from its submission to its end."""
 
     __slots__ = ("_first", "_has_failed", "_last", "_metrics", "_num_tokens", "_start")
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
         self._start = time.monotonic()
-        # When each choice's latest tokens came.
+        # Time at which each choice last got tokens.
         self._last: dict[int, float] = {}
         self._first = 0.0
         self._num_tokens = 0
@@ -109,17 +109,17 @@ class RequestTimer:
         metrics.num_generation_tokens += count
 
     def delivered(self, seconds: float) -> None:
-        """What new tokens took from their frame's arrival until the client's transport had them."""
+        """Observes the time from the arrival of new tokens in this router until the client's transport took them."""
         self._metrics.delivery.observe(seconds)
 
     @property
     def start(self) -> float:
-        """When the request was submitted; seconds, monotonic."""
+        """Time of the request's submission, in seconds on the monotonic clock."""
         return self._start
 
     @property
     def first_token_at(self) -> float | None:
-        """None before there is one."""
+        """Time of the first token, in seconds on the monotonic clock; None before it."""
         return self._first if self._num_tokens else None
 
     @property
@@ -128,18 +128,18 @@ class RequestTimer:
 
     @property
     def seconds_to_first_token(self) -> float:
-        """0 before there is one."""
+        """Seconds from the submission to the first token; 0 before it."""
         return self._first - self._start if self._num_tokens else 0.0
 
     def finished(self, reason: str) -> None:
-        """One choice is complete."""
+        """Counts one complete choice."""
         self._metrics.finished[reason] += 1
 
     def failed(self) -> None:
         self._has_failed = True
 
     def closed(self, completed: bool) -> None:
-        """The request is over; not `completed` and not failed means that its client went away."""
+        """Ends the measurement. A request that is neither `completed` nor failed was aborted by its client."""
         if not completed:
             self._metrics.finished["error" if self._has_failed else "abort"] += 1
             return
@@ -152,8 +152,10 @@ class RequestTimer:
 
 
 class LoadCollector:
-    """The schedulers' loads, as this router last heard them: for whoever scrapes the gateway alone. The schedulers' own
-    metrics have the same, so a router's port leaves them out and nothing is counted twice.
+    """Collects the schedulers' last reported loads, for Prometheus servers that scrape only the gateway.
+
+    The schedulers' own metrics include the same values, so the router's metrics port leaves them out: otherwise they
+    would be counted twice.
     """
 
     def __init__(self, placement: Placement, router_id: str) -> None:
@@ -186,10 +188,10 @@ class LoadCollector:
             ("vllm:num_requests_running", "Sequences in the schedulers' running batches."),
             ("vllm:num_requests_waiting", "Sequences that wait for admission."),
             ("vllm:kv_cache_usage_perc", "Used fraction of the KV cache's blocks, 0 to 1."),
-            ("vllm:gpu_cache_usage_perc", "The same under its old name."),
+            ("vllm:gpu_cache_usage_perc", "Old name of vllm:kv_cache_usage_perc."),
             ("vllm:cpu_cache_usage_perc", "Used fraction of the swap space, 0 to 1."),
-            ("vllm:avg_prompt_throughput_toks_per_s", "Prompt tokens per second, lately."),
-            ("vllm:avg_generation_throughput_toks_per_s", "Generated tokens per second, lately."),
+            ("vllm:avg_prompt_throughput_toks_per_s", "Recent prompt tokens per second."),
+            ("vllm:avg_generation_throughput_toks_per_s", "Recent generated tokens per second."),
         )
         for column, (name, help_text) in enumerate(names):
             gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
@@ -197,12 +199,13 @@ class LoadCollector:
                 gauge.add_metric([model], row[column])
             yield gauge
         counters = (
-            ("vllm:num_preemptions", "num_preemptions", "Sequences that gave up their blocks to others."),
+            ("vllm:num_preemptions", "num_preemptions", "Number of preemptions."),
             ("vllm:prefix_cache_queries", "num_prefix_cache_queries", "Tokens looked up in the prefix cache."),
             ("vllm:prefix_cache_hits", "num_prefix_cache_hits", "Tokens found in the prefix cache."),
         )
         for name, field, help_text in counters:
-            # By scheduler, because a sum falls when one of them goes; by router, because some hear later than others.
+            # One series per scheduler: a sum would decrease when a scheduler disappears. One per router: some routers
+            # get a report later than others.
             counter = CounterMetricFamily(name, help_text, labels=["model_name", "scheduler", "router"])
             for model, connections in by_model.items():
                 for connection in connections:
@@ -220,7 +223,7 @@ class LoadCollector:
         for model, connections in by_model.items():
             for connection in connections:
                 load = connection.load.last
-                # A scheduler of another version may count otherwise, or not at all.
+                # A scheduler of another version may have other buckets, or none.
                 if len(load.num_steps_by_tokens) == len(STEP_TOKENS) + 1:
                     buckets = _buckets(STEP_TOKENS, load.num_steps_by_tokens)
                     family.add_metric(
@@ -232,7 +235,7 @@ class LoadCollector:
 
 
 class RouterCollector:
-    """What this router has seen itself. Every sample has the label `router`."""
+    """Collects the metrics of this router's own requests. Every sample has the label `router`."""
 
     def __init__(self, requests: RequestMetrics, placement: Placement, router_id: str) -> None:
         self._requests = requests
@@ -264,7 +267,7 @@ class RouterCollector:
                 histogram.add_to(family, [model])
             yield family
         lag = HistogramMetricFamily(
-            "quire:event_loop_lag_seconds", "How much later than it was due a timer of the event loop ran, seconds.",
+            "quire:event_loop_lag_seconds", "Delay of the event loop's timers, seconds.",
             labels=[],
         )  # fmt: skip
         self._requests.event_loop_lag.add_to(lag, [])
@@ -289,28 +292,28 @@ class RouterCollector:
         yield GaugeMetricFamily("quire:schedulers_ready", "Schedulers that this router can use.", value=ready)
         yield GaugeMetricFamily(
             "quire:sequences_parked",
-            "Sequences that wait for a scheduler to come back.",
+            "Sequences that wait for a scheduler to reconnect.",
             value=self._placement.num_parked,
         )
         yield CounterMetricFamily(
             "quire:resubmissions",
-            "Sequences that went on at another scheduler, or at the same one over a new stream.",
+            "Sequences that were sent again, to another scheduler or over a new stream to the same one.",
             value=self._placement.num_resubmissions,
         )
         yield CounterMetricFamily(
             "quire:slow_client_pauses",
-            "Sequences that gave up their places because their clients did not read.",
+            "Sequences that were paused because their clients did not read.",
             value=self._placement.num_pauses,
         )
         yield _labelled("quire:request_errors", "Requests answered with an error.", "status", self._requests.errors)
         yield _labelled(
-            "quire:ignored_fields", "Unknown fields of requests, ignored.", "method", self._requests.ignored_fields
+            "quire:ignored_fields", "Unknown request fields that were ignored.", "method", self._requests.ignored_fields
         )
 
 
 def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """As Prometheus has them: upper bounds, and how many values are up to each. `counts`: of the values between a bound
-    and the one before, and of those beyond the last."""
+    """Returns Prometheus' cumulative buckets: each upper bound, with the number of values up to it. `counts`: number of
+    values in each bucket, the last one without an upper bound."""
     names = (*(str(float(bound)) for bound in bounds), "+Inf")
     return [(name, float(total)) for name, total in zip(names, accumulate(counts), strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a router knows of a model: facts from a scheduler's hello, and the tokenizer that came with them."""
+"""A served model: its properties and its tokenizer, as a scheduler sent them when the router connected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.router.text import Tokenizer
 class ModelInfo:
     name: str
     aliases: tuple[str, ...]
-    # Tokens of prompt and output together, at most.
+    # Maximum number of tokens of prompt and output together.
     max_model_len: int
     vocab_size: int
     eos_token_ids: frozenset[int]
@@ -22,19 +22,19 @@ class ModelInfo:
     tokenizer_bytes: int
     architecture: str
     dtype: str
-    # None: it gives no embeddings.
+    # None: the model does not support embeddings.
     embedding: EmbeddingInfo | None = None
-    # It gives nothing else.
+    # Whether the model supports embeddings only.
     is_encoder: bool = False
 
     @property
     def tasks(self) -> list[str]:
-        """What it can be asked for."""
+        """Tasks that the model supports: "generate", "embed" or both."""
         return [*([] if self.is_encoder else ["generate"]), *([] if self.embedding is None else ["embed"])]
 
     @property
     def key(self) -> tuple[str, str]:
-        """Schedulers whose models have equal keys can take over each other's sequences: same name, same token ids."""
+        """The model's name and tokenizer. A sequence can move between schedulers whose models have equal keys."""
         return self.name, self.tokenizer_sha256
 
 
@@ -42,12 +42,13 @@ class ModelInfo:
 class ServedModel:
     info: ModelInfo
     tokenizer: Tokenizer
-    # When this router first saw it, seconds since the epoch: `created` in /v1/models.
+    # Unix time in seconds at which this router first saw the model: `created` in /v1/models.
     created: int
 
     @property
     def fingerprint(self) -> str:
-        """OpenAI's system_fingerprint: changes when what answers changes."""
+        """OpenAI's system_fingerprint: identifies the model; changes when its architecture, dtype or tokenizer changes.
+        """
         info = self.info
         what = f"{info.name} {info.architecture} {info.dtype} {info.tokenizer_sha256}"
         return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:10]

@@ -17,7 +17,7 @@ from tests.integration.router.test_recovery import pausing, read_rest, read_unti
 from tests.integration.router.test_status_details import details_of
 from tests.integration.router.test_typed_api import stub_of
 
-TEXT = "The router is stopping, and the answer took too long. Try again."
+TEXT = "The server stopped before the answer was complete. Try again."
 
 
 async def until_end(call: Any) -> None:

@@ -1,2 +1,1 @@
-"""The router, a stateless service: it translates between the clients' HTTP and gRPC APIs and the schedulers' token ids.
-"""
+"""The router, a stateless service that translates the clients' HTTP and gRPC APIs to token ids for the schedulers."""

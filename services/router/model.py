@@ -47,8 +47,7 @@ class ServedModel:
 
     @property
     def fingerprint(self) -> str:
-        """OpenAI's system_fingerprint: identifies the model; changes when its architecture, dtype or tokenizer changes.
-        """
+        """OpenAI's system_fingerprint: changes when the model's name, architecture, dtype or tokenizer changes."""
         info = self.info
         what = f"{info.name} {info.architecture} {info.dtype} {info.tokenizer_sha256}"
         return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:10]

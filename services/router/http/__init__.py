@@ -1,4 +1,4 @@
-"""The ground of all HTTP APIs: bodies in, JSON and streams out, and the answering of chats."""
+"""Code that all HTTP APIs share: reading bodies, writing JSON and streams, and answering chats."""
 
 from services.router.http.answers import EVENT_STREAM, JSON, Answers, Written, write_pieces
 from services.router.http.body import Body, string_or_array, union

@@ -1,4 +1,4 @@
-"""From a generation to the bytes of an HTTP answer, streamed or whole, whatever API they are written for."""
+"""Runs a generation and sends its HTTP answer, streamed or whole. An AnswerWriter formats it for one API."""
 
 from __future__ import annotations
 
@@ -19,35 +19,33 @@ logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
-# A stream's message that has so many bytes is sent before more is added, and none has more than the latter.
+# A stream's message is sent as soon as it has _FULL_BYTES. No message has more than _LARGEST_BYTES.
 _FULL_BYTES = 65_536
 _LARGEST_BYTES = 2**20
 
-
-# Of a stream: what is short, or pieces of what may be long, which are made one at a time.
+# Part of a stream: short data, or the pieces of data that may be long, each made when it is sent.
 Written = bytes | Iterator[bytes]
 
 
 class AnswerWriter(Protocol):
-    """One answer in one API's words. A streamed one is asked for `events` and `end`, a whole one for `add` and
-    `whole`."""
+    """Formats one answer for one API. Streamed answers use `events` and `end`; whole answers use `add` and `whole`."""
 
     # Content type of a stream.
     stream_type: str
 
     def events(self, delta: ChoiceDelta) -> Written:
-        """What a stream says of it; may be nothing."""
+        """Returns the stream's events for new output; may be empty."""
 
     def end(self, usage: Usage) -> Written:
-        """The stream's last words."""
+        """Returns the last events of a complete stream."""
 
     def error(self, error: ApiError) -> Written:
-        """A stream's last words where it breaks off, once it has begun."""
+        """Returns the last event of a stream that fails after it has begun."""
 
     def add(self, delta: ChoiceDelta) -> None: ...
 
     def whole(self, usage: Usage) -> Iterator[str]:
-        """The texts that make up the body, of everything added."""
+        """Returns the body, made of everything that was added, as consecutive texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,15 @@ class Answers:
         stream: bool,
         max_tokens_param: str = "max_tokens",
     ) -> None:
-        """Generates and writes. `max_tokens_param`: the field that limits the answer, for errors. Raises ApiError as
-        long as nothing is written."""
+        """Generates and sends an answer. `max_tokens_param`: name of the field that limits the answer, for errors.
+        Raises ApiError if it fails before anything is sent."""
         if stream:
             await self._stream(request, span, context, writer)
         else:
             await self._whole(bounded(request, max_tokens_param), span, context, writer)
 
     async def _stream(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
-        """An error before the first byte is the call's status, a later one the stream's last word."""
+        """Streams an answer. Raises an error that occurs before the first byte; a later one becomes the last event."""
         stream = _Stream(self.calls, context, writer.stream_type)
         with self.generator.start(request) as generation:
             span.started(request)
@@ -100,7 +98,7 @@ class Answers:
             await stream.flush()
 
     async def gather(self, request: GenerationRequest, span: RequestSpan, add: Callable[[ChoiceDelta], None]) -> Usage:
-        """Generates, and adds all of it; nothing is written. Raises ApiError."""
+        """Generates an answer and passes all of its deltas to `add`. Sends nothing. Raises ApiError."""
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in generation.deltas():
@@ -115,12 +113,12 @@ class Answers:
 
 
 async def write_pieces(calls: Calls, context: Any, pieces: Iterator[bytes], content_type: str = JSON) -> None:
-    """Sends a body, as `Calls.write_each` does; the gateway puts its pieces together."""
+    """Sends a body in pieces, by `Calls.write_each`. The gateway joins them."""
     await calls.write_each(context, (HttpBody(content_type=content_type, data=piece) for piece in pieces))
 
 
 class _Stream:
-    """Puts what is short into one message, and sends what may be long in pieces."""
+    """Collects short data into one message, and sends long data in pieces."""
 
     __slots__ = ("_calls", "_context", "_message", "_parts", "_size", "has_begun")
 
@@ -128,7 +126,7 @@ class _Stream:
         self.has_begun = False
         self._calls = calls
         self._context = context
-        # One object for all messages: each is serialized before its write waits for anything.
+        # All messages reuse one object. This is safe, because a write serializes its message before it waits.
         self._message = HttpBody(content_type=content_type)
         self._parts: list[bytes] = []
         self._size = 0
@@ -146,7 +144,7 @@ class _Stream:
 
     async def flush(self) -> None:
         data, self._parts, self._size = b"".join(self._parts), [], 0
-        # An echoed prompt is part of one event.
+        # One event can be large: it may contain an echoed prompt.
         for start in range(0, len(data), _LARGEST_BYTES):
             self.has_begun = True
             self._message.data = data[start : start + _LARGEST_BYTES]

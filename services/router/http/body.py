@@ -1,7 +1,7 @@
-"""Objects of JSON bodies, and the fields that they have besides the declared ones.
+"""Base class of the objects in JSON bodies, and its treatment of fields that are not declared.
 
-A field that would change the answer and is not built is refused. A known field without effect is ignored. An unknown
-field is ignored and counted. A list or a map is looked at up to its first fault.
+A known field that is not implemented and would change the answer is refused. A known field without effect is ignored.
+An unknown field is ignored and counted. Validation of a list or map stops at its first error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from services.router.errors import ApiError, ErrorKind
 
 
 def _end_at_first_fault(schema: Any) -> None:
-    """One fault is told. To list those of a million token ids, as pydantic would, takes seconds and gigabytes."""
+    """Makes validation stop at the first error, as only one is reported. By default, pydantic lists all: for a million
+    token ids this takes seconds and gigabytes."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "dict"):
             schema["fail_fast"] = True
@@ -31,9 +32,10 @@ def _end_at_first_fault(schema: Any) -> None:
 class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
 
-    # Known fields besides the declared ones: the answer is right without them, or the body's own check refuses them.
+    # Known fields that are not declared: they have no effect, or the body's own check handles them.
     known_extras: ClassVar[frozenset[str]] = frozenset()
-    # Known fields that change the answer and are not built: the values that ask for nothing, besides null.
+    # Known fields that would change the answer and are not implemented, each with the values that are accepted besides
+    # null because they have no effect.
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     @classmethod
@@ -44,14 +46,14 @@ class Body(BaseModel):
 
     @cached_property
     def num_ignored_fields(self) -> int:
-        """Those that nobody knows, here and in all objects inside; what is data (a schema, a tool's arguments) has no
-        fields."""
+        """Number of unknown fields in this object and in all objects inside it. Plain data (a schema, a tool's
+        arguments) does not count."""
         own = sum(name not in self.known_extras and name not in self.not_built for name in self.model_extra or ())
         return own + sum(map(_num_ignored, self.__dict__.values()))
 
     def refuse_not_built(self, path: str = "") -> None:
-        """`path`: what stands before the fields' names in errors. Raises ApiError for a field, here or in an object
-        inside, that asks for what is not built."""
+        """Raises ApiError if this object, or one inside it, uses a feature that is not implemented. `path`: prefix of
+        the fields' names in errors."""
         for name, value in (self.model_extra or {}).items():
             allowed = self.not_built.get(name)
             if allowed is not None and value is not None and value not in allowed:
@@ -68,7 +70,7 @@ class Body(BaseModel):
 def _num_ignored(value: object) -> int:
     if isinstance(value, Body):
         return value.num_ignored_fields
-    # A list of objects has nothing else: token ids need not be looked at one by one.
+    # The first element tells the type of all: a list of a million token ids need not be searched.
     if _holds_objects(value):
         return sum(map(_num_ignored, value))
     return 0
@@ -85,14 +87,15 @@ def _refuse_in(values: list[Any], path: str) -> None:
 
 
 def _holds_objects(value: Any) -> TypeGuard[list[Any]]:
-    """Whether it is a list of objects, or of lists of them."""
+    """Whether `value` is a list of objects, or a list of such lists."""
     if not isinstance(value, list) or not value:
         return False
     return isinstance(value[0], Body) or _holds_objects(value[0])
 
 
 def union(choose: Any, expected: str) -> Discriminator:
-    """Picks a union's member by the value's shape, so that errors speak of that member alone."""
+    """Picks a union's member by the value's shape, so that errors are about this member only. `expected`: description
+    of all members, for values that match none."""
     return Discriminator(choose, custom_error_type="wrong_type", custom_error_message=expected)
 
 

@@ -15,13 +15,13 @@ from services.router.http.chats import ChatService, MessageReader
 from services.router.model import ServedModel
 from services.router.rpc import Caller, caller_of
 
-# Conversations of one request that are prepared at a time.
+# Maximum number of conversations of one request that are prepared at the same time.
 MAX_PREPARING = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """A conversation whose prompt is tokenized: all that its answer needs."""
+    """A conversation that is ready for generation: its prompt is tokenized."""
 
     request: GenerationRequest
     parsers: list[MessageParser]
@@ -31,7 +31,7 @@ class PreparedChat:
 async def prepare_all(
     chats: ChatService, requests: Sequence[ChatRequest], model: ServedModel, context: Any
 ) -> list[PreparedChat]:
-    """Raises the ApiError of the first conversation that has one; nothing has been generated then."""
+    """Prepares all conversations before any is answered. Raises the first conversation's ApiError."""
     preparation = _Preparation(chats, model, caller_of(context), len(requests))
     try:
         async with asyncio.TaskGroup() as group:
@@ -46,13 +46,13 @@ async def prepare_all(
 
 
 async def answer_all(chats: ChatService, prepared: Sequence[PreparedChat]) -> tuple[list[Message], Usage]:
-    """A message for each conversation, and the usage of all of them. If a conversation fails, the others are ended and
-    its ApiError is raised."""
+    """Returns a message for each conversation, and their total usage. If a conversation fails, cancels the others and
+    raises its ApiError."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_answer(chats, chat)) for chat in prepared]
     except* ApiError as failures:
-        # The first conversation's, if several fail.
+        # If several conversations fail, the first one's error counts.
         raise _first(failures) from None
     results = [task.result() for task in tasks]
     usages = [usage for _, usage in results]
@@ -67,8 +67,8 @@ async def answer_all(chats: ChatService, prepared: Sequence[PreparedChat]) -> tu
 
 
 class _Preparation:
-    """Prepares the conversations of one request, a few at a time: many do not fill the queues that all requests share,
-    and the event loop serves others in between."""
+    """Prepares the conversations of one request, a few at a time, so that they neither fill the queues that all
+    requests share nor block the event loop."""
 
     def __init__(self, chats: ChatService, model: ServedModel, caller: Caller, num_conversations: int) -> None:
         self._caller = caller
@@ -77,13 +77,14 @@ class _Preparation:
         self._model = model
         self._window = asyncio.Semaphore(MAX_PREPARING)
         self._resolving = asyncio.Lock()
-        # Options differ by how a prompt leaves the model's reasoning, and by nothing else.
+        # The resolved constraints by options. The options of one request's conversations differ only in whether the
+        # prompt ends inside the model's reasoning.
         self._resolved: list[tuple[GenerationOptions, TokenConstraints | None]] = []
 
     async def of(self, request: ChatRequest) -> PreparedChat:
         """Raises ApiError."""
         async with self._window:
-            # Short conversations are prepared without waiting for anything.
+            # Lets other tasks run: a short conversation is prepared without any other await that waits.
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
             with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:
@@ -92,7 +93,7 @@ class _Preparation:
                 return PreparedChat(*prepared, span)
 
     async def _constraints(self, options: GenerationOptions, model: ServedModel) -> TokenConstraints | None:
-        """Resolves equal options once: a schema or a thousand words are many times the work of a conversation."""
+        """Resolves equal options only once: compiling a schema takes much longer than preparing a conversation."""
         async with self._resolving:
             for known, constraints in self._resolved:
                 if known == options:

@@ -1,4 +1,4 @@
-"""Answers conversations. How an answer looks is its writer's business."""
+"""Answers conversations. The format of an answer is up to its ChatWriter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from services.router.rpc import Prepared, caller_of
 
 
 class ChatWriter(Protocol):
-    """One answer in one API's words (services/router/http/answers.py), of messages instead of text."""
+    """Formats one answer for one API, like AnswerWriter (services/router/http/answers.py), but from messages instead of
+    text."""
 
     # Content type of a stream.
     stream_type: str
@@ -37,7 +38,7 @@ class ChatWriter(Protocol):
     def error(self, error: ApiError) -> Written: ...
 
     def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
-        """A message for each choice."""
+        """Returns the body as consecutive texts. `messages`: one for each choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class ChatService:
     async def answer(
         self, request: ChatRequest, context: Any, writer_for: Callable[[ServedModel], ChatWriter], *, stream: bool
     ) -> Prepared:
-        """Raises ApiError. `writer_for`: makes the answer's writer, which may not refer to the request's body."""
+        """Prepares the answer to a chat. `writer_for`: makes the answer's writer, which must not keep a reference to
+        the request's body. Raises ApiError."""
         caller = caller_of(context)
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
@@ -62,13 +64,13 @@ class ChatService:
             )
 
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
-        """The tokens that the model would answer, more than its context too: who asks may want to know how many. Raises
+        """Returns the prompt's token ids. They may exceed the context: clients count tokens to find out. Raises
         ApiError."""
         return await encode_plan(await plan_chat(request, model, self.forms), model, checks_length=False)
 
 
 class MessageReader:
-    """Makes one request's messages of what its choices' parsers tell apart."""
+    """Builds the messages of one request: each choice's parser separates reasoning, content and tool calls."""
 
     def __init__(self, parsers: list[MessageParser], prompt_token_ids: list[int]) -> None:
         self.messages = [Message() for _ in parsers]
@@ -77,7 +79,7 @@ class MessageReader:
 
     def parse(self, delta: ChoiceDelta) -> MessageDelta:
         parsed = self._parsers[delta.index].parse(delta)
-        # What no parser changes.
+        # Parsers do not handle these fields.
         parsed.stop_reason, parsed.token_ids, parsed.usage = delta.stop_reason, delta.token_ids, delta.usage
         parsed.prompt_logprobs, parsed.prompt_token_ids = delta.prompt_logprobs, self._prompt_token_ids
         return parsed
@@ -86,12 +88,12 @@ class MessageReader:
         self.messages[delta.index].add(self.parse(delta))
 
     def usage(self, usage: Usage) -> Usage:
-        """With the reasoning that the parsers counted."""
+        """Returns the usage with the number of reasoning tokens, which the parsers counted."""
         return with_reasoning(usage, self._parsers)
 
 
 class MessageWriter:
-    """An AnswerWriter that has a ChatWriter write what its choices' parsers make of their text."""
+    """An AnswerWriter that parses each choice's text and passes the parsed messages to a ChatWriter."""
 
     def __init__(self, parsers: list[MessageParser], writer: ChatWriter, prompt_token_ids: list[int]) -> None:
         self.stream_type = writer.stream_type

@@ -1,4 +1,4 @@
-"""Integers that are written with a point, as in `5.0`: JSON Schema takes them for integers, and so some clients do."""
+"""Integers written with a decimal point, such as `5.0`. JSON Schema allows them, and some clients send them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _NO_INTEGER = ("int_type", "int_from_float")
 
 
 def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
-    """Makes integers of them in `body` wherever an error says that one is expected; of a list, of all in it. Returns
-    whether there were any."""
+    """Replaces floats such as 5.0 in `body` by integers wherever an error reports that an integer is expected; in a
+    list, replaces all of them. Returns whether it replaced any."""
     changed = False
     for error in errors:
         if error["type"] in _NO_INTEGER and _is_integral(error["input"]):
@@ -21,13 +21,14 @@ def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
 
 
 def _write(body: Any, location: tuple[int | str, ...]) -> bool:
-    """Returns whether the place was found: a location also names the members of unions, which are no places."""
+    """Replaces the floats at a location. Skips parts of the location that name a union's member instead of a field.
+    Returns whether the location was found."""
     holder: Any = None
     key: Any = None
     value = body
     for part in location:
         if isinstance(value, list) and isinstance(part, int):
-            # The outermost of lists in lists.
+            # Of nested lists, the outermost one is replaced.
             if not isinstance(holder, list):
                 holder, key = value, part
             value = value[part]

@@ -1,5 +1,5 @@
-"""JSON in pieces: a large answer is encoded while it is sent, so that neither its text nor the time it takes is held at
-once.
+"""JSON encoding in pieces. A large answer is encoded while it is sent: its text is never in memory as a whole, and the
+event loop is not blocked for long.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
-# Of one message. A piece is over when it has so many bytes or texts: to make it takes a few milliseconds.
+# Size of one message: a piece is complete when it has this many bytes or texts. Making one takes a few milliseconds.
 PIECE_BYTES = 65_536
 PIECE_TEXTS = 2_048
-# Of a value that is encoded in one go: elements of an array, and characters of a string.
+# Maximum number of array elements, and of characters of a string, that are encoded in one call.
 _RUN_ITEMS = 1024
 _RUN_CHARS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """An array whose elements are made one at a time, while it is encoded."""
+    """An array whose elements are generated one at a time while it is encoded."""
 
     values: Iterable[object]
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """JSON already."""
+    """A value that is already JSON text."""
 
     text: str
 
 
 def dumps(value: object) -> str:
-    """JSON of a small value without `Items` in it."""
+    """Returns the JSON text of a small value that contains no `Items`."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def texts_of(value: object) -> Iterator[str]:
-    """The JSON of a value, as texts that make it up. Each is short, or one element of `Items`."""
+    """Yields the JSON of a value as consecutive texts. Each is short, or is one element of `Items`."""
     match value:
         case dict():
             separator = "{"
@@ -78,12 +78,12 @@ def texts_of(value: object) -> Iterator[str]:
 
 
 def dump(value: object) -> bytes:
-    """JSON in one go, of what is small."""
+    """Returns the JSON of a small value as bytes."""
     return "".join(texts_of(value)).encode()
 
 
 def array(items: Iterable[str]) -> Iterator[str]:
-    """The texts of an array of items, which are JSON each."""
+    """Yields the texts of an array. `items`: JSON text of each element."""
     separator = "["
     for item in items:
         yield separator + item
@@ -92,7 +92,7 @@ def array(items: Iterable[str]) -> Iterator[str]:
 
 
 def in_pieces(texts: Iterable[str]) -> Iterator[bytes]:
-    """The document that `texts` make up, in messages. The next texts are made when the next message is asked for."""
+    """Joins consecutive texts into messages. It consumes `texts` only as far as the requested messages need them."""
     piece = bytearray()
     num_texts = 0
     for text in texts:

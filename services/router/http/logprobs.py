@@ -1,4 +1,4 @@
-"""Log probabilities of an answer's tokens as JSON, as the APIs for conversations have them."""
+"""JSON of output tokens' log probabilities, in the format that the chat APIs share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from services.router.text import Vocabulary
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    """To be encoded by `texts_of`."""
+    """Returns a choice's `logprobs`, for `texts_of` to encode."""
     return {"content": Items(_ChatLogprobs(entries, names)), "refusal": None}
 
 
 @dataclass(frozen=True, slots=True)
 class _ChatLogprobs:
-    """Made anew each time that they are asked for: some answers have them several times."""
+    """Generates the entries on every iteration, because some answers contain the same log probabilities twice."""
 
     entries: Sequence[TokenLogprob]
     names: TokenNames
@@ -29,23 +29,23 @@ class _ChatLogprobs:
 
 
 def chat_logprob(entry: TokenLogprob, names: TokenNames) -> str:
-    """As JSON."""
+    """Returns an entry's JSON text."""
     top = ",".join([f"{{{_token(token_id, logprob, names)}}}" for token_id, logprob in entry.top])
     return f'{{{_token(entry.token_id, entry.logprob, names)},"top_logprobs":[{top}]}}'
 
 
 @dataclass(frozen=True, slots=True)
 class TokenNames:
-    """What log probabilities call tokens."""
+    """The names of tokens in log probabilities."""
 
     vocabulary: Vocabulary
-    # token_id:7 instead of a text, which may be a piece of a character, and another token's too.
+    # Whether names are like `token_id:7`. A text is ambiguous: it may be part of a character, or equal another token's.
     by_id: bool = False
-    # What `fields` made.
+    # Cache of `fields`, by token id.
     _fields: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def fields(self, token_id: int) -> tuple[str, str]:
-        """A token's name and its bytes, as JSON."""
+        """Returns the JSON of a token's name and of its bytes."""
         fields = self._fields.get(token_id)
         if fields is None:
             in_bytes = ",".join(map(str, self.vocabulary.token_bytes(token_id)))
@@ -56,16 +56,17 @@ class TokenNames:
         return f"token_id:{token_id}" if self.by_id else self.text(token_id)
 
     def text(self, token_id: int) -> str:
-        """A token by itself may be a piece of a character; its bytes are reported beside it."""
+        """Returns the token's text. Its `bytes` are reported too, because a token may be part of a character."""
         return self.vocabulary.shown_text(token_id)
 
 
 def _token(token_id: int, logprob: float, names: TokenNames) -> str:
-    """The fields of an object, as JSON."""
+    """Returns the JSON of the fields that describe one candidate token, without braces."""
     token, in_bytes = names.fields(token_id)
     return f'"token":{token},"logprob":{finite(logprob)!r},"bytes":{in_bytes}'
 
 
 def finite(logprob: float) -> float:
-    """JSON has no infinity; -9999 is what OpenAI documents for tokens out of reach."""
+    """Returns the log probability, at least -9999: JSON has no infinity, and OpenAI documents -9999 for very unlikely
+    tokens."""
     return logprob if logprob > -9999.0 else -9999.0

@@ -1,4 +1,4 @@
-"""One method of one HTTP path, as each API's package describes those it serves (`paths.py`)."""
+"""Description of one method of one HTTP path. Each API's package lists its operations in `paths.py`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from services.router.http.replies import ErrorReply
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`value`: a body, and what is put in the path's parameters, by their names."""
+    """An example request. `value`: the fields of the body and, by name, the path's parameters."""
 
     summary: str
     value: Mapping[str, Any]
 
 
-# What JSON is: a pydantic model, or a protobuf message that the gateway turns into JSON.
+# The type of a JSON value: a pydantic model, or a protobuf message that the gateway converts to JSON.
 Shape = type[BaseModel] | Descriptor
 
 
@@ -28,45 +28,45 @@ Shape = type[BaseModel] | Descriptor
 class Operation:
     # GET or POST.
     verb: str
-    # As in OpenAPI: /v1/models/{model}.
+    # Path with parameters as in OpenAPI: /v1/models/{model}.
     path: str
-    # The operationId: unique in the document.
+    # The operationId, which is unique in the document.
     name: str
-    # The API it belongs to.
+    # Name of the API that the operation belongs to.
     tag: str
     summary: str
     description: str = ""
-    # What a request's JSON is checked by.
+    # Type of the request's JSON; None: no body.
     body: Shape | None = None
-    # The JSON of an answer.
+    # Type of an answer's JSON.
     reply: Shape | None = None
-    # Whether an answer is an array of `reply`.
+    # Whether the answer is an array of `reply`.
     is_array: bool = False
-    # The JSON of each event of an answer that streams; None: it does not stream.
+    # Type of each event's JSON in a streamed answer; None: the operation does not stream.
     event: type[BaseModel] | None = None
     event_type: str = "text/event-stream"
-    # The JSON of an error.
+    # Type of an error's JSON.
     error: type[BaseModel] = ErrorReply
-    # Of an answer that does not stream.
+    # Content type of an answer that does not stream.
     content_type: str = "application/json"
-    # Of the same answer in binary form, where the request may ask for that; empty: it may not.
+    # Content type of the answer's binary form, which a request can ask for; empty: there is no binary form.
     binary_type: str = ""
-    # Of each path parameter.
+    # Description of each path parameter, by name.
     parameters: Mapping[str, str] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
-    # Whether it asks for a key where the router has some.
+    # Whether requests need a key if the router has keys.
     needs_key: bool = True
-    # Whether it names a model, which may be unknown.
+    # Whether requests name a model, so that 404 is possible.
     names_model: bool = False
-    # Whether nothing is ever found there: the path is served for clients that ask.
+    # Whether the answer is always 404: the path exists only because clients request it.
     is_always_missing: bool = False
-    # Whether it may be turned away because there is too much to do.
+    # Whether the router may refuse requests with 429 because of overload.
     may_overload: bool = False
 
     def path_of(self, example: Example) -> str:
-        """The path with the example's values for its parameters."""
+        """Returns the path with its parameters replaced by the example's values."""
         return self.path.format(**{name: example.value[name] for name in self.parameters})
 
     def body_of(self, example: Example) -> dict[str, Any]:
-        """The example without the path's parameters."""
+        """Returns the example's body: all of its values except the path's parameters."""
         return {name: value for name, value in example.value.items() if name not in self.parameters}

@@ -1,4 +1,4 @@
-"""JSON bodies into checked values, and what is wrong with them into OpenAI's words, naming the field."""
+"""Parses and validates JSON bodies. Errors have OpenAI's wording and name the field."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from services.router.text import TextThreads
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
 
-# To parse so many bytes takes as long as to tokenize one character; and a value takes as long as so many characters.
+# Cost of parsing in units of tokenizing one character: this many bytes cost one character, and each value costs this
+# many characters.
 PARSED_BYTES_PER_CHAR = 32
 _CHARS_PER_VALUE = 2
-# Of a body with integers like 5.0. Each finds those of all fields but for such as stand behind others in lists.
+# Maximum number of passes that replace numbers like 5.0 by integers. One pass finds all of them, except in later
+# elements of a list, as validation of a list stops at its first error.
 _MAX_REWRITES = 4
-# Longest piece of a client's value that a message repeats.
+# Maximum length of a client's value in an error message.
 _MAX_ECHO_CHARS = 64
 _JSON_NAMES = {
     bool: "a boolean",
@@ -52,14 +54,14 @@ _BOUNDS = {
 
 
 async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
-    """As parse_body, beside the event loop where the body is long, and after others where it is very long. Raises
-    ApiError also where the body holds too many values (json_bounds.py), or too many bodies wait (large_bodies.py)."""
+    """Parses a body like parse_body; long bodies in a thread, and very long ones in turn. Also raises ApiError if the
+    body holds too many values (json_bounds.py), or too many large bodies wait (large_bodies.py)."""
     await threads.large_bodies.enter(len(body))
 
     def work() -> B:
         check_json(body)
         parsed = parse_body(body, model)
-        # It goes through all of the body, and is kept.
+        # Computed here, in the thread, because it walks through the whole body. The result is cached.
         _ = parsed.num_ignored_fields
         return parsed
 
@@ -70,21 +72,21 @@ async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
 
 
 def parsing_work(body: bytes) -> int:
-    """What it takes to go through a body once, in TextThreads' characters."""
+    """Returns the cost of one pass over a body, in TextThreads' unit: characters to tokenize."""
     if len(body) > LARGE_BODY_BYTES:
         return len(body)
     return len(body) // PARSED_BYTES_PER_CHAR + _CHARS_PER_VALUE * num_values(body)
 
 
 def parse_body(body: bytes, model: type[T]) -> T:
-    """The body as `model`. Raises ApiError: not JSON (NaN, lone surrogates and deep nesting included), no object, or
-    a field that is missing, of the wrong type, out of range or not built."""
+    """Parses a body as `model`. Raises ApiError if it is not valid JSON (NaN, lone surrogates and deep nesting are not
+    allowed), if it is not an object, or if a field is missing, invalid or not implemented."""
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise invalid(f"We could not parse the JSON body of your request: {error}.") from None
     if not isinstance(value, dict):
-        raise invalid(f"The JSON body of a request must be an object, but this is {_json_name(value)}.")
+        raise invalid(f"The JSON body of a request must be an object, but got {_json_name(value)} instead.")
     for _ in range(_MAX_REWRITES):
         try:
             return _built(model.model_validate(value))
@@ -134,7 +136,8 @@ def _wrong_type(param: str, expected: str, value: object) -> ApiError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """messages[0].content: as OpenAI writes it. Parts that begin with # name a union's member, not a field."""
+    """Returns a field's path in OpenAI's notation: messages[0].content. Skips parts that begin with #: they name a
+    union's member, not a field."""
     path = ""
     for part in location:
         if isinstance(part, int):

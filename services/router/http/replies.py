@@ -1,4 +1,4 @@
-"""Replies as JSON: their base, and the parts that several APIs share."""
+"""Types of the APIs' JSON answers: their base class, and the parts that several APIs share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Seconds = Annotated[int, Field(description="Unix time in seconds.")]
 
 
 class Reply(BaseModel):
-    """A JSON value that an API answers with: for the document, and for the tests that hold answers against it. Answers
-    themselves are mostly written without it, as they are too many. A field that may be left out has a default."""
+    """Base class of the types of JSON answers. The OpenAPI document is made from these types, and tests check answers
+    against them. For speed, most answers are written without them. A field that may be left out has a default."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 def may_lack(description: str, **extra: Any) -> Any:
-    """A field that is left out where there is nothing to say, and never null."""
+    """Declares a field that is left out if it has no value; it is never null."""
     return Field(None, description=description, **extra)
 
 

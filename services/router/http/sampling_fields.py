@@ -1,4 +1,4 @@
-"""The sampling fields of JSON bodies: each name, range and description stands here once for all HTTP APIs.
+"""The sampling fields of JSON bodies: defines each name, range and description once for all HTTP APIs.
 
 An API whose names or ranges differ declares its own field from the types here: Ollama's `repeat_penalty`, Anthropic's
 `temperature`.
@@ -70,7 +70,7 @@ Seed = Annotated[
 
 
 class SamplingFields(BaseModel):
-    """The fields of a body with vLLM's names. None: left out."""
+    """Sampling fields of a body, under vLLM's names. None: the request does not have the field."""
 
     temperature: Temperature = None
     top_p: TopP = None
@@ -82,20 +82,20 @@ class SamplingFields(BaseModel):
     seed: Seed = None
 
     def sampling_params(self, **others: Any) -> SamplingParams:
-        """The fields as the scheduler takes them. `others` are fields of SamplingParams that the API has under other
-        names; they replace those of this body. Raises ApiError if a value leaves its range in single precision."""
+        """Converts the fields to SamplingParams. `others`: further fields of SamplingParams, which replace those of the
+        body. Raises ApiError if a value is out of range in single precision."""
         own = {name: getattr(self, name) for name in SamplingFields.model_fields}
         return sampling_params(**own | others)
 
 
 def sampling_params(path: str = "", **fields: Any) -> SamplingParams:
-    """SamplingParams of JSON fields by their names. `path` precedes the names in errors. Raises ApiError if a value
-    leaves its range in single precision."""
+    """Makes SamplingParams of JSON fields. `path`: prefix of their names in errors. Raises ApiError if a value is out
+    of range in single precision."""
     top_k, seed = fields.pop("top_k", None), fields.pop("seed", None)
     given = SamplingParams(
-        # -1 means the same as 0 in the proto: keep all tokens.
+        # Both -1 and 0 keep all tokens; the proto has only 0.
         top_k=None if top_k is None else max(0, top_k),
-        # The proto's seed has no sign.
+        # The proto's seed is unsigned.
         seed=None if seed is None else seed & _UINT64,
         **fields,
     )

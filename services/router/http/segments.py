@@ -1,4 +1,4 @@
-"""A message as a row of segments: what APIs need that open, fill and close one thing after the other."""
+"""A message as a sequence of segments, for APIs whose streams open, fill and close one item after the other."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class SegmentKind(Enum):
 @dataclass(slots=True)
 class Segment:
     kind: SegmentKind
-    # Counts the segments of one message.
+    # Position of the segment in its message.
     index: int
-    # A tool call's; empty with the others.
+    # Only for tool calls; otherwise empty.
     call_id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """So far. A tool call's is its arguments, JSON as the model wrote it."""
+        """The text so far. For a tool call: its arguments, JSON as the model wrote it."""
         return "".join(self.pieces)
 
 
@@ -37,19 +37,19 @@ class SegmentChange(Enum):
     CLOSED = auto()
 
 
-# What happened to a segment, and by what text it grew.
+# A change of a segment, with the text that was added to it.
 SegmentEvent = tuple[SegmentChange, Segment, str]
 
 
 class Segmenter:
-    """Follows one message. At most one segment is open; a closed one stays as it is."""
+    """Splits one message into segments. At most one segment is open; a closed one does not change."""
 
     __slots__ = ("_open", "_open_call", "segments")
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self._open: Segment | None = None
-        # The message's number of the call that is open.
+        # Index in the message of the open tool call.
         self._open_call = -1
 
     def push(self, delta: MessageDelta) -> Iterator[SegmentEvent]:
@@ -66,7 +66,7 @@ class Segmenter:
                 yield self._grow(call.arguments)
 
     def close(self) -> Iterator[SegmentEvent]:
-        """The message is over. One without anything in it gets an empty content: clients look for it."""
+        """Ends the message. An empty message gets an empty content segment, because clients expect one."""
         if not self.segments:
             yield from self._begin(SegmentKind.CONTENT)
         if self._open is not None:
@@ -87,7 +87,7 @@ class Segmenter:
 
 
 def segments_of(message: Message) -> list[Segment]:
-    """A whole message's: its reasoning, its content, its calls."""
+    """Returns the segments of a whole message: reasoning, content and tool calls."""
     segmenter = Segmenter()
     texts = MessageDelta(0, message.content, message.reasoning)
     for _ in segmenter.push(texts):

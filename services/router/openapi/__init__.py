@@ -1,4 +1,4 @@
-"""What is served over HTTP, as an OpenAPI document and as a page: made from the bodies and replies of each API."""
+"""The documentation of the HTTP APIs, as an OpenAPI document and as a page, made from the types of their JSON."""
 
 from services.router.openapi.servicer import DocumentServicer
 

@@ -1,4 +1,4 @@
-"""The comments of our protos, for people who read the documentation: protoc writes them beside the descriptors."""
+"""The comments of Quire's protos, as descriptions for the documentation. protoc stores them with the descriptors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-# Beside the stubs. Not by importing `quire`: that package offers the command line and the clients, for which a service
-# has no use.
+# The file lies beside the generated stubs. `files` finds it without importing `quire`, whose command line and clients a
+# service does not need.
 _FILE = files("quire") / "http_apis.binpb"
 
 
 @functools.cache
 def proto_comments() -> Mapping[str, str]:
-    """The comments of our own packages, each as one paragraph, by the full name of what they are about: a service, a
-    method, a message, a field, an enum, or a value, whose name begins with its enum's."""
+    """Returns the comments of Quire's own packages, each as one paragraph, by the full name of the commented service,
+    method, message, field, enum or enum value. The name of an enum value begins with the enum's name."""
     described = descriptor_pb2.FileDescriptorSet.FromString(_FILE.read_bytes())
     return {
         _name_of(file, location.path): " ".join(location.leading_comments.split())
@@ -29,7 +29,8 @@ def proto_comments() -> Mapping[str, str]:
 
 
 def _name_of(file: descriptor_pb2.FileDescriptorProto, path: Any) -> str:
-    """`path`: field numbers of the descriptor's own messages and indices in turn, from the file inwards."""
+    """Returns the full name of a descriptor. `path`: its location in the file, as alternating field numbers and indices
+    (google.protobuf.SourceCodeInfo)."""
     names, node = [file.package], file
     for number, index in zip(path[::2], path[1::2], strict=True):
         node = getattr(node, node.DESCRIPTOR.fields_by_number[number].name)[index]

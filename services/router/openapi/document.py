@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of what is served over HTTP."""
+"""The OpenAPI 3.1 document of the HTTP APIs."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from services.router.openapi.schemas import component_schemas
 
 _JSON = "application/json"
 
-# What can be wrong with any request, whatever it asks for. The gateway answers by itself where no router is reached.
+# Errors that any operation can return. If no router is reachable, the gateway itself returns 503.
 _ANYWHERE = {
-    "400": "Something in the request is wrong; `param` names the field.",
-    "403": "The page that asks may not: its origin is none that the server allows.",
+    "400": "The request is invalid. If a field is at fault, `param` names it.",
+    "403": "The server does not allow requests from this web page's origin.",
     "408": "The request took too long to arrive.",
-    "431": "The headers are too large.",
-    "500": "A fault of the server's.",
-    "503": "Nobody can take it now.",
-    "504": "It could not be answered in time.",
+    "431": "The request's headers are too large.",
+    "500": "The server had an internal error.",
+    "503": "No scheduler can take the request now.",
+    "504": "The server did not answer in time.",
 }
-_NO_KEY = "The key is missing or wrong."
-_NO_MODEL = "There is no such model."
-_NOTHING = "There is none."
-_TOO_LARGE = "The body is larger than the gateway takes."
-_NO_JSON = "The body is compressed, or of another type than JSON."
-_OVERLOADED = "There is too much to do."
+_NO_KEY = "The API key is missing or wrong."
+_NO_MODEL = "The model does not exist."
+_NOTHING = "The server stores no such object."
+_TOO_LARGE = "The body is larger than the server's limit."
+_NO_JSON = "The body is compressed, or its content type is not JSON."
+_OVERLOADED = "The server is overloaded."
 _RETRY_AFTER = {
-    "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}}
+    "Retry-After": {
+        "description": "Seconds to wait before the next attempt.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
 }
 
 _ABOUT = """\
-One gateway serves these paths and, on the same port, gRPC and gRPC-Web. Errors have OpenAI's shape, but for the
-paths of Anthropic's and Ollama's APIs, where they have theirs. A slash after a path changes nothing, and probes (`/`,
-`/health`, `/v2/health/`) may ask by HEAD. Other paths than these get 404; other methods than a path's own get 405, with
-those in the header `Allow`.
+One gateway serves these paths and, on the same port, gRPC and gRPC-Web. Errors have OpenAI's shape, except on the
+paths of Anthropic's and Ollama's APIs, which use their own. Every path can also end with a slash. The probes (`/`,
+`/health`, `/v2/health/`) also accept HEAD. Unknown paths get status 404. Unknown methods of a path get 405, and the
+header `Allow` lists the path's methods.
 
-Answers that stream are server-sent events, and Ollama's are lines: the schema is that of the JSON after each `data: `,
-or of each line. Where an answer breaks off, the last of them is an error. Otherwise the last event of chats and
-completions is `data: [DONE]`."""
+Streamed answers are server-sent events; Ollama's are lines of JSON. The schema of an event describes the JSON after
+`data: `, or the line. If an answer fails after it has begun, the last event is an error. Otherwise the last event of
+chats and completions is `data: [DONE]`."""
 
 
 def document(operations: Iterable[Operation], version: str, root_path: str = "") -> dict[str, Any]:
-    """`root_path`: what clients write before every path, as a proxy in front has it."""
+    """Returns the document as JSON. `root_path`: prefix of every path, if a proxy in front of the gateway adds one."""
     operations = tuple(operations)
     used = [model for one in operations for model in (one.body, one.reply, one.event, one.error) if model is not None]
     references, schemas = component_schemas(used)
@@ -66,7 +69,7 @@ def document(operations: Iterable[Operation], version: str, root_path: str = "")
         "components": {
             "schemas": schemas,
             "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "Where the server was given keys."}
+                "key": {"type": "http", "scheme": "bearer", "description": "Needed if the server has keys."}
             },
         },
     }
@@ -104,7 +107,7 @@ class _Describer:
             described["requestBody"] = {"required": True, "content": {_JSON: content}}
         answers = {} if operation.is_always_missing else {"200": self._answer(operation)}
         described["responses"] = answers | self._errors(operation)
-        # An empty requirement: a server without keys asks for none.
+        # The empty requirement stands for a server without keys.
         described["security"] = [{}, {"key": []}] if operation.needs_key else []
         return described
 

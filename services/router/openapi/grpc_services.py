@@ -1,4 +1,4 @@
-"""The gRPC services of the gateway's port, as the document lists them."""
+"""The document's list of the gRPC services on the gateway's port."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _OURS: tuple[ServiceDescriptor, ...] = (
     inference_pb2.DESCRIPTOR.services_by_name["InferenceService"],
     open_inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"],
 )
-# gRPC's own services, which every router has.
+# gRPC's standard services, which every router serves.
 _STANDARD = (
-    ("grpc.health.v1.Health", "Tells whether the server, or one of its services by name, can take calls."),
+    ("grpc.health.v1.Health", "Reports whether the server, or one of its services, can take calls."),
     ("grpc.reflection.v1.ServerReflection", "Describes these services to tools such as grpcurl."),
 )
 
 
 def grpc_services() -> list[dict[str, Any]]:
-    """Each with its name, what it is for, and its methods where they are ours."""
+    """Returns each service's name and description, and the methods of Quire's own services."""
     standard = [{"name": name, "description": text, "methods": []} for name, text in _STANDARD]
     return [*map(_described, _OURS), *standard]
 
 
 def _type(message: Descriptor) -> dict[str, Any]:
-    """A reference where the document has the message's schema, as it has those of the typed API."""
+    """Returns a reference to the message's schema if the document has it (the typed API's messages), else its name."""
     is_ours = message.file.package == inference_pb2.DESCRIPTOR.package
     return {"$ref": REF + schema_name(message)} if is_ours else {"const": message.full_name}
 

@@ -1,4 +1,4 @@
-"""JSON schemas of protobuf messages, in protobuf's own mapping to JSON, which the gateway's transcoder uses."""
+"""JSON schemas of protobuf messages, in protobuf's standard JSON mapping, which the gateway's transcoder uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.router.openapi.comments import proto_comments
 
 _INT32 = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
 _UINT32 = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
-# JSON's numbers are too short for these, so they are written as strings; numbers are read as well.
+# JSON numbers cannot represent all 64-bit integers, so answers write strings. Requests may have numbers too.
 _INT64 = {"anyOf": [{"type": "string", "pattern": "^-?[0-9]+$"}, {"type": "integer"}]}
 _UINT64 = {"anyOf": [{"type": "string", "pattern": "^[0-9]+$"}, {"type": "integer", "minimum": 0}]}
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
@@ -28,17 +28,17 @@ _SCALARS: dict[int, dict[str, Any]] = {
     FieldDescriptor.TYPE_UINT64: _UINT64,
 }
 _PACKAGE = "quire.inference.v1."
-# What a reference to a schema of the document begins with.
+# Prefix of a reference to one of the document's schemas.
 REF = "#/components/schemas/"
 
 
 def schema_name(message: Descriptor) -> str:
-    """`InferenceChatRequest`, so that it is not mistaken for another API's schema."""
+    """Returns a schema name such as `InferenceChatRequest`. The prefix distinguishes it from other APIs' schemas."""
     return "Inference" + message.full_name.removeprefix(_PACKAGE)
 
 
 def message_schemas(messages: Iterable[Descriptor]) -> dict[str, dict[str, Any]]:
-    """The schemas of these messages, and of those that they are made of, by name."""
+    """Returns the schemas of these messages and of all messages nested in them, by name."""
     found = {message.full_name: message for message in _with_parts(messages)}
     return {schema_name(message): _schema(message) for message in found.values()}
 

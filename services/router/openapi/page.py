@@ -1,5 +1,5 @@
-"""The document as one HTML page. It is written out whole, without a script: it works offline and in any reader, and
-what a package from PyPI would ship is a viewer of megabytes that has to be served and kept up to date."""
+"""The document as one HTML page without scripts, so that it works offline and in any browser. A viewer from PyPI would
+add megabytes of JavaScript to serve and to keep up to date."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def page(document: dict[str, Any]) -> str:
 
 
 def code(text: str) -> Markup:
-    """Markdown in a line: what stands between backticks is code."""
+    """Converts one line of Markdown: text between backticks becomes code."""
     pieces = re.split(r"`([^`]+)`", text)
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if number % 2 else escape(piece) for number, piece in enumerate(pieces)
@@ -54,12 +54,12 @@ def code(text: str) -> Markup:
 
 
 def paragraphs(text: str) -> Markup:
-    """Markdown's paragraphs, which an empty line parts."""
+    """Converts paragraphs of Markdown, which empty lines separate."""
     return Markup("\n").join(Markup("<p>{}</p>").format(code(part)) for part in re.split(r"\n\s*\n", text))
 
 
 def type_of(schema: dict[str, Any]) -> Markup:
-    """A schema in a few words, with links to the named ones: `string or array of TextPart`."""
+    """Describes a schema in a few words, with links to named schemas: `string or array of TextPart`."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(REF)
         return Markup('<a href="#schema-{0}">{0}</a>').format(name)
@@ -78,7 +78,7 @@ def type_of(schema: dict[str, Any]) -> Markup:
 
 
 def curl(operation: dict[str, Any], example: dict[str, Any]) -> str:
-    """A command line that sends the example; `$HOST` stands for the server's address."""
+    """Returns a command line that sends the example. `$HOST` stands for the server's address."""
     body = json.dumps(example["value"], ensure_ascii=False).replace("'", "'\\''")
     parameters = operation.get("parameters", ())
     path = operation["path"].format(**{one["name"]: one["examples"]["example1"]["value"] for one in parameters})

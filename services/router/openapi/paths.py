@@ -1,4 +1,4 @@
-"""The paths of the document itself, and all that the document describes."""
+"""The list of all operations that the document describes, including the document's own paths."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from services.router.openapi.typed_paths import OPERATIONS as INFERENCE
 
 _DOCUMENT = (
     Operation(
-        "GET", "/openapi.json", "getOpenApi", "Documentation", "This document, OpenAPI 3.1", needs_key=False,
+        "GET", "/openapi.json", "getOpenApi", "Documentation", "Returns this document, OpenAPI 3.1", needs_key=False,
     ),
     Operation(
-        "GET", "/docs", "getDocs", "Documentation", "This document as a page, which loads nothing else",
+        "GET", "/docs", "getDocs", "Documentation", "Returns this document as one HTML page",
         content_type="text/html", needs_key=False,
     ),
 )  # fmt: skip
 
-# By API, in the page's order. Every path of the gateway is in here: a test holds it against the protos.
+# Operations by API, in the page's order. A test compares them with the protos, so that no path is missing.
 OPERATIONS = (*OPENAI, *POOLING, *RESPONSES, *ANTHROPIC, *OLLAMA, *INFERENCE, *KSERVE, *_DOCUMENT)

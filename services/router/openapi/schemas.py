@@ -17,18 +17,18 @@ __all__ = ["REF", "component_schemas"]
 
 class _Generator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """A title would repeat the field's name."""
+        """Omits titles, because they only repeat the field's name."""
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """A field whose default is null may be left out, which says it already."""
+        """Omits the default null: such a field is not required, which says the same."""
         described = super().default_schema(schema)
         if "default" in described and described["default"] is None:
             del described["default"]
         return described
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Required fields come first. Pydantic puts those of base classes first, such as the sampling fields."""
+        """Puts required fields first. Pydantic puts fields of base classes first, such as the sampling fields."""
         described = super().model_schema(schema)
         if required := described.get("required"):
             properties = described["properties"]
@@ -36,13 +36,13 @@ class _Generator(GenerateJsonSchema):
         return described
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """The bodies' unions are told apart by their values' shape, and some values have the shape of two: an empty
-        array is no strings and no token ids."""
+        """Describes a union by `anyOf` instead of pydantic's `oneOf`, because a value can fit several members: an empty
+        array is an array of strings as well as of token ids."""
         return self.get_union_of_schemas([self.generate_inner(choice) for choice in schema["choices"].values()])
 
 
 def component_schemas(shapes: Iterable[Shape]) -> tuple[dict[Shape, Any], dict[str, Any]]:
-    """A reference to each one's schema, and the schemas, of all that they are made of too, by name."""
+    """Returns a reference to each type's schema, and by name the schemas of all these types and the types in them."""
     unique = list(dict.fromkeys(shapes))
     messages = [shape for shape in unique if isinstance(shape, Descriptor)]
     models = [shape for shape in unique if not isinstance(shape, Descriptor)]

@@ -1,4 +1,4 @@
-"""quire.documents.v1.DocumentService: the document and the page, made once, when somebody asks."""
+"""quire.documents.v1.DocumentService: serves the document and the page, which the first request makes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from services.router.openapi.paths import OPERATIONS
 from services.router.rpc import Calls, public
 from services.router.text import TextThreads
 
-# They change with the release alone; an old one for five minutes harms nobody.
+# Clients may cache both for five minutes: they change only with a new release.
 _CACHED = (("cache-control", "public, max-age=300"),)
 
 
 class DocumentServicer:
-    """Neither asks for a key: they say nothing of the models or of who uses them."""
+    """Serves the document and the page. Neither needs a key: they contain nothing about the models or their users."""
 
     def __init__(self, calls: Calls, threads: TextThreads, version: str, root_path: str = "") -> None:
         self.calls = calls
@@ -40,9 +40,9 @@ class DocumentServicer:
         return HttpBody(content_type="text/html; charset=utf-8", data=as_page)
 
     async def _documents(self, context: Any) -> tuple[bytes, bytes]:
-        """As JSON, and as a page."""
+        """Returns the document as JSON and as a page."""
         if self._written is None:
-            # Tens of milliseconds. Who asks meanwhile makes them too, which harms nobody.
+            # Takes tens of milliseconds. Requests that arrive meanwhile repeat the work, with the same result.
             self._written = await self._threads.run_beside(self._write)
         await context.send_initial_metadata(_CACHED)
         return self._written

@@ -1,4 +1,4 @@
-"""What the typed API serves over HTTP as JSON, for the document: every method, by the path that gRPC calls it by."""
+"""The document's operations of the typed API, which serves every method as JSON under its gRPC path."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from services.router.openapi.comments import proto_comments
 _SERVICE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
 _TAG = "Typed API (gRPC over HTTP)"
 _HOW = (
-    "Bodies are JSON as protobuf defines it: requests may have `maxTokens` or `max_tokens`, answers have `maxTokens`. "
-    "Answers leave out fields that have their default (0, false, empty); unknown fields of a request are ignored."
+    "Bodies use protobuf's JSON mapping: requests may write `maxTokens` or `max_tokens`; answers write `maxTokens`. "
+    "Answers leave out fields with default values (0, false, empty). Unknown fields of a request are ignored."
 )
-_STREAMS = "The answer is a streamed array. If its last element has no `final`, the answer was cut."
+_STREAMS = "The answer is a streamed array. If its last element has no `final`, the answer is incomplete."
 _EMBEDS = ("Embed", "Score")
 
 _SHORT = {"stop": {"maxTokens": 16}, "sampling": {"temperature": 0}}

@@ -1,4 +1,4 @@
-"""What every RPC does around its work: keys, reading the request, errors and their details."""
+"""Code around every RPC: authentication, reading the request, and reporting errors with their details."""
 
 from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, metadata_of
 from services.router.rpc.guard import Guarded, public

@@ -1,5 +1,4 @@
-"""What the calls of a router share: the keys that callers need, how answers and errors are sent, and the metadata of a
-call."""
+"""Functions for all RPCs: checking API keys, sending answers and errors, and reading a call's metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from services.router.metrics import RequestMetrics
 from services.router.rpc.request_fields import in_proto_terms
 from services.router.rpc.status_details import details_metadata
 
-# A call ends when its client has read nothing for so long. Its generation ends too, and frees its place in the batch.
+# A call ends if its client reads nothing for this long. Its generation ends too, which frees its place in the batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -28,7 +27,7 @@ class Calls:
     """Checks callers' keys, sends answers and errors, and counts the errors."""
 
     def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics) -> None:
-        """`api_keys`: none means that everyone may call. Errors have OpenAI's shape."""
+        """`api_keys`: accepted keys; if empty, no key is needed. Errors have OpenAI's shape."""
         self._keys = [key.encode() for key in api_keys]
         self._metrics = metrics
         self._error_body: ErrorBody | None = None
@@ -37,27 +36,28 @@ class Calls:
         self._long_answer_turn = asyncio.Lock()
 
     def with_errors(self, error_body: ErrorBody) -> Calls:
-        """For calls whose errors have another shape. All else is shared: long answers of all APIs take turns."""
+        """Returns a copy whose errors have another shape. The copy shares all state, so that the long answers of all
+        APIs take turns."""
         calls = copy(self)
         calls._error_body = error_body
         return calls
 
     def typed(self) -> Calls:
-        """For gRPC clients, who call with messages of their own: errors name fields by the proto's paths and bring
-        details. All else is shared."""
+        """Returns a copy for the typed gRPC APIs: its errors name fields by their paths in the proto, and have
+        google.rpc details. The copy shares all state."""
         calls = copy(self)
         calls._is_typed = True
         return calls
 
     def authenticate(self, context: Any) -> None:
-        """Raises ApiError unless the call carries one of the keys, as a bearer token or as Anthropic's clients do."""
+        """Raises ApiError unless the call has a valid key, as a bearer token or in Anthropic's header `x-api-key`."""
         if not self._keys:
             return
         scheme, _, token = metadata_of(context, "authorization").partition(" ")
         if not token and (key := metadata_of(context, "x-api-key")):
             scheme, token = "bearer", key
         given = token.strip().encode()
-        # Every key is compared, in constant time, so that timing tells nothing.
+        # Compares with every key, in constant time, so that the response time reveals nothing about the keys.
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             what = "Incorrect API key provided." if token else "You didn't provide an API key."
@@ -65,7 +65,7 @@ class Calls:
             raise ApiError(ErrorKind.UNAUTHENTICATED, message)
 
     async def abort(self, context: Any, error: ApiError, descriptor: Any) -> None:
-        """Ends the call with this error; never returns. `descriptor`: of the request's type."""
+        """Ends the call with this error; never returns. `descriptor`: descriptor of the request's type."""
         self.count(error)
         details: tuple[tuple[str, str | bytes], ...] = ()
         if self._is_typed:
@@ -75,12 +75,12 @@ class Calls:
         await context.abort(error.kind.status, error.details(), trailing_metadata=metadata)
 
     def write(self, context: Any, message: Any) -> Awaitable[None]:
-        """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""
+        """Sends one message of the answer. Raises ClientStalledError if the client does not read it in time."""
         return self._stalls.over(context.write(message))
 
     async def write_each(self, context: Any, messages: Iterator[Any]) -> None:
-        """Sends a long answer. Each message is made when the client has taken the one before. Only one message of all
-        long answers is made in a turn of the event loop, so that the time they take does not add up."""
+        """Sends a long answer. Makes each message after the client has taken the one before. Each turn of the event
+        loop makes only one message of all long answers, so that they do not block the loop together."""
         while True:
             async with self._long_answer_turn:
                 message = next(messages, None)
@@ -95,17 +95,17 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The rest of a call, from the moment when its request is no longer needed: most often, when it has become tokens.
+    """The rest of a call after its request is no longer needed, usually because the prompt is tokenized.
 
-    A servicer's method returns it. `Guarded` runs it after the method's frame and the request are gone. So neither a
-    long answer nor a client that reads slowly keeps a large body in memory.
+    A servicer's method returns this object. `Guarded` runs `answer` after it has released the method's frame and the
+    request. So neither a long answer nor a slow client keeps a large body in memory.
     """
 
     answer: Callable[[], Awaitable[Any]]
 
 
 def metadata_of(context: Any, name: str) -> str:
-    """The first value of a metadata key (an HTTP header, through Envoy), or an empty string."""
+    """Returns the first value of a metadata key (for HTTP requests, of a header), or an empty string."""
     for key, value in context.invocation_metadata() or ():
         if key == name:
             return value if isinstance(value, str) else value.decode("ascii", "replace")
@@ -114,15 +114,15 @@ def metadata_of(context: Any, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a call's metadata (an HTTP request's headers, through Envoy) says of whoever makes it."""
+    """Information about a caller from the call's metadata (for HTTP requests, from the headers)."""
 
     # The caller's x-request-id, or a new one.
     request_id: str
-    # The gateway's or the caller's x-tenant-id, or empty.
+    # The x-tenant-id that the gateway or the caller sets, or empty.
     tenant: str
-    # Seconds until the caller gives up; None: it named no deadline.
+    # Seconds until the caller's deadline; None: there is no deadline.
     timeout: float | None
-    # W3C trace context; empty where there is none or it is not well-formed.
+    # W3C trace context; empty if it is absent or malformed.
     traceparent: str
 
 

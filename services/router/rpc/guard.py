@@ -1,8 +1,8 @@
 """Authentication and errors around each method of a servicer.
 
-A method is closed: it runs, and its request is read, only for callers with a key. So a caller without one takes no turn
-of others and learns nothing. `@public` opens a method to everybody. Servers are given `Guarded` servicers only
-(services/router/main.py), so that no method can be served without this.
+By default, a method runs, and its request is read, only for callers with a valid key. So callers without a key cannot
+occupy the queue of large requests, and learn nothing. `@public` opens a method to all callers. main.py registers only
+`Guarded` servicers, so no method can be served without this check.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _M = TypeVar("_M", bound=Callable[..., Awaitable[Any]])
 
 
 def public(method: _M) -> _M:
-    """Declares a servicer's method open to callers without a key."""
+    """Marks a servicer's method as open to callers without a key."""
     method.is_public = True  # type: ignore[attr-defined]
     return method
 
 
 class UnreadRequest(Protocol):
-    """Stands for a request that must not be parsed before the caller is authenticated."""
+    """A request that must not be parsed before the caller is authenticated."""
 
     @property
     def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
-        """The request's type."""
+        """Descriptor of the request's type."""
 
     async def read(self) -> Any:
-        """The request. Raises ApiError, and UndecodableRequestError."""
+        """Parses the request. Raises ApiError and UndecodableRequestError."""
 
 
 class _HasCalls(Protocol):
@@ -51,8 +51,8 @@ class _HasCalls(Protocol):
 
 
 class Guarded:
-    """A servicer for the generated `add_…_to_server` functions. Its methods authenticate the caller, and turn errors
-    that the servicer raises into the call's status."""
+    """Wraps a servicer for the generated `add_…_to_server` functions. Its methods authenticate the caller and convert
+    the servicer's exceptions into the call's status."""
 
     def __init__(self, servicer: _HasCalls) -> None:
         self._servicer = servicer
@@ -69,32 +69,33 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
         descriptor = request.DESCRIPTOR
         try:
             is_read = isinstance(request, Message)
-            # Reading a request takes a turn among the large ones. Callers without a key get none.
+            # Large requests queue to be read. Callers without a key must not enter this queue.
             if needs_key or not is_read:
                 calls.authenticate(context)
             if not is_read:
                 request = await request.read()
             check_enums(request)
             answering = method(request, context)
-            # Now only the method's own frame refers to the request.
+            # From here on, only the method's own frame refers to the request.
             del request
             answer = await answering
             if isinstance(answer, Prepared):
                 leave_large_bodies()
                 answer = await answer.answer()
-            # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
+            # Without this check, grpc would report RESOURCE_EXHAUSTED, which clients answer with a retry.
             if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
-                raise invalid(f"The answer has {size} bytes; one may have {MAX_MESSAGE_BYTES}. Ask for less at once.")
+                message = f"The answer has {size} bytes, more than the maximum of {MAX_MESSAGE_BYTES}."
+                raise invalid(f"{message} Ask for less in one request.")
             return answer
         except ApiError as raised:
-            # Without its traceback and context: this frame would keep them, and the request's body with them, until the
-            # next garbage collection.
+            # Drops the traceback and context: they form a reference cycle with this frame, which would keep the
+            # request's body in memory until the next garbage collection.
             error = raised.with_traceback(None)
             error.__context__ = None
         except ClientStalledError:
-            logger.warning("%s: the client read nothing for %g s: call ended", method.__name__, CLIENT_STALL_SECONDS)
-            # The status waits behind the data that the client has not read, so grpc sends it by itself. context.abort
-            # would keep this task, and all that the call holds, until then.
+            logger.warning("ended %s: the client read nothing for %g s", method.__name__, CLIENT_STALL_SECONDS)
+            # The status queues behind data that the client has not read. grpc sends it without this task, whereas
+            # context.abort would keep the task and the call's memory until the status is sent.
             context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
             context.set_details("The client read its answer too slowly.")
             return None

@@ -1,4 +1,4 @@
-"""What a request's descriptor says of its fields: their paths as the proto writes them, and the values of its enums."""
+"""Checks of a request against its proto descriptor: field paths for errors, and values of enums."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from services.router.errors import ApiError, invalid
 
-# A part of a path: a field's name, and where it is repeated or a map the index or key of one entry.
+# A part of a path: a field's name, and for a repeated field or map the index or key of an entry.
 _PART = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
-# Longer paths hold names of the client's own, and are not looked for: it would take longer the longer they are.
+# Longer paths are not looked up: they contain names that the client made up, and the lookup's cost grows with length.
 _MAX_PATH_CHARS = 256
 _MAX_PATH_PARTS = 16
-# The field that names the model, as each API calls it.
+# Names of the field with the model's name, in the order of preference.
 _MODEL_NAMES = ("model", "name", "model_name")
 
 
 def proto_path(descriptor: Any, param: str) -> str | None:
-    """The path of the field of this message that an error calls `param`, such as `options.sampling.logit_bias` for
-    `options.logit_bias`: the messages that a field stands in may be missing or be named by another API. The shallowest
-    field that fits is meant. None where no field fits, or the path is too long to be one."""
+    """Returns the full path of the field that an error names `param`: `options.sampling.logit_bias` for
+    `options.logit_bias`. In `param`, the messages around the field may be missing or have another API's names. If
+    several fields fit, returns the shallowest. Returns None if no field fits or `param` is too long."""
     if len(param) > _MAX_PATH_CHARS or param.count(".") >= _MAX_PATH_PARTS:
         return None
     parts = param.split(".")
@@ -36,8 +36,8 @@ def proto_path(descriptor: Any, param: str) -> str | None:
 
 
 def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
-    """The same error, with the field named by its path in the request's message, in its text, too. A name that is too
-    long for a path is cut."""
+    """Returns the error with the field's name replaced by its path in the request's message, also in the text. Cuts
+    names that are too long."""
     if error.param is None:
         return error
     if len(error.param) > _MAX_PATH_CHARS:
@@ -50,23 +50,23 @@ def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
 
 
 def check_enums(request: Any) -> None:
-    """Raises ApiError for the first field, in the order of the proto, with a value that its enum does not have."""
+    """Raises ApiError for the first field, in the order of the proto, whose value is not defined in its enum."""
     for path, enum, value in _enum_values(request, ""):
         if value not in enum.values_by_number:
             names = ", ".join(entry.name for entry in enum.values)
-            message = f"Invalid '{path}': {value} is no value of {enum.name}. Expected one of {names}."
+            message = f"Invalid value for '{path}': {value}. Supported values of {enum.name} are: {names}."
             raise invalid(message, path, "invalid_value")
 
 
 def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
-    """Each enum field that is set: its path, its enum and its value. Skips messages that can hold none, unread."""
+    """Yields path, enum and value of each enum field that is set. Skips messages whose type contains no enum."""
     if not _has_enums(message.DESCRIPTOR):
         return
     for field, value in message.ListFields():
         path = prefix + field.name
         entry = field.message_type
         if field.enum_type is None and (entry is None or not _has_enums(entry)):
-            # Of a list, thousands of messages or numbers need not be looked at one by one.
+            # Skips lists as a whole: they may hold thousands of messages or numbers.
             continue
         if entry is not None and entry.GetOptions().map_entry:
             field = entry.fields_by_name["value"]
@@ -84,13 +84,14 @@ def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
 
 @cache
 def _has_enums(descriptor: Any) -> bool:
-    """Whether a field of this message, or of one inside it, is an enum."""
+    """Whether this message type, or one nested in it, has an enum field."""
     return any(field.enum_type is not None for _, message in _messages(descriptor) for field in message.fields)
 
 
 @cache
 def _messages(descriptor: Any) -> tuple[tuple[str, Any], ...]:
-    """The message, and those inside it with the path before their fields, the shallowest first; each type once."""
+    """Returns the message type and all types nested in it, shallowest first, each once, with the prefix of their
+    fields' paths."""
     found = [("", descriptor)]
     for prefix, message in found:
         for field in message.fields:

@@ -1,9 +1,9 @@
-"""Reads the single request of a call, and keeps no reference to it.
+"""Reads the single request of a call without keeping a reference to it.
 
-grpc keeps the request of a unary call until the call ends, as bytes and as a message: twice its size, for as long as an
-answer takes to generate. On the wire a unary call is a stream with one request. `SingleRequestServer` stands between
-the generated add_…_to_server functions and the server, registers each method as one that reads a stream, and reads one
-request of it.
+grpc keeps the request of a unary call until the call ends, both as bytes and as a message: twice its size during the
+whole generation. On the wire, a unary call is a stream with one request. So `SingleRequestServer`, which stands between
+the generated add_…_to_server functions and the server, registers each method as a streaming method that reads one
+request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import grpc
 
 
 class SingleRequestServer:
-    """Takes handlers of unary requests as a grpc.aio server does."""
+    """Accepts handlers of unary requests like a grpc.aio server, and registers them as streaming handlers."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -36,10 +36,10 @@ def _reading(handler: Any) -> Any:
     behaviour = handler.unary_stream or handler.unary_unary
 
     async def answer(_: object, context: Any) -> Any:
-        # In a list, to leave this frame with nothing of it.
+        # In a list, so that pop() removes this frame's reference to the request.
         read = [await context.read()]
         if read[0] is grpc.aio.EOF:
-            await context.abort(grpc.StatusCode.INTERNAL, "The call ended before its request.")
+            await context.abort(grpc.StatusCode.INTERNAL, "The call ended before its request arrived.")
         return await behaviour(read.pop(), context)
 
     construct: Any = (

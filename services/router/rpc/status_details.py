@@ -1,4 +1,4 @@
-"""The details of an error's status that gRPC clients read: google.rpc.Status in `grpc-status-details-bin`."""
+"""Error details for gRPC clients: google.rpc.Status in the trailer `grpc-status-details-bin`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ try:
 except ImportError:  # googleapis-common-protos is not installed: the typed API runs without it
     status_pb2 = None
 
-# Names the server in google.rpc.ErrorInfo.
+# Domain of the server in google.rpc.ErrorInfo.
 DOMAIN = "quire"
-# The trailer is base64: 2 KiB of it. Together with `quire-error` and the message it stays below the 8 KiB of metadata
-# that every gRPC peer takes.
+# In base64 this is 2 KiB. With `quire-error` and the message, the trailers stay below 8 KiB, the amount of metadata
+# that every gRPC peer accepts.
 _MAX_BYTES = 1536
 
 
 def details_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
-    """Trailing metadata beside `quire-error`: the status with its details, and where another try helps
-    `grpc-retry-pushback-ms`, which gRPC's own retries heed."""
+    """Returns trailing metadata besides `quire-error`: the status with details and, if a retry can help,
+    `grpc-retry-pushback-ms`, the delay that gRPC's own retries wait."""
     metadata: list[tuple[str, str | bytes]] = []
     if status_pb2 is not None:
         metadata.append(("grpc-status-details-bin", _status(error)))
@@ -31,7 +31,7 @@ def details_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def _status(error: ApiError) -> bytes:
-    """A google.rpc.Status of at most _MAX_BYTES."""
+    """Returns a serialized google.rpc.Status of at most _MAX_BYTES; shortens the texts until they fit."""
     message, field = error.details(), error.param
     while True:
         data: bytes = _status_of(error, message, field).SerializeToString()
@@ -54,6 +54,7 @@ def _status_of(error: ApiError, message: str, field: str | None) -> status_pb2.S
 
 
 def _reason(error: ApiError) -> str:
-    """The error's code, as google.rpc.ErrorInfo writes reasons: [A-Z][A-Z0-9_]+[A-Z0-9], at most 63 characters."""
+    """Returns the error's code in the format of google.rpc.ErrorInfo's reasons: [A-Z][A-Z0-9_]+[A-Z0-9], at most 63
+    characters."""
     code = error.code or error.kind.value[2] or error.kind.name
     return re.sub(r"[^A-Z0-9_]", "_", code.upper())[:63].strip("_")

@@ -1,9 +1,9 @@
-"""Reads the requests of the typed APIs: large ones beside the event loop, and only after their fields were counted.
+"""Reads the requests of the typed APIs. Large ones are parsed in a thread, and only after their fields are counted.
 
-protobuf's parser keeps Python's interpreter, and an empty message in a list takes two bytes on the wire and a hundred
-in memory. gRPC would parse every request on the event loop. `BoundedServer` stands between the generated
-add_…_to_server functions and the server, and hands large requests on as bytes. `rpc` (calls.py) has them read when it
-knows who asks, and their call has a place among the large bodies (large_bodies.py).
+gRPC would parse every request on the event loop. protobuf's parser holds Python's interpreter lock, and an empty
+message in a list takes two bytes on the wire but a hundred in memory. `BoundedServer`, which stands between the
+generated add_…_to_server functions and the server, passes large requests on as bytes. `Guarded` (guard.py) reads them
+after it has authenticated the caller; they queue among the large bodies (large_bodies.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from services.router.rpc.guard import UnreadRequest
 from services.router.text import TextThreads
 from shared.malformed import UndecodableRequestError
 
-# Of a request, those of all messages in it.
+# Maximum number of fields in a request, summed over all of its messages.
 MAX_WIRE_FIELDS = 131_072
-# Smaller requests are parsed as they come. They hold 8,192 fields at most.
+# Requests of up to this size are parsed on the event loop. They hold at most 8,192 fields.
 SMALL_BYTES = 16 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -38,7 +38,7 @@ _FIXED_SIZES = {
 
 
 class BoundedServer:
-    """Takes method handlers as a grpc.aio server does, and hands them to one that parses less at once."""
+    """Accepts method handlers like a grpc.aio server, and makes them receive large requests unparsed."""
 
     def __init__(self, server: Any, threads: TextThreads) -> None:
         self._server = server
@@ -57,9 +57,9 @@ class BoundedServer:
 
 
 def check_message(data: bytes, descriptor: Any) -> None:
-    """Raises ApiError, naming the field, where the message has more fields, or more numbers in lists, than allowed, and
-    UndecodableRequestError where it cannot be counted to its end: protobuf must not parse what was not counted. No
-    message of ours has groups, which protobuf skips where it does not know them, so they are not counted either."""
+    """Counts the fields of a serialized message. Raises ApiError if it has too many fields, or too many numbers in
+    lists. Raises UndecodableRequestError if it cannot be counted to its end, because protobuf must not parse anything
+    that was not counted. Quire's messages have no groups, so a message with groups counts as undecodable."""
     if not _Scan(data).message(descriptor, 0, len(data), ""):
         raise UndecodableRequestError(len(data))
 
@@ -72,7 +72,7 @@ class _Unparsed(UnreadRequest):
 
     @property
     def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
-        # The generated code hands over a message class's FromString.
+        # The generated code passes a message class's FromString.
         message_class: Any = getattr(self.parse, "__self__", None)
         return message_class.DESCRIPTOR
 
@@ -107,7 +107,7 @@ class _Scan:
         self._num_fields = self._num_numbers = 0
 
     def message(self, descriptor: Any, position: int, end: int, path: str) -> bool:
-        """Returns whether it is well-formed, and has no groups."""
+        """Counts the fields between `position` and `end`. Returns whether they are well-formed and without groups."""
         data, fields = self._data, _fields(descriptor)
         while position < end:
             tag, position = _varint(data, position, end)
@@ -153,7 +153,8 @@ class _Scan:
 
 @functools.cache
 def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
-    """By number: the name, the message that it is, and for a list of numbers their size in bytes, 0 for varints."""
+    """Returns by field number: name, type if the field is a message, and for a list of numbers the size of a number in
+    bytes, 0 for varints."""
     found = {}
     for field in descriptor.fields:
         is_list = field.is_repeated
@@ -164,7 +165,8 @@ def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The value, and the position behind it; at the message's end, 7 with that end, which no field begins with."""
+    """Returns the value and the position after it. If the varint is cut or too long, returns 7, which is no valid tag,
+    and a position after the end."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]

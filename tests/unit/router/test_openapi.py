@@ -100,7 +100,7 @@ def test_where_nothing_is_ever_found_no_answer_is_promised() -> None:
     operation = Operation("GET", "/lost/{id}", "lost", "Lost", "Finds nothing", is_always_missing=True)
     responses = document([operation], "1")["paths"]["/lost/{id}"]["get"]["responses"]
     assert "200" not in responses
-    assert responses["404"]["description"] == "There is none."
+    assert responses["404"]["description"] == "The server stores no such object."
 
 
 def test_a_field_that_may_lack_may_not_be_null() -> None:

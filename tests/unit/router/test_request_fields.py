@@ -93,7 +93,7 @@ def test_no_enum_of_a_typed_request_takes_an_unknown_value(descriptor: Any, path
     for part in outer:
         message = getattr(message, part)
     setattr(message, name, 77)
-    with pytest.raises(ApiError, match=f"Invalid '{path}': 77 is no value of .* Expected one of ") as caught:
+    with pytest.raises(ApiError, match=f"Invalid value for '{path}': 77. Supported values of .* are: ") as caught:
         check_enums(request)
     assert (caught.value.param, caught.value.code) == (path, "invalid_value")
     setattr(message, name, 1)

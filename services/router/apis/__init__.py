@@ -1,1 +1,1 @@
-"""The APIs of a router, a package each. This package imports none of them: some need more libraries than others."""
+"""The router's APIs, one package each. This package imports none of them, because some need optional libraries."""

@@ -1,4 +1,4 @@
-"""The blocks that a message's content is made of. What is no text and no tool's is refused by its type."""
+"""The content blocks of messages. Blocks other than text, reasoning and tools are refused by their type."""
 
 from __future__ import annotations
 
@@ -75,9 +75,10 @@ class ToolResultBlock(Body):
     )
 
     def text(self, param: str) -> str:
-        """`param`: the name of its content in errors. Raises ApiError where a block is no text."""
+        """Returns the result as text. `param`: the content's name in errors. Raises ApiError for other blocks than
+        text."""
         text = text_of(self.content, param)
-        # Templates know no other way to tell the model.
+        # Chat templates have no other way to mark an error.
         return f"Error: {text}" if self.is_error and not text.lower().startswith("error") else text
 
 
@@ -96,7 +97,7 @@ StringOrBlocks = Annotated[
 
 
 def text_of(content: str | Sequence[TextBlock | OtherBlock] | None, param: str) -> str:
-    """Raises ApiError where a block is no text."""
+    """Joins the texts of blocks. `param`: the content's name in errors. Raises ApiError for other blocks than text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -108,5 +109,5 @@ def text_of(content: str | Sequence[TextBlock | OtherBlock] | None, param: str) 
 
 
 def not_supported(kind: str, param: str) -> ApiError:
-    message = f"Invalid '{param}.type': blocks of type '{kind[:64]}' are not supported by this server here."
+    message = f"Invalid '{param}.type': blocks of type '{kind[:64]}' are not supported here by this server."
     return ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")

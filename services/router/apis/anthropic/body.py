@@ -29,9 +29,9 @@ from services.router.http import TEMPERATURE, Body, TopP, sampling_params
 from services.router.parameters import SamplingParams, StopConditions, check_stop_strings
 from services.router.prompt import MAX_MESSAGES
 
-# As in Body.not_built.
+# Values of Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}
-# Known, and without effect on the answer: they concern the provider's caches, tiers, bills and other models.
+# Known fields without effect on the answer: they concern Anthropic's caches, service tiers, bills and other models.
 _WITHOUT_EFFECT = frozenset(
     {"metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "speed", "billing_policy"}
     | {"fallbacks", "fallback_credit_token"}
@@ -58,18 +58,16 @@ class AnthropicTool(Body):
         None, description="Example inputs; the model sees them as the schema's `examples`."
     )
     allowed_callers: list[str] | None = Field(
-        None, description="Who may call the tool. Must contain `direct`, as only the model calls tools here."
+        None, description="Permitted callers of the tool. Must contain `direct`: here, only the model calls tools."
     )
 
     def to_tool(self, param: str) -> Tool:
-        """`param`: its name in errors. Raises ApiError."""
+        """Converts the tool. `param`: its name in errors. Raises ApiError."""
         if self.type not in (None, "custom"):
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
         if self.allowed_callers is not None and "direct" not in self.allowed_callers:
-            message = (
-                f"Invalid '{param}.allowed_callers': this server runs no code that could call tools. Add 'direct'."
-            )
+            message = f"Invalid '{param}.allowed_callers': on this server, only the model can call tools. Add 'direct'."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.allowed_callers")
         if self.input_schema is None:
             missing = f"{param}.input_schema"
@@ -91,7 +89,7 @@ class AnthropicToolChoice(Body):
 
 
 class Thinking(Body):
-    # What becomes of thinking that another conversation made: it is told to the template like any other.
+    # `block_binding` concerns reasoning from other conversations; the chat template treats it like any reasoning.
     known_extras = frozenset({"block_binding"})
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(
@@ -126,9 +124,9 @@ class OutputConfig(Body):
 
 
 class CountTokensBody(Body):
-    """The fields that make the prompt."""
+    """The fields that determine the prompt."""
 
-    # `compaction` says what an answer is made of; a count is that of the conversation as it is.
+    # `compaction` changes only answers; the count is of the conversation as it is.
     known_extras = _WITHOUT_EFFECT | {"compaction", "thread"}
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
@@ -152,11 +150,11 @@ class CountTokensBody(Body):
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
-        # An SDK that learns that there are no threads sends the whole conversation instead.
+        # After this error, Anthropic's SDKs send the whole conversation instead of a thread.
         if (self.model_extra or {}).get("thread") is not None:
             raise ThreadUnsupportedError.of("thread")
         messages = self._messages()
-        # The answer goes on from what the last turn says, if it is the assistant's.
+        # If the last turn is the assistant's, the answer continues its text.
         is_prefilled = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
         thinks = None if self.thinking is None else self.thinking.type != "disabled"
         effort = None if self.output_config is None else self.output_config.effort
@@ -179,7 +177,7 @@ class CountTokensBody(Body):
         thinking = self.thinking
         if thinking is None or thinking.type == "disabled" or thinking.budget_tokens is None:
             return None
-        # Clients send it to every model.
+        # Optional, because clients send a budget to every model, even if it does not reason.
         return ThinkingBudget(thinking.budget_tokens, "thinking.budget_tokens", is_optional=True)
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -203,9 +201,9 @@ class CountTokensBody(Body):
             return AS_IT_LIKES
         mode = _MODES[choice.type]
         if mode is ToolMode.NAMED and choice.name not in {tool.name for tool in tools}:
-            raise invalid("Invalid 'tool_choice.name': none of 'tools' has this name.", "tool_choice.name")
+            raise invalid("Invalid 'tool_choice.name': no tool in 'tools' has this name.", "tool_choice.name")
         if mode is ToolMode.REQUIRED and not tools:
-            raise invalid("Invalid 'tool_choice': there are no 'tools' to use.", "tool_choice")
+            raise invalid("Invalid 'tool_choice': it requires a call, but 'tools' is empty.", "tool_choice")
         name = choice.name or "" if mode is ToolMode.NAMED else ""
         return ToolChoice(mode, name, parallel=not choice.disable_parallel_tool_use)
 

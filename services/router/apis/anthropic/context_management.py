@@ -40,7 +40,7 @@ class ContextEdit(Body):
 
     @property
     def num_kept(self) -> int | None:
-        """None: all."""
+        """Number of last turns that keep their reasoning; None: all."""
         if self.keep == "all" or (isinstance(self.keep, KeptThinking) and self.keep.type == "all"):
             return None
         return (self.keep.value if isinstance(self.keep, KeptThinking) else None) or 1
@@ -52,7 +52,7 @@ class ContextManagement(Body):
     )
 
     def thoughtless(self, turns: Sequence[Turn]) -> frozenset[int]:
-        """The indices of the assistant's turns whose thinking is left out. Raises ApiError."""
+        """Returns the indices of the assistant's turns whose reasoning is removed. Raises ApiError."""
         thinking = [index for index, turn in enumerate(turns) if _thinks(turn)]
         cleared: set[int] = set()
         for index, edit in enumerate(self.edits or ()):

@@ -20,22 +20,22 @@ _TYPES = {
 
 @dataclass(slots=True)
 class ThreadUnsupportedError(ApiError):
-    """The request asks for a conversation that the server holds. Anthropic's SDKs know this error by its details: their
-    tool runner goes on without a thread."""
+    """The request uses `thread`, a conversation stored on the server, which Quire does not have. Anthropic's SDKs
+    recognize this error by its details; their tool runner then continues without a thread."""
 
     unsupported: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, *unsupported: str) -> ThreadUnsupportedError:
         message = (
-            f"'{unsupported[0]}' is not supported: this server holds no conversations. "
+            f"'{unsupported[0]}' is not supported: this server does not store conversations. "
             "Send the whole conversation in 'messages'."
         )
         return cls(ErrorKind.UNSUPPORTED, message, unsupported[0], unsupported=unsupported)
 
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:
-    """Its message names the field; the shape has no place of its own for it."""
+    """Returns Anthropic's error body. The message names the field, because the shape has no field for it."""
     described: dict[str, Any] = {
         "type": _TYPES.get(error.kind, "invalid_request_error"),
         "message": error.message,

@@ -1,4 +1,4 @@
-"""Anthropic's turns into the messages of chat templates."""
+"""Conversion of Anthropic's turns to messages for chat templates."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Turn(Body):
     )
 
     def to_template(self, param: str, made: set[str], *, shows_thinking: bool = True) -> list[dict[str, Any]]:
-        """`param`: its name in errors. `made`: the ids of the calls of turns before, to which its own are added. Raises
-        ApiError."""
+        """Converts the turn to messages. `param`: its name in errors. `made`: ids of the calls in earlier turns; the
+        method adds this turn's calls. Raises ApiError."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         if self.role == "assistant":
@@ -43,7 +43,8 @@ class Turn(Body):
 
 
 def shown_turns(turns: Sequence[Turn]) -> Iterator[tuple[int, Turn]]:
-    """The turns that the model sees, each with its index. A system message may hold for one turn of the user alone."""
+    """Yields the turns that the model sees, with their indices. Leaves out system messages that were to apply only
+    until the user's next message."""
     last_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
     for index, turn in enumerate(turns):
         if turn.role != "system" or turn.clear_at != "next_user_message" or index > last_user:
@@ -62,7 +63,7 @@ def _assistant(blocks: Sequence[Block], param: str, *, shows_thinking: bool) -> 
                 function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
                 calls.append({"id": block.id, "type": "function", "function": function})
             case OtherBlock(type="redacted_thinking"):
-                # Somebody else's thoughts, which nobody here can read.
+                # Reasoning that Anthropic encrypted cannot be read here.
                 pass
             case _:
                 raise not_supported(block.type, f"{param}[{index}]")
@@ -75,7 +76,8 @@ def _assistant(blocks: Sequence[Block], param: str, *, shows_thinking: bool) -> 
 
 
 def _others(role: str, blocks: Sequence[Block], param: str, made: Set[str]) -> list[dict[str, Any]]:
-    """A tool's result is a message of its own, between the texts around it."""
+    """Converts a turn of the user or the system. Each tool result becomes a separate message, between the messages of
+    the texts around it."""
     messages: list[dict[str, Any]] = []
     texts: list[str] = []
 

@@ -1,4 +1,5 @@
-"""The models in Anthropic's shape. Its clients ask on OpenAI's paths, with a header that no other client sends."""
+"""Descriptions of models in Anthropic's format. Anthropic's clients use the same paths as OpenAI's; the header
+`anthropic-version` distinguishes them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ ANTHROPIC_VERSION_HEADER = "anthropic-version"
 
 
 def anthropic_card(model: ServedModel, name: str) -> dict[str, Any]:
-    """`name`: the served name or alias that it is listed under."""
+    """Describes a model. `name`: the name or alias under which it is listed."""
     return {
         "type": "model",
         "id": name,
@@ -25,7 +26,7 @@ def anthropic_card(model: ServedModel, name: str) -> dict[str, Any]:
 
 
 def anthropic_list(cards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All of them on one page."""
+    """Returns a list of all models, on one page."""
     ids = [card["id"] for card in cards]
     return {
         "data": cards,

@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API serves, for the document."""
+"""The document's operations of Anthropic's Messages API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of Anthropic's Messages API."""
+"""Types of the answers of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TextContent(Reply):
 class ThinkingContent(Reply):
     type: Literal["thinking"]
     thinking: str
-    signature: str = Field(description="Not checked.")
+    signature: str = Field(description="A fixed text; the server does not check it when it is sent back.")
 
 
 class ToolUseContent(Reply):
@@ -149,7 +149,7 @@ class TokenCount(Reply):
 
 
 class ThreadUnsupported(Reply):
-    """With this error, Anthropic's SDKs can continue without a thread."""
+    """Error details after which Anthropic's SDKs continue without a thread."""
 
     error_code: Literal["thread_unsupported_request"]
     unsupported: list[str]

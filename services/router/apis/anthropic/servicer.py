@@ -1,4 +1,4 @@
-"""quire.anthropic.v1.AnthropicService: Anthropic's Messages API, as Envoy's transcoder hands it over."""
+"""quire.anthropic.v1.AnthropicService: Anthropic's Messages API, behind Envoy's transcoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer in Anthropic's words, streamed and whole."""
+"""Writes an answer in Anthropic's format, streamed or whole."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _STOP_REASONS = {
     EndReason.LENGTH: "max_tokens",
     EndReason.TOOL_CALLS: "tool_use",
 }
-# Clients drop a thinking block that has none, and send it back as it is; nothing is checked by it.
+# Signature of thinking blocks, which the server does not check. Clients drop blocks without a signature.
 _SIGNATURE = "quire"
 
 
 class AnthropicWriter:
-    """A ChatWriter."""
+    """A ChatWriter for /v1/messages."""
 
     stream_type = EVENT_STREAM
 
     def __init__(self, model: str, shows_thinking: bool, max_tokens: int = 0) -> None:
-        """`shows_thinking`: otherwise thinking blocks are empty. `max_tokens`: the request's; an answer that reaches a
-        limit before has reached the context's."""
+        """`shows_thinking`: if false, thinking blocks are empty. `max_tokens`: the request's limit; an answer that is
+        cut before it has filled the context."""
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
         self._shows_thinking = shows_thinking
@@ -52,7 +52,7 @@ class AnthropicWriter:
         parts = []
         if not self._has_begun:
             self._has_begun = True
-            # What of it was cached is known at the end.
+            # The number of cached tokens is known only at the end.
             usage = Usage(len(delta.prompt_token_ids), 0, 0)
             parts += [_event("message_start", message=self._message([], None, None, usage)), _event("ping")]
         parts += [self._segment_event(event) for event in self._segmenter.push(delta)]
@@ -77,7 +77,7 @@ class AnthropicWriter:
     def _stop(
         self, reason: EndReason | None, stop_reason: str | int | None, usage: Usage
     ) -> tuple[str | None, str | None]:
-        """(stop_reason, stop_sequence)."""
+        """Returns (stop_reason, stop_sequence)."""
         if reason is None:
             return None, None
         if reason is EndReason.STOP and isinstance(stop_reason, str):
@@ -137,7 +137,7 @@ class AnthropicWriter:
 
 
 def _usage(usage: Usage) -> dict[str, int]:
-    """Anthropic's input_tokens are those that were computed; what was found in the cache comes on top."""
+    """Returns Anthropic's usage: input_tokens leaves out tokens from the prefix cache, which are counted separately."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

@@ -1,4 +1,4 @@
-"""OpenAI's API, and the paths of vLLM and Cohere beside it."""
+"""OpenAI's API, and additional paths of vLLM, SageMaker and Cohere."""
 
 from services.router.apis.openai.cohere import CohereService
 from services.router.apis.openai.completions import CompletionService

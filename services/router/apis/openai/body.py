@@ -1,5 +1,6 @@
-"""What the bodies of OpenAI's API have in common. Unknown fields are ignored and counted; known fields of features that
-are not built, and that would change the answer, are refused by name.
+"""Base class of OpenAI's chat and completion bodies.
+
+Unknown fields are ignored and counted. Known fields that are not implemented and would change the answer are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from services.router.parameters import (
     check_stop_strings,
 )
 
-# As in Body.not_built.
+# Values of Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
@@ -44,7 +45,7 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "kv_transfer_params": (),
     "ec_transfer_params": (),
 }
-# Known, and without effect on the answer.
+# Known fields without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
     {"prediction", "prompt_cache_options", "prompt_cache_retention", "functions", "function_call"}
     | {"guided_decoding_backend", "guided_whitespace_pattern"}
@@ -200,7 +201,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
     )
 
     def check(self, max_n: int) -> None:
-        """What the schema cannot say. Raises ApiError."""
+        """Checks constraints that the schema cannot express. Raises ApiError."""
         if self.stream_options is not None and not self.stream:
             message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
             raise invalid(message, "stream_options")
@@ -211,8 +212,8 @@ class GenerationBody(Body, StructureFields, SamplingFields):
             raise invalid(message, "n", "integer_above_max_value")
         if self.prompt_logprobs == -1:
             message = (
-                f"Invalid 'prompt_logprobs': -1 asks for the whole vocabulary at each place, and this server tells at "
-                f"most {MAX_LOGPROBS} tokens."
+                f"Invalid 'prompt_logprobs': -1 asks for the whole vocabulary at each position, but this server "
+                f"returns at most {MAX_LOGPROBS} tokens."
             )
             raise invalid(message, "prompt_logprobs", "integer_below_min_value")
         if self.prompt_logprobs is not None and self.stream:
@@ -240,7 +241,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
         return Truncation(kept, self.truncation_side == "right")
 
     def options(self, max_tokens: int | None, logprobs: int | None) -> GenerationOptions:
-        """Raises ApiError where a value is out of its range once it is as precise as the model takes it."""
+        """Returns the generation options. Raises ApiError if a value is out of range in single precision."""
         return GenerationOptions(
             sampling=self.sampling_params(
                 logit_bias=_logit_bias(self.logit_bias or {}),
@@ -270,7 +271,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
 def _logit_bias(entries: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     bias = []
     for key, value in entries.items():
-        # Longer numbers are no token's id; shorter ones are checked against the vocabulary later.
+        # No token id has ten digits or more. Others are checked against the vocabulary later.
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             message = f"Invalid key in 'logit_bias': {key[:32]!r}. Expected a token id."
             raise invalid(message, "logit_bias", "invalid_value")

@@ -1,4 +1,4 @@
-"""/v1/chat/completions/batch, in vLLM's form: one request with several conversations, each answered by itself."""
+"""/v1/chat/completions/batch, in vLLM's format: one request with several conversations, each answered separately."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from services.router.generation import check_num_logprobs
 from services.router.prompt import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
-# Work per conversation in TextThreads' characters: 16 of them are worth a thread.
+# Cost of one conversation in TextThreads' unit, characters to tokenize. From 16 conversations on, a thread is used.
 _CONVERSATION_CHARS = 128
 _Conversation = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class ChatCompletionBatchRequest(ChatCompletionRequest):
-    # A list of what its base has one of.
+    # A list of conversations, where the base class has one conversation.
     messages: list[_Conversation] = Field(  # type: ignore[assignment]
         min_length=1,
         max_length=MAX_CONVERSATIONS,
@@ -36,7 +36,7 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
         if self.stream:
             raise invalid("Invalid 'stream': a batch of conversations is not streamed.", "stream")
         if self.n is not None and self.n != 1:
-            raise invalid("Invalid 'n': a batch has one answer to each conversation.", "n")
+            raise invalid("Invalid 'n': a batch returns one answer per conversation.", "n")
         for name in ("tools", "functions"):
             if getattr(self, name):
                 raise _not_in_batches(name)
@@ -47,7 +47,7 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
             check_messages(messages, f"messages[{index}]")
 
     def check_size(self, max_model_len: int) -> None:
-        """Raises ApiError where the answer could have too many log probabilities."""
+        """Raises ApiError if the answer could have too many log probabilities."""
         if not self.logprobs:
             return
         limit, param = self.output_limit
@@ -57,11 +57,11 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
 
     @property
     def translation_work(self) -> int:
-        """What `to_chats` takes beside going through the body, in TextThreads' characters."""
+        """Additional cost of `to_chats` in TextThreads' unit, characters to tokenize."""
         return len(self.messages) * _CONVERSATION_CHARS
 
     def to_chats(self) -> list[ChatRequest]:
-        """A request for each conversation. They share one object of everything but the messages, which is made once.
+        """Returns a request for each conversation. All share the objects of the other fields, which are made only once.
         Raises ApiError."""
         shared = self.chat_of(self.messages[0], "messages[0]")
         chats = [shared]

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: its body, and what it asks for."""
+"""The body of /v1/chat/completions, and its conversion to a ChatRequest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.router.http import Body, string_or_array, union
 from services.router.parameters import MAX_LOGPROBS
 from services.router.prompt import MAX_MESSAGES
 
-# Of one message.
+# Maximum number of tool calls in one message.
 MAX_CALLS = 128
 
 
@@ -64,7 +64,8 @@ class OtherPart(Body):
 
 
 def _part_kind(value: object) -> str | None:
-    """A part's member of the union, by its `type`; those without one are told that it is missing."""
+    """Returns the tag of a part's union member, by its `type`. Parts without a type count as text parts, whose check
+    reports the missing type."""
     if not isinstance(value, dict):
         return None
     kind = value.get("type")
@@ -84,7 +85,7 @@ Part = Annotated[
 
 
 class ChatMessage(Body):
-    # Of an answer that comes back in.
+    # Clients send answers back with this field.
     known_extras = frozenset({"annotations"})
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"audio": ()}
 
@@ -108,12 +109,12 @@ class ChatMessage(Body):
     tool_call_id: str | None = Field(None, description="For a tool message: id of the call that it is the result of.")
     tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="Tool calls of the assistant.")
     function_call: FunctionCall | None = Field(None, description="Older form of `tool_calls`.")
-    # What the model reasoned before: the name that most servers took over from DeepSeek, and vLLM's newer one.
+    # Earlier reasoning of the model has two names: DeepSeek's, which most servers use, and vLLM's newer one.
     reasoning_content: str | None = Field(None, description="Reasoning of the assistant.")
     reasoning: str | None = Field(None, description="vLLM's newer name of `reasoning_content`.")
 
     def to_template(self) -> dict[str, Any]:
-        """As chat templates expect it: a refusal is text like any other, absent fields are absent."""
+        """Returns the message as chat templates expect it: refusals become text, and unset fields are absent."""
         content: Any = self.content
         reasoning = self.reasoning_content or self.reasoning
         if isinstance(content, list):
@@ -123,7 +124,7 @@ class ChatMessage(Body):
                 {"type": "text", "text": _text_of(part)} for part in content if not isinstance(part, ThinkingPart)
             ]
         elif content is None:
-            # Templates print what they are given; nothing is an empty text.
+            # Templates would print None as text, so missing content becomes an empty text.
             content = self.refusal or ""
         message: dict[str, Any] = {"role": self.role, "content": content}
         if self.name is not None:
@@ -206,7 +207,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
 
     @property
     def output_limit(self) -> tuple[int | None, str]:
-        """The longest answer, in tokens, and the field that says so. None: what the context leaves."""
+        """Maximum number of tokens in the answer, and the name of the field that sets it. None: no limit but the
+        context's."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
@@ -228,7 +230,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
         return self.chat_of(self.messages, "messages")
 
     def chat_of(self, messages: Sequence[ChatMessage], path: str) -> ChatRequest:
-        """The request for an answer to `messages`, which errors call `path`. Raises ApiError."""
+        """Returns the request for an answer to `messages`. `path`: their name in errors. Raises ApiError."""
         limit, limit_param = self.output_limit
         tools, tool_choice = (
             self.functions_and_choice()
@@ -255,26 +257,26 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
 
 
 def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[str, Any]]:
-    """The messages as chat templates expect them. `path`: their name in errors. Raises ApiError."""
+    """Returns the messages as chat templates expect them. `path`: their name in errors. Raises ApiError."""
     written = with_tool_messages([message.to_template() for message in messages], path)
     check_tool_messages(written, path)
     return written
 
 
 def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
-    """`path`: their name in errors. Raises ApiError where a message that is no assistant's has no content, or one has
-    parts that are no text."""
+    """Raises ApiError if a message has parts of types that are not supported, or has no content although its author is
+    not the assistant. `path`: the messages' name in errors."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):
             param = f"{path}[{index}].content[{position}].type"
             if isinstance(part, OtherPart):
-                text = f"Invalid value for '{param}': '{part.type}'. This model takes text alone."
+                text = f"Invalid value for '{param}': '{part.type}'. Only text parts are supported."
                 raise invalid(text, param, "invalid_value")
             if isinstance(part, RefusalPart | ThinkingPart) and message.role != "assistant":
-                text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message has such parts."
+                text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message can have such a part."
                 raise invalid(text, param, "invalid_value")
-        # An assistant may have thought and said nothing, or have been cut before it did.
+        # An assistant's message may have only reasoning, or nothing if the answer was cut.
         if message.content is None and message.role != "assistant":
             param = f"{path}[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

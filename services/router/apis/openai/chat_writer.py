@@ -13,28 +13,29 @@ from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.http import EVENT_STREAM, TokenNames, chat_logprobs, dumps, texts_of
 
-# A message's content as its first chunk has it, by whether the message begins with it.
+# JSON of `content` in a choice's first chunk; the key: whether the message begins with content.
 _FIRST = {True: '""', False: "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """What an answer tells besides its message."""
+    """Options for the optional parts of an answer."""
 
     with_logprobs: bool = False
-    # At the end of a stream.
+    # Whether a stream ends with the usage.
     with_usage: bool = False
     with_token_ids: bool = False
-    # Whether the model's reasoning is shown.
+    # Whether the answer includes the model's reasoning.
     with_reasoning: bool = True
     names_tokens_by_id: bool = False
-    # Whether the request names the function that is called.
+    # Whether the request names the function to call.
     names_function: bool = False
-    # Whether it has `functions`, so that the message has one call as `function_call`.
+    # Whether the request has `functions`, so that the message has one call as `function_call`.
     with_function_call: bool = False
 
     def finish_reason(self, reason: EndReason) -> str:
-        """As OpenAI has it, who names the function knows that it is called: the message has just ended."""
+        """Returns OpenAI's finish_reason. If the request names the function to call, a call ends with `stop`, as in
+        OpenAI's API."""
         is_call = reason is EndReason.TOOL_CALLS
         if is_call and self.with_function_call and not self.names_function:
             return "function_call"
@@ -42,7 +43,7 @@ class ChatStyle:
 
 
 class ChatCompletionWriter:
-    """A ChatWriter."""
+    """A ChatWriter for /v1/chat/completions."""
 
     stream_type = EVENT_STREAM
 
@@ -59,13 +60,13 @@ class ChatCompletionWriter:
         parts = []
         new = self._new(delta)
         if index >= self._num_begun:
-            # With the first token, whether it has text yet or not: clients measure the time to the first token by this
-            # chunk. The SDK counts on choices that begin in order.
+            # The first token gets a chunk even if it has no text yet: clients measure the time to the first token by
+            # this chunk. OpenAI's SDK expects choices to begin in order.
             for choice in range(self._num_begun, index + 1):
                 first_tail = self._tails.first(delta.usage)
                 if style.with_token_ids and not choice:
                     first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{first_tail}'
-                # Null, as OpenAI has it, where a message begins with something else: perhaps no content comes.
+                # As in OpenAI's API, content is null if the message begins with something else: it may have no content.
                 begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
                 is_content = choice == index and not begins_otherwise
                 parts.append(
@@ -91,7 +92,7 @@ class ChatCompletionWriter:
         return "".join(parts).encode()
 
     def _new(self, delta: MessageDelta) -> str:
-        """The fields of a chunk's delta; empty where there is nothing to say."""
+        """Returns the JSON of the fields of a chunk's delta; empty if there is nothing new."""
         fields, style = [], self._style
         if delta.reasoning and style.with_reasoning:
             reasoning = encode_basestring(delta.reasoning)
@@ -101,7 +102,7 @@ class ChatCompletionWriter:
         elif delta.tool_calls:
             fields.append(f'"tool_calls":{dumps([_call_chunk(call) for call in delta.tool_calls])}')
         tells_tokens = bool(delta.logprobs and style.with_logprobs) or bool(delta.token_ids and style.with_token_ids)
-        # What is told of tokens comes with content, be it empty, where nothing else came.
+        # Log probabilities and token ids need a chunk: without other fields, it gets empty content.
         if delta.content or (not fields and tells_tokens):
             fields.append(f'"content":{encode_basestring(delta.content)}')
         return ",".join(fields)
@@ -117,13 +118,13 @@ class ChatCompletionWriter:
         first, logprobs = messages[0], None
         if first.prompt_logprobs is not None:
             logprobs = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
-        # Null, as vLLM has them, where they were not asked for.
+        # As in vLLM, these fields are null unless the request asks for them.
         body["prompt_logprobs"] = logprobs
         body["prompt_token_ids"] = first.prompt_token_ids if self._style.with_token_ids else None
         return texts_of(body)
 
     def batch(self, messages: list[Message], usage: Usage) -> Iterator[str]:
-        """The answer to several conversations: a choice for each, and nothing of their prompts."""
+        """Returns the answer to several conversations: one choice for each, without fields about the prompts."""
         return texts_of(self._body(messages, usage))
 
     def _body(self, messages: list[Message], usage: Usage) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class ChatCompletionWriter:
 
     def _message(self, message: Message) -> dict[str, Any]:
         calls, reasoning = message.tool_calls, message.reasoning
-        # A message that has something else may lack content; one that has nothing says so with an empty one.
+        # Content is null only beside calls or reasoning; an empty message has an empty text.
         content = message.content or (None if calls or reasoning else "")
         written: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls and self._style.with_function_call:
@@ -155,7 +156,7 @@ class ChatCompletionWriter:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in calls
             ]
-        # Null, as vLLM has it, where there is none; servers that have the older name leave that out.
+        # Without reasoning, `reasoning` is null as in vLLM, and the older `reasoning_content` is absent.
         written["reasoning"] = None
         if reasoning and self._style.with_reasoning:
             written["reasoning_content"] = written["reasoning"] = reasoning

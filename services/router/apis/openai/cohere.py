@@ -1,4 +1,4 @@
-"""/v2/embed, Cohere's embeddings: its body and its answer. Errors have OpenAI's shape, as vLLM's have there."""
+"""/v2/embed, Cohere's embeddings: its body and its answer. As in vLLM, errors have OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ class CohereEmbedBody(Body):
     )
 
     def check(self) -> None:
-        """What the schema cannot say. Raises ApiError."""
+        """Checks constraints that the schema cannot express. Raises ApiError."""
         if (self.model_extra or {}).get("images"):
-            raise ApiError(ErrorKind.UNSUPPORTED, "'images' is not supported: this server takes text alone.", "images")
+            raise ApiError(ErrorKind.UNSUPPORTED, "'images' is not supported: this server embeds only text.", "images")
         if (self.texts is None) == (self.inputs is None):
             raise invalid("Exactly one of 'texts' and 'inputs' is required.", "texts")
         for name in self.types:
             if name in _NEEDS_A_CALIBRATION:
-                message = f"'embedding_types' of '{name}' need a calibration that models do not bring with them."
+                message = f"'embedding_types' of '{name}' are not supported: they need calibration data for the model."
                 raise ApiError(ErrorKind.UNSUPPORTED, message, "embedding_types")
         for index, given in enumerate(self.inputs or ()):
             for position, part in enumerate(given.content):
                 param = f"inputs[{index}].content[{position}]"
                 if part.type != "text":
-                    message = f"Invalid '{param}.type': '{part.type[:64]}'. This model takes text alone."
+                    message = f"Invalid '{param}.type': '{part.type[:64]}'. Only text parts are supported."
                     raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
                 if not part.text:
                     missing = f"{param}.text"
@@ -109,7 +109,7 @@ class CohereEmbedBody(Body):
         return tuple(dict.fromkeys(self.embedding_types or ("float",)))
 
     def named_texts(self) -> tuple[list[str], list[str]]:
-        """The texts, and their names in errors."""
+        """Returns the texts, and their names in errors."""
         if self.texts is not None:
             return self.texts, [f"texts[{index}]" for index in range(len(self.texts))]
         inputs = self.inputs or []
@@ -133,7 +133,7 @@ class CohereService:
             pooling = PoolingParams(body.output_dimension, None)
             pooling.check(embedding, "output_dimension")
             if {"binary", "ubinary"} & set(body.types) and pooling.size(embedding) % 8:
-                message = "Invalid 'embedding_types': binary ones need vectors with a multiple of 8 values."
+                message = "Invalid 'embedding_types': binary types need vectors whose length is a multiple of 8."
                 raise invalid(message, "embedding_types")
             texts, names = body.named_texts()
             prompts = await _encode(body, model, texts, names)
@@ -152,14 +152,14 @@ class CohereService:
 async def _encode(
     body: CohereEmbedBody, model: ServedModel, texts: Sequence[str], names: Sequence[str]
 ) -> list[list[int]]:
-    """Raises ApiError for a text that is too long, where it must not be cut."""
+    """Returns the token ids of each text. Raises ApiError if a text is too long and must not be cut."""
     limit = min(body.max_tokens or model.info.max_model_len, model.info.max_model_len)
     remedy = "set 'truncate' to 'END'"
     if body.truncate == "NONE":
         prompts = await encode_texts(model, texts, names, InputOptions(remedy=remedy))
         for prompt, name in zip(prompts, names, strict=True):
             if len(prompt) > limit:
-                message = f"Invalid '{name}': it has {len(prompt)} tokens, more than {limit} at most."
+                message = f"Invalid '{name}': it has {len(prompt)} tokens, more than the maximum of {limit}."
                 raise invalid(f"{message} Shorten it, or {remedy}.", name)
         return prompts
     if body.truncate == "START":
@@ -174,7 +174,7 @@ async def _encode(
 def _texts(
     types: Sequence[EmbeddingType], vectors: Sequence[bytes], texts: Sequence[str], num_tokens: int
 ) -> Iterator[str]:
-    """The answer's JSON, a vector at a time, one type after the other. `vectors`: float32, little-endian."""
+    """Yields the answer's JSON, one vector at a time, type after type. `vectors`: float32, little-endian."""
     yield f'{{"id":"embd-{uuid.uuid4().hex}","embeddings":'
     separator = "{"
     for name in types:
@@ -192,12 +192,12 @@ def _texts(
 
 
 def _signs(vector: bytes) -> bytes:
-    """A bit for each value, the first one in each byte's highest: 1 where it is not negative."""
+    """Returns one bit per value: 1 if the value is not negative. The first value is the highest bit of its byte."""
     bits = "".join(["1" if value >= 0 else "0" for value in floats_of(vector)])
     return int(bits, 2).to_bytes(len(bits) // 8, "big")
 
 
-# A vector's JSON. Signed bytes are 128 less than unsigned ones.
+# Functions that return a vector's JSON. `binary` bytes are the `ubinary` bytes minus 128.
 _WRITERS: dict[EmbeddingType, Callable[[bytes], str]] = {
     "float": floats_text,
     "base64": base64_text,

@@ -29,24 +29,25 @@ _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionStyle:
-    """What an answer tells besides its text."""
+    """Options for the parts of an answer."""
 
-    # Of each prompt's answers; the others are generated and left out.
+    # Number of answers returned per prompt.
     num_kept: int
+    # Number of answers generated per prompt (`best_of`).
     num_candidates: int
-    # How many of the likeliest tokens to tell of; None: no log probabilities at all.
+    # Number of most likely tokens to return at each position; None: no log probabilities.
     num_top_logprobs: int | None = None
-    # At the end of a stream.
+    # Whether a stream ends with the usage.
     with_usage: bool = False
     with_token_ids: bool = False
     with_prompt_logprobs: bool = False
     names_tokens_by_id: bool = False
-    # Whether a prompt that is echoed has the text of special tokens.
+    # Whether an echoed prompt includes the text of special tokens.
     echoes_special_tokens: bool = False
 
 
 class _Choice:
-    """One answer as it grows."""
+    """One answer in progress."""
 
     __slots__ = (
         "echo", "finish_reason", "has_begun", "logprobs", "num_chars", "num_echoed", "offsets", "pieces",
@@ -54,20 +55,20 @@ class _Choice:
     )  # fmt: skip
 
     def __init__(self, echo: str) -> None:
-        # Text that was not sent yet, and where that of the next token begins.
+        # Text that is not sent yet, and the offset of the next token's text.
         self.pieces = [echo]
         self.num_chars = len(echo)
         self.logprobs = TokenLogprobs()
-        # Of its prompt; None where none have come.
+        # Log probabilities of the prompt; None before any arrive.
         self.prompt_logprobs: PromptLogprobs | None = None
         self.echo = echo
-        # Of a stream that echoes log probabilities: the prompt's tokens that it has told, and the offsets of the next.
+        # For a stream that echoes log probabilities: number of prompt tokens sent, and the offsets of those to come.
         self.num_echoed = 0
         self.offsets: Iterator[int] = iter(())
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
-        # Whether a stream has told of it.
+        # Whether the stream has a chunk of this choice.
         self.has_begun = False
 
     @property
@@ -76,14 +77,14 @@ class _Choice:
 
 
 class CompletionWriter:
-    """An AnswerWriter."""
+    """An AnswerWriter for /v1/completions."""
 
     stream_type = EVENT_STREAM
 
     def __init__(
         self, head: AnswerHead, style: CompletionStyle, prompts: Sequence[list[int]], echoes: Sequence[str] | None
     ) -> None:
-        """`echoes`: what the answers to each prompt begin with."""
+        """`echoes`: for each prompt, the text with which its answers begin; None: prompts are not echoed."""
         self._head = head
         self._style = style
         self._start = head.of_chunk("text_completion")
@@ -100,7 +101,7 @@ class CompletionWriter:
             return self._echo(delta)
         self.add(delta)
         text = "".join(choice.pieces)
-        # The first token has a chunk, whether it has text yet or not: clients measure by it.
+        # The first token gets a chunk even if it has no text yet: clients measure the time to the first token by it.
         if not (
             text
             or not choice.has_begun
@@ -119,7 +120,8 @@ class CompletionWriter:
         return event
 
     def _echo(self, delta: ChoiceDelta) -> bytes:
-        """More of an echoed prompt, with its log probabilities. The first part begins with the prompt's first token."""
+        """Returns the event with the next part of an echoed prompt and its log probabilities. The first part also has
+        the prompt's first token, which has no log probability."""
         choice, entries = self._choices[delta.index], delta.prompt_logprobs or ()
         prompt, start = self._prompts[delta.index // self._style.num_candidates], choice.num_echoed
         if not start:
@@ -130,7 +132,7 @@ class CompletionWriter:
         is_last = end >= len(prompt)
         text_end = len(choice.echo)
         if not is_last:
-            # The next token's, which the next part begins with.
+            # The text of this part ends at the offset of the next part's first token.
             text_end = next(choice.offsets)
             choice.offsets = chain((text_end,), choice.offsets)
         part = EchoedPrompt(prompt[start:end], entries, offsets, self._style.num_top_logprobs or 0, not start)
@@ -173,8 +175,8 @@ class CompletionWriter:
         return texts_of(self._head.whole("text_completion", choices, usage))
 
     def _kept(self) -> list[int]:
-        """Of each prompt's answers those with the highest log probability per token, the best first; where none is left
-        out, all in their order."""
+        """Returns the indices of the answers to return: for each prompt, those with the highest log probability per
+        token, best first. If all are returned, keeps their order."""
         kept, num_kept, num_candidates = [], self._style.num_kept, self._style.num_candidates
         for start in range(0, len(self._choices), num_candidates):
             candidates = list(range(start, start + num_candidates))
@@ -190,7 +192,7 @@ class CompletionWriter:
             "text": "".join(choice.pieces),
             "logprobs": None if num_top is None else self._logprobs(index, num_top),
             "finish_reason": None if choice.finish_reason is None else _FINISH_REASONS[choice.finish_reason],
-            # Null, as vLLM has them, where they were not asked for.
+            # As in vLLM, these fields are null unless the request asks for them.
             "stop_reason": None,
             "token_ids": None,
             "prompt_token_ids": None,
@@ -199,7 +201,7 @@ class CompletionWriter:
         }
 
     def _logprobs(self, index: int, num_top: int) -> dict[str, Any]:
-        """Of all tokens; an echoed prompt's before them."""
+        """Returns the log probabilities of all tokens, preceded by those of an echoed prompt."""
         choice, prompt = self._choices[index], None
         if self._is_echoed and choice.prompt_logprobs is not None:
             token_ids = self._prompts[index // self._style.num_candidates]
@@ -212,7 +214,7 @@ class CompletionWriter:
         return echoed_offsets(token_ids, self._names, end, skip_special_tokens=skip)
 
     def _extras(self, index: int, *, streamed: bool) -> list[tuple[str, Any]]:
-        """What vLLM's answers have besides OpenAI's."""
+        """Returns the choice's fields that vLLM adds to OpenAI's, as (name, value)."""
         choice, prompt = self._choices[index], self._prompts[index // self._style.num_candidates]
         extras: list[tuple[str, Any]] = []
         if choice.finish_reason is not None:

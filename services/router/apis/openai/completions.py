@@ -1,4 +1,4 @@
-"""/v1/completions: its body, and how prompts become tokens."""
+"""/v1/completions: its body, and the tokenization of its prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.router.parameters import MAX_LOGPROBS
 from services.router.prompt import check_generates, check_length, check_token_range, output_budget
 from services.router.rpc import Prepared, caller_of
 
-# Across prompts and n.
+# Maximum number of answers to one request: number of prompts times `n` or `best_of`.
 MAX_CHOICES = 1024
 DEFAULT_COMPLETION_TOKENS = 16
 # OpenAI's own limit.
@@ -88,7 +88,7 @@ class CompletionRequest(GenerationBody):
         self._check_best_of(max_n)
         num_choices = (len(self.texts) + len(self.token_prompts)) * self.num_candidates
         if num_choices > MAX_CHOICES:
-            raise invalid(f"Invalid 'prompt': it asks for {num_choices} answers; {MAX_CHOICES} at most.", "prompt")
+            raise invalid(f"Invalid 'prompt': it asks for {num_choices} answers, more than {MAX_CHOICES}.", "prompt")
 
     def _check_best_of(self, max_n: int) -> None:
         best_of, n = self.best_of, self.n or 1
@@ -102,13 +102,14 @@ class CompletionRequest(GenerationBody):
             raise invalid(message, "best_of", "integer_above_max_value")
         if self.stream:
             message = (
-                "'best_of' other than 'n' is not available when 'stream' is enabled: the best is known at the end."
+                "'best_of' greater than 'n' is not available when 'stream' is enabled: the best answers are known "
+                "only at the end."
             )
             raise invalid(message, "best_of")
 
     @property
     def num_candidates(self) -> int:
-        """Answers to generate to each prompt."""
+        """Number of answers to generate for each prompt."""
         return self.best_of or self.n or 1
 
     @property
@@ -117,7 +118,7 @@ class CompletionRequest(GenerationBody):
 
     def to_options(self) -> GenerationOptions:
         """Raises ApiError."""
-        # The best are told by their log probabilities.
+        # `best_of` compares answers by their log probabilities, so these are needed even if not requested.
         needed = 0 if self.num_candidates > (self.n or 1) else None
         options = self.options(self.max_tokens, needed if self.logprobs is None else self.logprobs)
         sampling = options.sampling
@@ -129,7 +130,7 @@ class CompletionRequest(GenerationBody):
 
     @property
     def texts(self) -> list[str]:
-        """The prompts, if they are texts."""
+        """The prompts if they are texts, else an empty list."""
         given: Any = self.prompt
         if isinstance(given, str):
             return [given]
@@ -137,14 +138,14 @@ class CompletionRequest(GenerationBody):
 
     @property
     def token_prompts(self) -> list[list[int]]:
-        """The prompts, if they are token ids."""
+        """The prompts if they are token ids, else an empty list."""
         given: Any = self.prompt
         if isinstance(given[:1], str) or isinstance(given[0], str):
             return []
         return [given] if isinstance(given[0], int) else given
 
     def param(self, index: int) -> str:
-        """The name of prompt `index` in errors."""
+        """Returns the name of prompt `index` in errors."""
         return "prompt" if isinstance(self.prompt, str) or isinstance(self.prompt[0], int) else f"prompt[{index}]"
 
 
@@ -202,12 +203,12 @@ async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]
 async def _echoes(body: CompletionRequest, model: ServedModel, prompts: list[list[int]]) -> list[str]:
     if body.texts and body.truncation is None:
         return body.texts
-    # A client that sends ids reads them back as they are; tokens that we add to a text are no part of it.
+    # The echo of token ids includes special tokens. The echo of a text leaves them out, as the server added them.
     return await model.tokenizer.decode(prompts, skip_special_tokens=bool(body.texts))
 
 
 def _budget(model: ServedModel, prompt: list[int], max_tokens: int | None) -> int:
-    """The `max_tokens` of a GenerationRequest. Raises ApiError."""
+    """Returns `max_tokens` for a GenerationRequest. Raises ApiError if prompt and answer do not fit in the context."""
     if max_tokens:
         return output_budget(model.info, len(prompt), max_tokens, ("prompt", "max_tokens"))
     room = output_budget(model.info, len(prompt), None, ("prompt", "max_tokens"))

@@ -1,4 +1,4 @@
-"""/v1/embeddings: its body, how inputs become tokens, and its answer."""
+"""/v1/embeddings: its body, the tokenization of its inputs, and its answer."""
 
 from __future__ import annotations
 
@@ -87,20 +87,20 @@ class EmbeddingBody(PoolingBody, TemplateFields):
     )
 
     def checked_messages(self) -> list[dict[str, Any]]:
-        """Checks what the schema cannot say. Returns a conversation's messages as chat templates expect them, or an
-        empty list where `input` is given. Raises ApiError."""
+        """Checks constraints that the schema cannot express. Returns the conversation's messages as chat templates
+        expect them, or an empty list if the body has `input`. Raises ApiError."""
         if self.input is None and self.messages is None:
             raise invalid("Missing required parameter: 'input'.", "input", "missing_required_parameter")
         if self.messages is None:
             return []
         if self.input is not None:
-            raise invalid("Give 'input' or 'messages', and not both.", "messages")
+            raise invalid("Give either 'input' or 'messages', not both.", "messages")
         check_messages(self.messages)
         self.check_prompt()
         return template_messages(self.messages, "messages")
 
     async def encode(self, model: ServedModel, messages: list[dict[str, Any]]) -> list[list[int]]:
-        """The inputs' token ids. `messages`: the checked ones. Raises ApiError."""
+        """Returns the token ids of each input. `messages`: result of `checked_messages`. Raises ApiError."""
         if messages:
             conversation = await self._conversation(model, messages)
             return check_token_inputs(model, [conversation], ["messages"], self.input_options)
@@ -126,7 +126,7 @@ class EmbeddingBody(PoolingBody, TemplateFields):
             continue_final_message=bool(self.continue_final_message),
             template=templates[0] if templates else None,
             template_kwargs=self.chat_template_kwargs,
-            # A conversation that is cut may be longer.
+            # A conversation that will be cut may exceed the context.
             checks_length=self.truncate_prompt_tokens is None,
         )
 
@@ -139,7 +139,7 @@ class EmbeddingService:
     tracing: Tracing
 
     async def answer(self, body: EmbeddingBody, messages: list[dict[str, Any]], context: Any) -> Prepared:
-        """`messages`: the body's checked ones. Raises ApiError."""
+        """Prepares the answer. `messages`: result of `checked_messages`. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
@@ -158,7 +158,7 @@ class EmbeddingService:
 
 
 def _texts(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[str]:
-    """The answer's JSON, a vector at a time."""
+    """Yields the answer's JSON, one vector at a time."""
     yield '{"object":"list","data":'
     write = base64_text if in_base64 else floats_text
     yield from array(
@@ -168,10 +168,10 @@ def _texts(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool
 
 
 def base64_text(vector: bytes) -> str:
-    """As JSON: float32, little-endian."""
+    """Returns a vector's JSON: a base64 string of float32 values, little-endian."""
     return f'"{base64.b64encode(vector).decode()}"'
 
 
 def floats_text(vector: bytes) -> str:
-    """As JSON: an array of numbers."""
+    """Returns a vector's JSON: an array of numbers."""
     return dumps(floats_of(vector).tolist())

@@ -1,4 +1,4 @@
-"""`functions` and `function_call`, which OpenAI's chats had before tools: one call at most, and without an id."""
+"""`functions` and `function_call`, OpenAI's older form of tools: at most one call per message, without an id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _choice_kind(value: object) -> str | None:
 
 
 class FunctionFields(BaseModel):
-    """Mixed into the body."""
+    """Mixin of a chat's body."""
 
     functions: list[FunctionDefinition] | None = Field(
         None,
@@ -40,7 +40,7 @@ class FunctionFields(BaseModel):
     ) = Field(None, description="Older form of `tool_choice`: `none`, `auto` or a function.")
 
     def check_functions(self, *, has_tools: bool) -> None:
-        """`has_tools`: whether the body has `tools` or `tool_choice`. Raises ApiError."""
+        """Raises ApiError if the fields are invalid. `has_tools`: whether the body has `tools` or `tool_choice`."""
         if has_tools and (self.functions or self.function_call is not None):
             param = "functions" if self.functions else "function_call"
             raise invalid(f"'{param}' is the older form of 'tools': use one of them.", param)
@@ -62,10 +62,10 @@ class FunctionFields(BaseModel):
 
 
 def with_tool_messages(messages: Sequence[dict[str, Any]], path: str) -> list[dict[str, Any]]:
-    """The messages with calls of tools in place of calls of functions, and tools' messages in place of functions'.
-    `path`: their name in errors. Raises ApiError where a function's message answers no call before it."""
+    """Converts function calls to tool calls, and messages of role `function` to tool messages. `path`: the messages'
+    name in errors. Raises ApiError if a function message answers no earlier call."""
     written: list[dict[str, Any]] = []
-    # By function: the id of its last call.
+    # Id of each function's last call.
     calls: dict[str, str] = {}
     num_calls = 0
     for index, message in enumerate(messages):
@@ -73,7 +73,7 @@ def with_tool_messages(messages: Sequence[dict[str, Any]], path: str) -> list[di
         if "function_call" in message:
             num_calls += 1
             function = message["function_call"]
-            # Of nine letters and digits, as Mistral's templates demand.
+            # Mistral's templates require ids of nine letters and digits.
             calls[function["name"]] = call_id = f"call{num_calls:05}"
             changed = {name: value for name, value in message.items() if name != "function_call"}
             changed["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]

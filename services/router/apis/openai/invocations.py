@@ -1,4 +1,4 @@
-"""/invocations, SageMaker's one path for everything: a body's fields tell which API it is meant for, as in vLLM."""
+"""/invocations, SageMaker's single path for all requests. As in vLLM, the body's fields select the API."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from services.router.errors import invalid
 from services.router.limits import check_json
 
 
+# Used only in the document: each body is validated by the API that `invoked` returns.
 class Invocation(RootModel[ChatCompletionRequest | CompletionRequest | EmbeddingBody | ScoreBody | RerankBody]):
-    """For the document: the body that `invoked` tells it to be is checked by its own API."""
+    """The body of a request to one of these APIs: chats, completions, embeddings, score or rerank."""
 
 
 class InvocationReply(RootModel[ChatCompletion | Completion | EmbeddingList | ScoreList | Ranking]):
@@ -37,7 +38,7 @@ class Invoked(Enum):
     SCORE = auto()
 
 
-# The first of them that a body has tells what it asks for.
+# The first of these fields that a body has selects the API.
 _FIELDS = {
     "messages": Invoked.CHAT,
     "prompt": Invoked.COMPLETION,
@@ -49,7 +50,8 @@ _FIELDS = {
 
 
 def invoked(body: bytes) -> Invoked:
-    """Raises ApiError where nothing tells, or the body holds too much."""
+    """Returns the API that a body is meant for. Raises ApiError if no field selects one, or the body holds too many
+    values."""
     check_json(body)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
@@ -61,4 +63,4 @@ def invoked(body: bytes) -> Invoked:
         if name in value:
             return api
     names = ", ".join(f"'{name}'" for name in _FIELDS)
-    raise invalid(f"The body does not tell what it asks for: it needs one of {names}.")
+    raise invalid(f"The body must have one of these fields, which select the API: {names}.")

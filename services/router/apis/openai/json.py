@@ -1,4 +1,4 @@
-"""What the answers of OpenAI's API have in common, as JSON. What no chunk changes is written once."""
+"""JSON that the answers of OpenAI's API share. Parts that are equal in all chunks of a stream are encoded only once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What an answer says of itself."""
+    """The fields that identify an answer."""
 
     id: str
     # Seconds since the epoch.
@@ -39,14 +39,14 @@ class AnswerHead:
         )  # fmt: skip
 
     def of_chunk(self, kind: str) -> str:
-        """A streamed chunk, up to its choices. `kind`: chat.completion.chunk or text_completion."""
+        """Returns the start of a streamed chunk, up to `choices`. `kind`: chat.completion.chunk or text_completion."""
         return (
             f'data: {{"id":"{self.id}","object":"{kind}","created":{self.created},"model":{dumps(self.model)},'
             f'"system_fingerprint":"{self.fingerprint}","choices":['
         )
 
     def whole(self, kind: str, choices: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
-        """`kind`: chat.completion or text_completion. To be encoded by `texts_of`."""
+        """Returns a whole answer, for `texts_of` to encode. `kind`: chat.completion or text_completion."""
         return {
             "id": self.id,
             "object": kind,
@@ -59,30 +59,30 @@ class AnswerHead:
 
 
 def error_event(error: ApiError) -> bytes:
-    """What a stream says in place of the rest, once it has begun."""
+    """Returns the event that ends a stream if the answer fails after its beginning."""
     return b"data: " + dump(error.body()) + b"\n\n"
 
 
 class ChunkTails:
-    """The ends of a stream's chunks but the last. Where chunks tell the usage so far, none repeats a count of tokens:
-    clients work out from it what is new in each."""
+    """Writes the end of each chunk of a stream, with the usage so far if requested. A chunk without new tokens has no
+    usage, so that clients can compute the number of new tokens in each chunk."""
 
     __slots__ = ("_num_told", "_without")
 
     def __init__(self, with_usage: bool) -> None:
-        """`with_usage`: whether any chunk has a usage; the others then have null."""
+        """`with_usage`: whether the stream has usages; chunks without one then have null."""
         self._without = ',"usage":null}\n\n' if with_usage else "}\n\n"
         self._num_told = -1
 
     def tail(self, usage: Usage | None) -> str:
-        """`usage`: so far, where chunks tell it."""
+        """Returns the end of a chunk. `usage`: usage so far, or None if the chunk has none."""
         if usage is None or usage.completion_tokens <= self._num_told:
             return self._without
         self._num_told = usage.completion_tokens
         return f',"usage":{dumps(usage_object(usage))}}}\n\n'
 
     def first(self, usage: Usage | None) -> str:
-        """Of a chunk that comes before its choice's first token."""
+        """Returns the end of a choice's first chunk, which has no token yet."""
         return self.tail(None if usage is None else dataclasses.replace(usage, completion_tokens=0))
 
 
@@ -105,8 +105,9 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 def completion_logprobs(
     entries: Sequence[TokenLogprob], names: TokenNames, offset: int, prompt: EchoedPrompt | None = None
 ) -> dict[str, Any]:
-    """Columns, to be encoded by `texts_of`. `offset`: where the text of the first token begins. Each token is among its
-    `top_logprobs`, likely or not, as OpenAI has it: `logprobs: 0` tells of it alone. `prompt`: comes first."""
+    """Returns the columns of a choice's `logprobs`, for `texts_of` to encode. `offset`: offset of the first token's
+    text. `prompt`: an echoed prompt, which comes first. As in OpenAI's API, `top_logprobs` always include the token
+    itself; with `logprobs: 0` they contain nothing else."""
     columns: dict[str, Iterable[object]] = {
         "text_offset": _offsets(entries, names, offset),
         "token_logprobs": (finite(entry.logprob) for entry in entries),
@@ -125,16 +126,16 @@ def _offsets(entries: Sequence[TokenLogprob], names: TokenNames, offset: int) ->
 
 @dataclass(frozen=True, slots=True)
 class EchoedPrompt:
-    """The tokens of a prompt that is part of its answer's text, or some of them."""
+    """All tokens of an echoed prompt, or consecutive ones."""
 
     token_ids: Sequence[int]
-    # Of the tokens after the first.
+    # Log probabilities of the tokens; without the prompt's first token, which has none.
     entries: Sequence[PromptLogprob]
-    # Where the text of each begins.
+    # Offset of each token's text.
     offsets: Iterable[int]
-    # Of the likeliest, as the request may want more of them as `prompt_logprobs`.
+    # Number of most likely tokens to return. `entries` may have more, for `prompt_logprobs`.
     num_top: int
-    # Whether they begin with the prompt's first token, of which nothing is known.
+    # Whether `token_ids` begin with the prompt's first token.
     has_first: bool = True
 
     def columns(self, names: TokenNames) -> dict[str, Iterable[object]]:
@@ -155,8 +156,8 @@ class EchoedPrompt:
 def echoed_offsets(
     token_ids: Sequence[int], names: TokenNames, end: int, *, skip_special_tokens: bool
 ) -> Iterator[int]:
-    """Where the text of each of a prompt's tokens begins. `end`: where the prompt's text does not go on.
-    `skip_special_tokens`: whether the prompt's text lacks them."""
+    """Yields the offset of each prompt token's text. `end`: length of the prompt's text. `skip_special_tokens`: whether
+    the text leaves out special tokens."""
     follow, position = names.vocabulary.detokenizer((), skip_special_tokens), 0
     for token_id in token_ids:
         yield min(position, end)
@@ -164,7 +165,8 @@ def echoed_offsets(
 
 
 def prompt_logprobs(token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames) -> Items:
-    """In vLLM's form: of each token an object by token id, of itself and the likeliest. To be encoded by `texts_of`."""
+    """Returns `prompt_logprobs` in vLLM's format, for `texts_of` to encode: for each token, an object with this token
+    and the most likely ones, by token id."""
     return Items(chain((None,), (_candidates(*pair, names) for pair in zip(token_ids[1:], entries, strict=True))))
 
 
@@ -177,6 +179,7 @@ def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[
 
 
 def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
-    """By name. Where another token has the same, the own one's counts: it is what `tokens` names."""
+    """Returns log probabilities by token name. If another token has the same name, the position's own token counts,
+    because `tokens` lists that one."""
     tops = {names.name(token_id): finite(logprob) for token_id, logprob in top}
     return tops | {names.name(own_id): finite(own_logprob)}

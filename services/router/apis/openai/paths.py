@@ -1,4 +1,4 @@
-"""What OpenAI's API serves, and vLLM's paths beside it, for the document."""
+"""The document's operations of OpenAI's API and of vLLM's additional paths."""
 
 from __future__ import annotations
 

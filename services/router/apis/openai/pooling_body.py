@@ -1,4 +1,4 @@
-"""What the bodies of /v1/embeddings, /v1/score and /v1/rerank have in common."""
+"""Base class of the bodies of /v1/embeddings, /v1/score and /v1/rerank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served of embeddings, for the document: OpenAI's path, and vLLM's, each of which has other ones."""
+"""The document's operations for embeddings: OpenAI's, Cohere's, and vLLM's with their alternative paths."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TEXTS = ["It rains in Bonn.", "The sum is twelve."]
 POOLING_OPERATIONS = (
     Operation(
         "POST", "/v1/embeddings", "createEmbedding", _EMBEDDINGS, "Embeds texts",
-        "As OpenAI's, with vLLM's parameters beside. Give `input`, or `messages` as vLLM has them. Unknown fields are "
-        "ignored.",
+        "OpenAI's embeddings, with vLLM's additional parameters. Give either `input` or vLLM's `messages`. Unknown "
+        "fields are ignored.",
         body=EmbeddingBody, reply=EmbeddingList,
         examples=(
             Example("Two texts", {"model": _MODEL, "input": _TEXTS}),
@@ -27,26 +27,27 @@ POOLING_OPERATIONS = (
     ),
     Operation(
         "POST", "/v2/embed", "createCohereEmbedding", _EMBEDDINGS, "Embeds texts",
-        "As Cohere's, version 2, of texts. Errors have OpenAI's shape. Unknown fields are ignored.",
+        "Cohere's embeddings API, version 2, for texts only. Errors have OpenAI's shape. Unknown fields are ignored.",
         body=CohereEmbedBody, reply=CohereEmbedding,
         examples=(
             Example("Two texts", {"model": _MODEL, "texts": _TEXTS, "input_type": "search_document"}),
-            Example("In two forms", {"model": _MODEL, "texts": _TEXTS, "embedding_types": ["float", "ubinary"]}),
+            Example("Two encodings", {"model": _MODEL, "texts": _TEXTS, "embedding_types": ["float", "ubinary"]}),
         ),
         names_model=True, may_overload=True,
     ),
     *(
         Operation(
-            "POST", path, name, _EMBEDDINGS, "Says how alike texts are",
-            "One text and each of some, or as many and as many, pair by pair.", body=ScoreBody, reply=ScoreList,
-            examples=(Example("One and two", {"model": _MODEL, "text_1": "Is it wet?", "text_2": _TEXTS}),),
+            "POST", path, name, _EMBEDDINGS, "Scores the similarity of texts",
+            "Compares one text with each of several texts, or two lists of equal length pair by pair.",
+            body=ScoreBody, reply=ScoreList,
+            examples=(Example("One text with two", {"model": _MODEL, "text_1": "Is it wet?", "text_2": _TEXTS}),),
             names_model=True, may_overload=True,
         )
         for path, name in (("/v1/score", "createScore"), ("/score", "createScoreToo"))
     ),
     *(
         Operation(
-            "POST", path, name, _EMBEDDINGS, "Puts documents in the order of their likeness to a query",
+            "POST", path, name, _EMBEDDINGS, "Ranks documents by their similarity to a query",
             body=RerankBody, reply=Ranking,
             examples=(
                 Example("The best", {"model": _MODEL, "query": "Is it wet?", "documents": _TEXTS, "top_n": 1}),

@@ -1,4 +1,4 @@
-"""The fields of bodies with messages that say, besides them, what a chat template writes."""
+"""Fields of bodies with messages that change the prompt which the chat template writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.router.prompt import MAX_DOCUMENTS
 
 
 class TemplateFields(BaseModel):
-    """Mixed into the body, of any use of a conversation."""
+    """Mixin of all bodies with a conversation."""
 
     add_generation_prompt: bool | None = Field(
         None, description="Whether the chat template adds the beginning of the assistant's turn to the prompt."
@@ -40,7 +40,7 @@ class TemplateFields(BaseModel):
 
 
 class PromptFields(TemplateFields):
-    """Mixed into the body, of a conversation that wants an answer."""
+    """Mixin of bodies with a conversation to be answered."""
 
     add_generation_prompt: bool | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""The answers of OpenAI's API and of vLLM's paths beside it."""
+"""Types of the answers of OpenAI's API and of vLLM's additional paths."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class PromptTokenLogprob(Reply):
     decoded_token: str
 
 
-# By token id: the prompt's own token and the likeliest. Null for the first one, of which nothing is known.
+# For each prompt token, an object with this token and the most likely ones, by token id. Null for the first token,
+# which has no log probability.
 PromptLogprobs = list[dict[str, PromptTokenLogprob] | None]
 StopReason = Annotated[
     str | int | None,
@@ -46,8 +47,8 @@ StopReason = Annotated[
 StreamUsage = Annotated[
     Usage | None,
     Field(
-        description="With `stream_options.include_usage`: of the last chunk, else null; with `continuous_usage_stats` "
-        "also, so far, of every other one."
+        description="With `stream_options.include_usage`: the usage in the last chunk, null in other chunks. With "
+        "`continuous_usage_stats`, other chunks have the usage so far."
     ),
 ]
 
@@ -95,7 +96,7 @@ class ChatCompletion(Reply):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str = Field(
-        description="Identifies the backend configuration; changes when the model or the server version changes."
+        description="Identifies the backend configuration; changes when the model, its dtype or its tokenizer changes."
     )
     prompt_logprobs: PromptLogprobs | None = Field(
         None,
@@ -242,7 +243,7 @@ class TokenizedPrompt(Reply):
 
 
 class TokenizerInfo(Reply):
-    """All fields of the model's tokenizer_config.json, and:"""
+    """All fields of the model's tokenizer_config.json, plus the fields listed here."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -1,4 +1,4 @@
-"""`response_format`, as OpenAI has it and as other servers' clients write it."""
+"""`response_format`, in OpenAI's form and in the forms of other servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class JsonSchemaFormat(Body):
     known_extras = frozenset({"description"})
 
     name: str | None = Field(None, description="Name of the schema; no effect.")
-    # An object in OpenAI's document; a boolean is a schema, too.
+    # OpenAI documents an object, but a boolean is also a valid JSON schema.
     schema_: Any = Field(None, alias="schema", description="The JSON schema. Default: any JSON object.")
     strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 
@@ -67,18 +67,18 @@ def _value_structure(kind: str, value: Any, param: str) -> Structure:
         if not isinstance(value, str):
             raise invalid(f"Invalid type for '{param}': expected a string.", param, "invalid_type")
         return Structure(StructureKind.REGEX, value, param)
-    # With its name beside it, as OpenAI has it one level up.
+    # The value may be an object with a name and a schema, like OpenAI's `json_schema`.
     if kind == "json_schema" and isinstance(value, dict) and "schema" in value:
         return schema_structure(value["schema"], f"{param}.schema")
     return schema_structure(value, param)
 
 
 def schema_structure(schema: Any, param: str) -> Structure:
-    """`schema`: as an object or as JSON; None: any object."""
+    """Returns the structure of a JSON schema. `schema`: an object or JSON text; None: any JSON object."""
     if schema is None:
         return Structure(StructureKind.JSON_OBJECT, "", param)
     return Structure(StructureKind.JSON_SCHEMA, schema if isinstance(schema, str) else json.dumps(schema), param)
 
 
 def exclusive(param: str, other: str) -> ApiError:
-    return invalid(f"'{param}' and '{other}' exclude each other: an output has one structure.", param)
+    return invalid(f"'{param}' and '{other}' exclude each other: an output has only one structure.", param)

@@ -1,4 +1,4 @@
-"""/v1/score and /v1/rerank, in vLLM's form: how alike texts are, as the cosine of their embeddings."""
+"""/v1/score and /v1/rerank, in vLLM's format: similarity of texts, as the cosine of their embeddings."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ScoreBody(PoolingBody):
 
     @property
     def params(self) -> tuple[str, str]:
-        """The names that the request has for both."""
+        """The names that the request uses for the two fields."""
         is_newer = self.queries is not None or self.documents is not None
         return ("queries", "documents") if is_newer else ("text_1", "text_2")
 
     def pair(self) -> tuple[str | list[str], str | list[str]]:
-        """Raises ApiError."""
+        """Returns the values of both fields. Raises ApiError."""
         if self.params[0] == "queries" and (self.text_1 is not None or self.text_2 is not None):
-            raise invalid("'queries' and 'documents' are other names of 'text_1' and 'text_2': give two.", "queries")
+            raise invalid("'queries' and 'documents' are new names of 'text_1' and 'text_2': use one pair.", "queries")
         for param in self.params:
             if getattr(self, param) is None:
                 raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
@@ -74,7 +74,7 @@ class ScoringService:
     tracing: Tracing
 
     async def score(self, body: ScoreBody, context: Any) -> Prepared:
-        """One text against each of some, or as many against as many, pair by pair. Raises ApiError."""
+        """Compares one text with each of several texts, or two lists of equal length pair by pair. Raises ApiError."""
         left, right = body.pair()
         first, second = ([given] if isinstance(given, str) else given for given in (left, right))
         check_pairs(first, second, body.params)
@@ -96,7 +96,7 @@ class ScoringService:
         await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
     async def rerank(self, body: RerankBody, context: Any) -> Prepared:
-        """The documents most like the query, likest first. Raises ApiError."""
+        """Ranks documents by their similarity to the query, most similar first. Raises ApiError."""
         documents = body.documents
         names = ["query", *(f"documents[{index}]" for index in range(len(documents)))]
         shown = None if body.return_documents is False else documents
@@ -105,7 +105,7 @@ class ScoringService:
     async def _rerank(
         self, request: EmbeddingRequest, context: Any, top_n: int | None, documents: Sequence[str] | None
     ) -> None:
-        """`documents`: those that the answer repeats."""
+        """Sends the ranking. `documents`: texts to repeat in the answer, or None."""
         vectors = await self.embedder.all_vectors(request)
         scores = await cosines(request.model, vectors[:1], vectors[1:])
         best = sorted(range(len(scores)), key=lambda index: -scores[index])[: top_n or None]
@@ -130,8 +130,8 @@ class ScoringService:
         names: Sequence[str],
         *rest: object,
     ) -> Prepared:
-        """Tokenizes the texts. Returns `answer(request, context, *rest)` as the rest of the call, where `request` asks
-        for the texts' vectors. Raises ApiError."""
+        """Tokenizes the texts. Returns `answer(request, context, *rest)` as the rest of the call; `request` is the
+        EmbeddingRequest for the texts. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:

@@ -1,4 +1,4 @@
-"""quire.openai.v1.OpenAIService: OpenAI's HTTP API, as Envoy's transcoder hands it over."""
+"""quire.openai.v1.OpenAIService: OpenAI's HTTP API, behind Envoy's transcoder."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class OpenAIServicer:
         return Prepared(lambda: write_pieces(self.calls, context, in_pieces(texts_of(answer))))
 
     async def _parse(self, data: bytes, schema: type[T]) -> T:
-        """The checked body. Raises ApiError."""
+        """Parses and validates a body. Raises ApiError."""
         return await read_body(self.threads, data, schema)
 
 

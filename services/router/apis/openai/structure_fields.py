@@ -1,4 +1,4 @@
-"""The fields of OpenAI's bodies, and of vLLM's additions to them, that say what an output must look like."""
+"""Fields for structured output: OpenAI's `response_format`, and those of vLLM, llama.cpp, SGLang and TGI."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _grammar_kind(value: object) -> str | None:
     return "#text" if isinstance(value, str) else "#typed" if isinstance(value, dict) else None
 
 
-# vLLM takes a schema as JSON, too.
+# Like vLLM, accepts a schema also as JSON text.
 Schema = Annotated[Annotated[str, Tag("#text")] | Annotated[Any, Tag("#schema")], union(_schema_kind, "a JSON schema")]
 Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 
@@ -36,7 +36,7 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 class StructuredOutputs(Body):
     """vLLM's field that combines its `guided_` fields."""
 
-    # Knobs of vLLM's own implementation.
+    # Options of vLLM's own implementation.
     known_extras = frozenset(
         {"disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
         | {"_backend", "_backend_was_auto"}
@@ -61,7 +61,7 @@ class StructuredOutputs(Body):
 
 
 class StructureFields(BaseModel):
-    """Mixed into the body: only one of these may be given."""
+    """Mixin of bodies. A request may set only one of these fields."""
 
     response_format: ResponseFormat | None = Field(
         None,
@@ -79,7 +79,7 @@ class StructureFields(BaseModel):
         None, description="Grammar that the answer must match, in Lark or GBNF notation."
     )
     guided_json_object: bool | None = Field(None, description="Whether the answer must be a JSON object.")
-    # The same by other servers' names. Their clients send empty texts for nothing.
+    # Other servers' names of the same fields. Their clients send empty texts instead of leaving fields out.
     json_schema: Schema | None = Field(None, description="llama.cpp's and SGLang's name of `guided_json`.")
     regex: str | None = Field(None, description="SGLang's name of `guided_regex`.")
     ebnf: str | None = Field(None, description="SGLang's name of `guided_grammar`.")
@@ -107,7 +107,8 @@ class StructureFields(BaseModel):
         return given[0] if given else None
 
     def _by_other_names(self) -> list[Structure]:
-        """llama.cpp's `grammar` and `json_schema`; SGLang's `json_schema`, `regex` and `ebnf`; TGI's `grammar`."""
+        """Returns the structures of llama.cpp's `grammar` and `json_schema`, SGLang's `json_schema`, `regex` and
+        `ebnf`, and TGI's `grammar`."""
         given = []
         if self.json_schema is not None and self.json_schema != "":
             given.append(schema_structure(self.json_schema, "json_schema"))
@@ -125,7 +126,7 @@ class StructureFields(BaseModel):
 def _structures(
     path: str, schema: Any, regex: str | None, choice: list[str] | None, grammar: str | None, *, is_object: bool | None
 ) -> list[Structure]:
-    """`path`: what the fields' names begin with."""
+    """Returns the structures that are given. `path`: prefix of the fields' names."""
     given = []
     if schema is not None:
         given.append(schema_structure(schema, f"{path}json"))

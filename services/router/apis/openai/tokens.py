@@ -1,4 +1,4 @@
-"""The bodies of /tokenize and /detokenize, and the answer of /tokenizer_info, which are vLLM's."""
+"""vLLM's /tokenize, /detokenize and /tokenizer_info: their bodies, and the answer of the last one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TokenizeRequest(Body, PromptFields):
     return_token_strs: bool | None = Field(None, description="Whether to return the tokens' strings as well.")
 
     def check(self) -> None:
-        """What the schema cannot say. Raises ApiError."""
+        """Checks constraints that the schema cannot express. Raises ApiError."""
         if (self.prompt is None) == (self.messages is None):
             raise invalid("Exactly one of 'prompt' and 'messages' is required.", "prompt")
         if self.messages is not None:
@@ -44,7 +44,7 @@ class TokenizeRequest(Body, PromptFields):
             self.check_prompt()
 
     def to_chat(self) -> ChatRequest:
-        """The chat whose prompt it asks for. Raises ApiError."""
+        """Returns a chat request whose prompt is to be tokenized. Raises ApiError."""
         assert self.messages is not None
         tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
         messages = template_messages(self.messages, "messages")
@@ -71,7 +71,7 @@ class DetokenizeRequest(Body):
 
 
 def tokenizer_info(model: ServedModel) -> dict[str, Any]:
-    """A model's tokenizer_config.json, with the chat template that it is served with."""
+    """Returns a model's tokenizer_config.json, with the chat template that the server uses for it."""
     template = model.tokenizer.chat_template
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

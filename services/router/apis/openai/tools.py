@@ -1,4 +1,4 @@
-"""Tools in the bodies of /v1/chat/completions: functions, the choice among them, and calls of earlier turns."""
+"""Tools in the bodies of /v1/chat/completions: functions, `tool_choice`, and calls of earlier turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 
 
 class FunctionCall(Body):
-    """A call of an earlier turn, perhaps from another server: any name, and arguments as the model wrote them, perhaps
+    """A call of an earlier turn, possibly from another server. Any name is accepted, and the arguments may be
     incomplete."""
 
     name: str = Field(description="Name of the function.")
@@ -23,7 +23,7 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
-    # Of calls that were put together from a stream.
+    # Calls that a client assembled from a stream have this field.
     known_extras = frozenset({"index"})
 
     id: str = Field(description="Id of the call, to which its result refers.")
@@ -73,9 +73,7 @@ class AllowedTools(Body):
     mode: Literal["auto", "required"] = Field(
         description="`required`: at least one of the tools must be called; `auto`: the model decides."
     )
-    tools: list[NamedTool] = Field(
-        min_length=1, max_length=MAX_TOOLS, description="Those of `tools` that the model may call."
-    )
+    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS, description="The tools that the model may call.")
 
 
 class AllowedToolsChoice(Body):
@@ -103,8 +101,8 @@ _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQ
 def tools_and_choice(
     definitions: Sequence[ToolDefinition] | None, choice: object, parallel: bool | None
 ) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """`choice`: a ToolChoiceField, None where the body has none. Raises ApiError where a tool is allowed that there is
-    not."""
+    """Converts tools and `tool_choice`. `choice`: a ToolChoiceField, or None. Raises ApiError if an allowed tool does
+    not exist."""
     tools = tuple(definition.to_tool() for definition in definitions or ())
     several = parallel is not False
     match choice:

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: its bodies, its items and events, and how its requests become those of every chat API."""
+"""OpenAI's Responses API: its bodies, items and events, and the conversion of its requests to chat requests."""
 
 from services.router.apis.responses.body import InputTokensBody, ResponseBody
 from services.router.apis.responses.paths import OPERATIONS

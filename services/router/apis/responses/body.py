@@ -1,5 +1,5 @@
 """The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored and counted. Known
-fields that are not built are refused."""
+fields that are not implemented and would change the answer are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.router.prompt import MAX_MESSAGES
 
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
-# As in Body.not_built.
+# Values of Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "prompt": (),
@@ -29,7 +29,7 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background_options": (),
     "moderation": (),
     "image": (),
-    # vLLM's.
+    # vLLM's fields.
     "previous_input_messages": ([],),
     "enable_response_messages": (False,),
     "media_io_kwargs": (),
@@ -41,7 +41,7 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "structured_outputs": (),
 }
 _NEEDS_A_STORE = ("previous_response_id", "conversation")
-# Known, and without effect on the answer.
+# Known fields without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
     {"store", "service_tier", "stream_options", "max_tool_calls", "prompt_cache_retention", "prompt_cache_options"}
     | {"access_programs", "request_id", "session_id", "vllm_xargs"}
@@ -64,7 +64,7 @@ class Format(Body):
     strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 
     def echo(self) -> dict[str, Any]:
-        """As the response repeats it."""
+        """Returns the format as the response repeats it."""
         if self.type != "json_schema":
             return {"type": self.type}
         known = {"name", "description", "schema_", "strict"}
@@ -96,7 +96,7 @@ class Reasoning(Body):
 
 
 class InputTokensBody(Body):
-    """The fields that make the prompt."""
+    """The fields that determine the prompt."""
 
     known_extras = frozenset(_NEEDS_A_STORE)
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"personality": ()}
@@ -123,19 +123,19 @@ class InputTokensBody(Body):
     truncation: Literal["auto", "disabled"] | None = Field(
         None, description="No effect: input that does not fit in the context is an error."
     )
-    # vLLM's.
+    # vLLM's field.
     chat_template_kwargs: dict[str, Any] | None = Field(
         None,
         description="Additional arguments of the chat template; they cannot replace the template's own arguments.",
     )
 
     def check(self) -> None:
-        """What the schema cannot say. Raises ApiError."""
+        """Checks constraints that the schema cannot express. Raises ApiError."""
         extra = self.model_extra or {}
         for name in _NEEDS_A_STORE:
             if extra.get(name) is not None:
                 message = (
-                    f"'{name}' needs a store of responses, and this server keeps none. "
+                    f"'{name}' is not supported: this server does not store responses. "
                     "Send the earlier items in 'input' instead."
                 )
                 raise ApiError(ErrorKind.UNSUPPORTED, message, name)
@@ -208,7 +208,7 @@ class ResponseBody(InputTokensBody, SamplingFields):
     prompt_cache_key: str | None = Field(
         None, description="Requests with the same key go to the same scheduler, to find their prefixes in its cache."
     )
-    # vLLM's.
+    # vLLM's fields.
     stop: StringOrStrings | None = Field(
         None,
         description=(

@@ -1,4 +1,4 @@
-"""The items of a response's input, and the messages of chat templates that they become."""
+"""The items of a request's `input`, and their conversion to messages for chat templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.router.chat import check_call_made, thought
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.http import Body, string_or_array, union
 
-# What items have when they come back in.
+# Fields of output items, which clients send back as input items.
 _OF_ITEMS = frozenset({"id", "status"})
 
 
@@ -58,7 +58,7 @@ class FunctionCallOutputItem(Body):
 
 
 class ReasoningItem(Body):
-    """Reasoning from an earlier response; one from another server may have only a summary."""
+    """Reasoning from an earlier response. Reasoning from another server may have only a summary."""
 
     known_extras = _OF_ITEMS | {"encrypted_content"}
 
@@ -94,9 +94,10 @@ Item = Annotated[
 
 
 def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """What an assistant said, thought and called in a row of items is one message. Raises ApiError."""
+    """Converts items to messages. Consecutive items of the assistant (text, reasoning, calls) become one message.
+    Raises ApiError."""
     messages: list[dict[str, Any]] = []
-    # The assistant's message that further items belong to.
+    # The assistant's message to which the next items of the assistant belong.
     turn: dict[str, Any] | None = None
     made: set[str] = set()
     for index, item in enumerate(items):
@@ -109,7 +110,7 @@ def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
                 turn = None
                 messages.append({"role": item.role, "content": _text(item.content, f"{param}.content")})
             case ReasoningItem():
-                # Thinking begins a turn, unless a turn has only thought so far.
+                # Reasoning begins a new turn, unless the current turn has only reasoning so far.
                 is_fresh = turn is None or bool(turn["content"]) or "tool_calls" in turn
                 turn = _turn(messages, None if is_fresh else turn)
                 thought(turn, _text(item.content or item.summary, f"{param}.content"))
@@ -153,7 +154,7 @@ def _text(content: str | Sequence[Part], param: str) -> str:
 
 def _not_supported(kind: str, param: str) -> ApiError:
     if kind == "item_reference":
-        message = f"Invalid '{param}.type': this server keeps no items to refer to. Send the item itself."
+        message = f"Invalid '{param}.type': this server does not store items. Send the item itself."
     else:
         message = f"Invalid '{param}.type': items of type '{kind[:64]}' are not supported by this server."
     return ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")

@@ -1,4 +1,4 @@
-"""What OpenAI's responses serve, for the document."""
+"""The document's operations of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ OPERATIONS = (
         names_model=True, may_overload=True,
     ),
     Operation(
-        "GET", "/v1/responses/{response_id}", "retrieveResponse", _TAG, "Finds no response",
-        "Always 404: responses are not stored.",
+        "GET", "/v1/responses/{response_id}", "retrieveResponse", _TAG, "Always answers 404",
+        "Responses are not stored, so none can be retrieved.",
         parameters={"response_id": "The id of a response."}, is_always_missing=True,
     ),
 )  # fmt: skip

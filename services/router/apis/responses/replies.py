@@ -1,4 +1,4 @@
-"""The answers of /v1/responses."""
+"""Types of the answers of /v1/responses."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class _Event(Reply):
 
 
 class ResponseStateEvent(_Event):
-    """The last event of a stream is completed, incomplete or failed."""
+    """The state of the response. The last event of a stream is completed, incomplete or failed."""
 
     type: Literal[
         "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"

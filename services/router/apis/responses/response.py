@@ -1,4 +1,4 @@
-"""The response object: what it repeats of its request, and its items."""
+"""The response object: its items, and the fields that it repeats from the request."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ID_PREFIXES = {SegmentKind.REASONING: "rs", SegmentKind.CONTENT: "msg", Segment
 
 
 class ResponseObject:
-    """One response's; asked for as JSON whenever something has to say it."""
+    """One response. Its methods return the response and its items as JSON values, at any stage."""
 
     def __init__(self, body: ResponseBody, sampling: SamplingParams, model: ServedModel) -> None:
-        """`sampling`: what the body says of it."""
+        """`sampling`: the sampling parameters of the body."""
         self._suffix = uuid.uuid4().hex
         self.vocabulary: Vocabulary | None = None if body.logprobs is None else model.tokenizer.vocabulary
         self._fields: dict[str, Any] = {
@@ -33,7 +33,7 @@ class ResponseObject:
             "created_at": int(time.time()),
             "model": model.info.name,
             **_echo(body, sampling.resolve(model.info.default_sampling)),
-            # Until it is over.
+            # None until the response ends.
             "usage": None,
         }
 
@@ -56,7 +56,7 @@ class ResponseObject:
         return self._with("failed", items) | {"error": {"code": code, "message": error.message}}
 
     def item(self, segment: Segment, status: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """`status`: in_progress, which has no content yet, completed or incomplete."""
+        """Returns an item. `status`: in_progress (no content yet), completed or incomplete."""
         item: dict[str, Any] = {"id": self.item_id(segment), "status": status}
         has_content = status != "in_progress"
         match segment.kind:
@@ -76,7 +76,7 @@ class ResponseObject:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs(logprobs)}
 
     def logprobs(self, entries: Sequence[TokenLogprob]) -> Items | list[Any]:
-        """To be encoded by `texts_of`."""
+        """Returns log probabilities, for `texts_of` to encode."""
         if self.vocabulary is None:
             return []
         content: Items = chat_logprobs(entries, TokenNames(self.vocabulary))["content"]
@@ -87,7 +87,7 @@ class ResponseObject:
 
 
 def response_not_found(response_id: str) -> ApiError:
-    message = f"Response with id '{response_id[:128]}' not found: this server keeps no responses."
+    message = f"Response with id '{response_id[:128]}' not found: this server does not store responses."
     return ApiError(ErrorKind.NOT_FOUND, message, "response_id")
 
 
@@ -110,7 +110,7 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
         "reasoning": {"effort": effort, "summary": summary},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
-        # Whatever the request says: nothing is kept.
+        # Always false, because the server stores no responses.
         "store": False,
         "temperature": _decimal(effective.temperature),
         "text": _text(body),
@@ -124,7 +124,7 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
 
 
 def _decimal(value: float | None) -> float | None:
-    """Of a float32, the number that was meant."""
+    """Rounds a float32 to seven digits: the number that the client sent."""
     return None if value is None else float(f"{value:.7g}")
 
 

@@ -1,4 +1,4 @@
-"""The tools of a response: functions. Those that OpenAI runs itself are refused by name."""
+"""The tools of a response: functions. Tools that OpenAI hosts are refused by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ResponseTool(Body):
         ),
     )
     allowed_callers: list[str] | None = Field(
-        None, description="Who may call the tool. Must contain `direct`, as only the model calls tools here."
+        None, description="Permitted callers of the tool. Must contain `direct`: here, only the model calls tools."
     )
 
     def to_tool(self, param: str) -> Tool:
@@ -38,16 +38,14 @@ class ResponseTool(Body):
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
         if self.allowed_callers is not None and "direct" not in self.allowed_callers:
-            message = (
-                f"Invalid '{param}.allowed_callers': this server runs no code that could call tools. Add 'direct'."
-            )
+            message = f"Invalid '{param}.allowed_callers': on this server, only the model can call tools. Add 'direct'."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.allowed_callers")
         if not self.name:
             raise invalid(f"Missing required parameter: '{param}.name'.", f"{param}.name", "missing_required_parameter")
         return Tool(self.name, self.description or "", self.parameters, bool(self.strict))
 
     def echo(self) -> dict[str, Any]:
-        """As the response repeats it."""
+        """Returns the tool as the response repeats it."""
         return {
             "type": self.type,
             "name": self.name,
@@ -76,7 +74,7 @@ class ResponseToolChoice(Body):
     )
 
     def echo(self) -> dict[str, Any]:
-        """As the response repeats it. Of a choice that `choose` takes."""
+        """Returns the choice as the response repeats it. The choice must have passed `choose`."""
         if self.type == "function":
             return {"type": self.type, "name": self.name}
         tools = [{"type": tool.type, "name": tool.name} for tool in self.tools or ()]
@@ -96,22 +94,22 @@ StringOrToolChoice = Annotated[
 def choose(
     choice: str | ResponseToolChoice | None, tools: tuple[Tool, ...], parallel: bool
 ) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools that may be used, and how. Raises ApiError."""
+    """Returns the tools that the model may call, and the choice among them. Raises ApiError."""
     if choice is None or isinstance(choice, str):
         mode = _MODES[choice or "auto"]
         if mode is ToolMode.REQUIRED and not tools:
-            raise invalid("Invalid 'tool_choice': there are no 'tools' to use.", "tool_choice")
+            raise invalid("Invalid 'tool_choice': it requires a call, but 'tools' is empty.", "tool_choice")
         return tools, ToolChoice(mode, parallel=parallel)
     known = {tool.name for tool in tools}
     match choice.type:
         case "function":
             if choice.name not in known:
-                raise invalid("Invalid 'tool_choice.name': none of 'tools' has this name.", "tool_choice.name")
+                raise invalid("Invalid 'tool_choice.name': no tool in 'tools' has this name.", "tool_choice.name")
             return tools, ToolChoice(ToolMode.NAMED, choice.name or "", parallel)
         case "allowed_tools":
             allowed = {tool.name for tool in choice.tools or ()}
             if not allowed or not allowed <= known:
-                message = "Invalid 'tool_choice.tools': expected names of some of 'tools'."
+                message = "Invalid 'tool_choice.tools': expected one or more names of tools in 'tools'."
                 raise invalid(message, "tool_choice.tools")
             return (
                 tuple(tool for tool in tools if tool.name in allowed),

@@ -1,4 +1,4 @@
-"""A response, streamed as events and whole."""
+"""Writes a response, streamed as events or whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from services.router.logprobs import TokenLogprobs
 
 
 class ResponseWriter:
-    """A ChatWriter."""
+    """A ChatWriter for /v1/responses."""
 
     stream_type = EVENT_STREAM
 
@@ -36,7 +36,7 @@ class ResponseWriter:
         self._segmenter = Segmenter()
         self._num_events = 0
         self._end_reason: EndReason | None = None
-        # Of the tokens since content was last said, and of the open content's.
+        # Log probabilities of tokens since the last content event, and of all tokens of the open content.
         self._new_logprobs = TokenLogprobs()
         self._logprobs = TokenLogprobs()
         self._items: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ class ResponseWriter:
         if delta.end_reason is not None:
             self._end_reason = delta.end_reason
             parts += [self._segment_event(event) for event in self._segmenter.close()]
-        # Items that are over are told whole, again and again.
+        # The events that end an item repeat its whole text several times, so they are sent in pieces.
         texts = chain.from_iterable(parts)
         return "".join(texts).encode() if num_items == len(self._items) else in_pieces(texts)
 
@@ -131,12 +131,12 @@ class ResponseWriter:
         return self._response.logprobs(taken)
 
     def _event(self, kind: str, **fields: object) -> Iterable[str]:
-        """Its text, encoded while it is read."""
+        """Yields the text of an event, which is encoded while it is read."""
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
         return chain((f"event: {kind}\ndata: ",), texts_of(event), ("\n\n",))
 
 
 def _status(reason: EndReason | None) -> str:
-    """Of an item with which a message ends, or that others follow."""
+    """Returns the status of a finished item. `reason`: the end of the message if the item is its last one, else None."""
     return "incomplete" if reason is EndReason.LENGTH else "completed"

@@ -132,7 +132,7 @@ def test_one_name_is_enough_for_channels(template: str, tools: str, reasoning: s
 
 @pytest.mark.parametrize(("tools", "reasoning"), [("openai", "think"), ("hermes", "openai_gptoss")])
 def test_channels_go_with_no_other_form(tools: str, reasoning: str) -> None:
-    with pytest.raises(ConfigError, match="give the other one, auto or none"):
+    with pytest.raises(ConfigError, match="only with each other, with auto or with none"):
         RouterConfig(tool_call_parser=tools, reasoning_parser=reasoning)
 
 

@@ -1,4 +1,4 @@
-"""KServe's Open Inference Protocol: whether the server and its models are alive and ready, and what they are."""
+"""KServe's Open Inference Protocol: health, metadata and, in the package `generation`, generation."""
 
 from services.router.apis.kserve.grpc_servicer import GrpcInferenceServicer, TensorGeneration
 from services.router.apis.kserve.state import ServerState, server_version

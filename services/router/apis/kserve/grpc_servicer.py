@@ -12,28 +12,28 @@ from services.router.rpc import Calls, Prepared, public
 
 
 class TensorGeneration(Protocol):
-    """Generates text from tensors. What does it needs more libraries than this module, and may be missing."""
+    """Generates text from tensors. The implementation needs more libraries than this module, so it may be missing."""
 
     @property
     def inputs(self) -> list[tuple[str, str]]:
-        """The name and datatype of each input tensor."""
+        """Name and datatype of each input tensor."""
 
     @property
     def output(self) -> str:
-        """The name of the output tensor."""
+        """Name of the output tensor."""
 
     async def infer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:
-        """Answers with a ModelInferResponse. Raises ApiError."""
+        """Prepares an answer of type ModelInferResponse. Raises ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcInferenceServicer:
     calls: Calls
     state: ServerState
-    # None where what it needs is not installed.
+    # None if the libraries for generation are not installed.
     generation: TensorGeneration | None
 
-    # Probes carry no keys; what says which models there are asks for one.
+    # Health probes have no API keys. Methods that reveal the names of models need a key.
 
     @public
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> pb.ServerLiveResponse:  # noqa: N802
@@ -68,5 +68,5 @@ class GrpcInferenceServicer:
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:  # noqa: N802
         if self.generation is None:
-            raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")
+            raise ApiError(ErrorKind.UNSUPPORTED, "ModelInfer is not available: install quire[router] on the server.")
         return await self.generation.infer(request, context)

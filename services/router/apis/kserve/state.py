@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol asks, answered for both of its forms."""
+"""State of the server and its models, for both forms of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.router.errors import invalid
 from services.router.model import ServedModel
 
 SERVER_NAME = "quire"
-# Of the protocol, by Triton's names.
+# Extensions of the protocol that the server supports, by Triton's names.
 EXTENSIONS = ["binary_tensor_data", "generate", "parameters"]
 
 
@@ -23,7 +23,7 @@ def server_version() -> str:
 
 
 def name_and_version(path: str) -> tuple[str, str]:
-    """Of a path's `x` and `x/versions/1`: `x`, and no version or 1."""
+    """Splits a path's model into name and version: `x/versions/1` gives ("x", "1"), and `x` gives ("x", "")."""
     name, between, version = path.rpartition("/versions/")
     return (name, version) if between else (path, "")
 
@@ -34,19 +34,19 @@ class ServerState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether some scheduler can take requests."""
+        """Whether at least one scheduler accepts requests."""
         return self.placement.is_ready
 
     async def model(self, name: str, version: str = "") -> ServedModel:
-        """Raises ApiError where there is no such model, or a version of it is asked for."""
+        """Returns a model. Raises ApiError if it does not exist, or if the request names a version."""
         if version:
             raise invalid("Models have no versions here.", "version")
         return await self.placement.model(name)
 
     async def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether some scheduler of this model can take requests. Raises ApiError, as `model` does."""
+        """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
         if not self.is_ready:
-            # At once: to learn whether there is such a model may take as long as a scheduler takes to start.
+            # Answers immediately: without a ready scheduler, `model` may wait until one has started.
             return False
         model = await self.model(name, version)
         return any(

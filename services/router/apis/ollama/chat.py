@@ -62,7 +62,7 @@ class ChatBody(OllamaBody):
     tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call, at most 128.")
 
     def to_chat(self, model: str) -> ChatRequest:
-        """`model`: its name here. Raises ApiError."""
+        """Converts the body. `model`: the model's served name. Raises ApiError."""
         return ChatRequest(
             model=model,
             messages=_to_template(self.messages or []),
@@ -78,9 +78,10 @@ class ChatBody(OllamaBody):
 
 
 def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
-    """Ollama's calls may have no ids, and their results then stand in the calls' order: they are counted."""
+    """Converts messages for chat templates. Calls without ids get numbers as ids; results without ids belong to the
+    calls in their order."""
     rendered: list[dict[str, Any]] = []
-    # (id, name) of calls whose results did not come yet.
+    # (id, name) of calls without a result so far.
     open_calls: list[tuple[str, str]] = []
     num_calls = 0
     for index, message in enumerate(messages):
@@ -95,7 +96,7 @@ def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
             entry["tool_calls"] = []
             for call in message.tool_calls:
                 num_calls += 1
-                # Of nine letters and digits, as Mistral's templates demand.
+                # Mistral's templates require ids of nine letters and digits.
                 call_id = call.id or f"call{num_calls:05}"
                 open_calls.append((call_id, call.function.name))
                 arguments = json.dumps(call.function.arguments, ensure_ascii=False)
@@ -109,7 +110,7 @@ def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
 
 
 def _answered(open_calls: list[tuple[str, str]], message: OllamaMessage) -> tuple[str, str]:
-    """(id, name) of the call that a result answers, which it takes from `open_calls`."""
+    """Returns (id, name) of the call to which a result belongs, and removes it from `open_calls`."""
     for position, (call_id, name) in enumerate(open_calls):
         if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
             del open_calls[position]

@@ -52,7 +52,7 @@ class EmbedBody(Body):
 
     @property
     def params(self) -> list[str]:
-        """The texts' names in errors."""
+        """Names of the texts in errors."""
         is_list = isinstance(self.input, list)
         return [f"input[{index}]" if is_list else "input" for index in range(len(self.texts))]
 
@@ -63,8 +63,8 @@ class EmbedBody(Body):
 
 
 async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, traceparent: str) -> EmbeddingRequest:
-    """Raises ApiError."""
-    # Ollama's vectors have length 1, whatever the model's own have.
+    """Converts the body. Raises ApiError."""
+    # As in Ollama, vectors always have length 1, whatever the model's default is.
     pooling = PoolingParams(body.dimensions, normalize=True)
     pooling.check(embedding_of(model), "dimensions")
     options = InputOptions(None if body.truncate is False else -1, remedy="leave 'truncate' out")
@@ -73,7 +73,7 @@ async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, tracep
 
 
 async def embedded(request: EmbeddingRequest, model: str, embedder: Embedder) -> Iterator[bytes]:
-    """The answer's JSON, some of it at a time. `model`: as the request named it. Raises ApiError."""
+    """Embeds the texts and returns the answer's JSON in pieces. `model`: the request's name of it. Raises ApiError."""
     started = time.monotonic()
     vectors = await embedder.all_vectors(request)
     return in_pieces(_texts(model, vectors, request.num_tokens, time.monotonic() - started))
@@ -84,7 +84,7 @@ def _texts(model: str, vectors: list[bytes], num_tokens: int, seconds: float) ->
         "model": model,
         "embeddings": Items(floats_of(vector).tolist() for vector in vectors),
         "total_duration": int(seconds * NANOSECONDS),
-        # It was loaded before anybody asked.
+        # The model is loaded before the first request.
         "load_duration": 0,
         "prompt_eval_count": num_tokens,
     }

@@ -1,4 +1,4 @@
-"""The body of /api/generate, whose prompt goes through the chat template unless it is raw."""
+"""The body of /api/generate. The chat template is applied to its prompt unless `raw` is set."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ MAX_TOKENS_PARAM = "options.num_predict"
 
 
 class GenerateBody(OllamaBody):
-    # Of a picture to generate.
+    # Fields for image generation.
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"width": (0,), "height": (0,), "steps": (0,)}
 
     prompt: str | None = Field(None, description="Prompt. If there is none, the answer says that the model is loaded.")
     system: str | None = Field(None, description="System message.")
     raw: bool | None = Field(None, description="If true, the prompt is used as it is, without the chat template.")
-    # What cannot be done: the text after a gap, a template in Go's language, tokens of earlier turns, pictures.
+    # Features that are not implemented: a text after the gap to fill, templates in Go's language, tokens of earlier
+    # turns, and images.
     suffix: str | None = Field(None, description="Not supported.")
     template: str | None = Field(None, description="Not supported.")
     context: list[int] | None = Field(None, description="Not supported.")
     images: list[Any] | None = Field(None, description="Not supported.")
 
     def check(self) -> None:
-        """Raises ApiError where it asks for what cannot be done."""
+        """Raises ApiError if the body uses a feature that is not implemented."""
         refuse("suffix", self.suffix)
         refuse("template", self.template)
         refuse("context", self.context)
         refuse("images", self.images)
 
     def to_chat(self, model: str) -> ChatRequest:
-        """`model`: its name here. Raises ApiError."""
+        """Converts the body. `model`: the model's served name. Raises ApiError."""
         messages = [{"role": "user", "content": self.prompt or ""}]
         if self.system:
             messages.insert(0, {"role": "system", "content": self.system})

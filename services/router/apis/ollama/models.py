@@ -1,4 +1,4 @@
-"""Models as Ollama's clients see them: by names with a tag, with details that a router knows."""
+"""Descriptions of models for Ollama's clients: names with a tag, and the details that a router has."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _TAG = ":latest"
 _FOREVER = "9999-12-31T23:59:59Z"
 
 
-# The body of /api/show.
 class ShowBody(Body):
+    """The body of /api/show."""
+
     known_extras = frozenset({"verbose", "options", "system", "template"})
 
     model: str | None = Field(
@@ -28,7 +29,7 @@ class ShowBody(Body):
 
 
 async def find(placement: Placement, name: str) -> ServedModel:
-    """By its name or with the tag that Ollama's clients add. Raises ApiError."""
+    """Finds a model by its name, with or without the tag that Ollama's clients add. Raises ApiError."""
     for known in (name, name.removesuffix(_TAG)):
         try:
             return await placement.model(known)
@@ -39,7 +40,7 @@ async def find(placement: Placement, name: str) -> ServedModel:
 
 
 def tagged(name: str) -> str:
-    """A path may hold a colon only in its last part."""
+    """Adds Ollama's default tag to a name without a tag. A colon belongs to a tag only after the last slash."""
     return name if ":" in name.rpartition("/")[2] else name + _TAG
 
 
@@ -48,7 +49,7 @@ def names(model: ServedModel) -> tuple[str, ...]:
 
 
 def card(model: ServedModel, name: str) -> dict[str, Any]:
-    """An entry of /api/tags. The size is the worker's to know: 0."""
+    """Returns an entry of /api/tags. The size is 0, because a router does not know it."""
     return {
         "name": tagged(name),
         "model": tagged(name),
@@ -60,7 +61,7 @@ def card(model: ServedModel, name: str) -> dict[str, Any]:
 
 
 def running_card(model: ServedModel, name: str) -> dict[str, Any]:
-    """An entry of /api/ps."""
+    """Returns an entry of /api/ps."""
     return card(model, name) | {
         "expires_at": _FOREVER,
         "size_vram": 0,
@@ -69,7 +70,7 @@ def running_card(model: ServedModel, name: str) -> dict[str, Any]:
 
 
 def description(model: ServedModel) -> dict[str, Any]:
-    """The answer of /api/show."""
+    """Returns the answer of /api/show."""
     info = model.info
     template = model.tokenizer.chat_template
     source = "" if template is None else template.source

@@ -1,4 +1,4 @@
-"""Ollama's `options`, and what else its bodies say of a generation."""
+"""Ollama's `options`, and the other generation fields of its bodies."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from services.router.http import (
 )
 from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_stop_strings
 
-# Samplers that are not built: the values that turn them off.
+# Samplers that are not implemented, with the values that turn them off.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
-# How a model is loaded, which the server decided, and what has no effect here.
+# Options without effect, mainly for loading a model, which the server's own options decide.
 _WITHOUT_EFFECT = frozenset(
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "vocab_only"}
     | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "penalize_newline"}
@@ -101,7 +101,7 @@ class Options(Body):
 
     @property
     def max_tokens(self) -> int | None:
-        """0 and less: as many as the context leaves."""
+        """Maximum number of tokens in the answer; None: as many as fit in the context (`num_predict` of 0 or less)."""
         return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
 
 
@@ -119,7 +119,7 @@ _NO_OPTIONS = Options.model_validate({})
 class OllamaBody(Body):
     """Fields that chat and generate share."""
 
-    # Nothing is ever cut from a prompt, or moved out of the context.
+    # No effect: prompts are never cut, and the context is never shifted.
     known_extras = frozenset({"truncate", "shift"})
 
     model: str = Field(min_length=1, description="Name or alias of a served model, with or without `:latest`.")
@@ -137,7 +137,7 @@ class OllamaBody(Body):
     think: (
         Annotated[
             Annotated[bool, Tag("#boolean")] | Annotated[Literal["low", "medium", "high", "max"], Tag("#string")],
-            union(_think_tag, "a boolean, or how hard to think"),
+            union(_think_tag, "a boolean or a reasoning effort"),
         ]
         | None
     ) = Field(
@@ -191,6 +191,6 @@ class OllamaBody(Body):
 
 
 def refuse(name: str, value: object) -> None:
-    """Raises ApiError where a field asks for what no model here does."""
+    """Raises ApiError if a field that is not supported has a value."""
     if value:
         raise ApiError(ErrorKind.UNSUPPORTED, f"'{name}' is not supported by this server.", name)

@@ -1,4 +1,4 @@
-"""What Ollama's API serves, for the document."""
+"""The document's operations of Ollama's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api/generate with a raw prompt: text that goes to the model as it is."""
+"""/api/generate with a raw prompt, which goes to the model without the chat template."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from services.router.rpc import Prepared, caller_of
 async def answer_raw(
     body: GenerateBody, model: ServedModel, answers: Answers, tracing: Tracing, context: Any, writer: OllamaWriter
 ) -> Prepared:
-    """Raises ApiError."""
-    # There is no template to put it into.
+    """Prepares the answer to a raw prompt. Raises ApiError."""
+    # A system message needs a chat template, which a raw prompt does not use.
     refuse("system", body.system)
     caller, options = caller_of(context), body.generation_options()
     with tracing.request("text_completion", model.info.name, caller.traceparent) as span:

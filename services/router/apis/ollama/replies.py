@@ -1,4 +1,4 @@
-"""The answers of Ollama's API."""
+"""Types of the answers of Ollama's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""quire.ollama.v1.OllamaService: Ollama's API, as Envoy's transcoder hands it over."""
+"""quire.ollama.v1.OllamaService: Ollama's API, behind Envoy's transcoder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from services.router.model import ServedModel
 from services.router.rpc import Calls, Prepared, caller_of, public
 from services.router.text import TextThreads
 
-# The release of Ollama whose API this is: clients ask before they use what came with one.
+# Release of Ollama whose API this server follows. Clients check it before they use newer features.
 API_VERSION = "0.12.11"
 
 
@@ -108,7 +108,8 @@ class OllamaServicer:
         return HttpBody(content_type="text/plain; charset=utf-8", data=b"Ollama is running")
 
     def _loaded(self, body: OllamaBody, context: Any, *, is_chat: bool) -> Prepared:
-        """Without a prompt a model is to be loaded, or unloaded where it is to be kept for no time."""
+        """Answers a request without a prompt. By such requests, Ollama's clients load a model, or unload it with a
+        `keep_alive` of 0. Nothing is loaded or unloaded here."""
         reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
         data = loaded(body.model, is_chat=is_chat, done_reason=reason)
         answer = HttpBody(content_type=NDJSON if body.is_streamed else JSON, data=data)

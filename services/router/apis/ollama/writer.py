@@ -1,4 +1,4 @@
-"""An answer in Ollama's words: lines of JSON, or one body."""
+"""Writes an answer in Ollama's format, as lines of JSON or whole."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NANOSECONDS = 1_000_000_000
 
 
 class OllamaWriter:
-    """A ChatWriter, of /api/chat or of /api/generate, whose answers have no tool calls."""
+    """A ChatWriter for /api/chat, and for /api/generate, whose answers have no tool calls."""
 
     stream_type = NDJSON
 
     def __init__(self, model: str, *, is_chat: bool, vocabulary: Vocabulary | None) -> None:
-        """`model`: as the request named it. `vocabulary`: where logprobs are wanted."""
+        """`model`: the request's name of the model. `vocabulary`: None if no log probabilities are requested."""
         self._model = model
         self._is_chat = is_chat
         self._vocabulary = vocabulary
@@ -59,13 +59,13 @@ class OllamaWriter:
                 case SegmentChange.GREW, SegmentKind.REASONING:
                     answers.append(self._answer("", text, []))
                 case SegmentChange.CLOSED, SegmentKind.TOOL_CALL:
-                    # A call is said in one piece, once it is whole.
+                    # A call is sent as a whole, when it is complete.
                     answers.append(self._answer("", "", [segment]))
         if delta.logprobs and self._vocabulary is not None:
             answers = answers or [self._answer("", "", [])]
             answers[0] |= self._logprobs(delta.logprobs)
         if not (answers or self._has_begun or delta.end_reason is not None):
-            # The first token has a line, whether it has text yet or not: clients measure by it.
+            # The first token gets a line even if it has no text yet: clients measure the time to the first token by it.
             answers = [self._answer("", "", [])]
         self._has_begun = True
         return b"".join([self._line(answer, done=False) for answer in answers])
@@ -99,7 +99,8 @@ class OllamaWriter:
         return {"logprobs": chat_logprobs(entries, TokenNames(self._vocabulary))["content"]}
 
     def _figures(self, reason: EndReason | None, usage: Usage) -> dict[str, Any]:
-        """Durations are in nanoseconds. A model is loaded before anybody asks it."""
+        """Returns the fields of the last line. Durations are in nanoseconds. `load_duration` is 0, because models are
+        loaded before the first request."""
         total = int((time.monotonic() - self._started) * NANOSECONDS)
         prompt = min(total, int(usage.seconds_to_first_token * NANOSECONDS))
         return {
@@ -120,13 +121,13 @@ class OllamaWriter:
 
 
 def loaded(model: str, *, is_chat: bool, done_reason: str) -> bytes:
-    """The answer to a request without a prompt, by which clients load and unload models."""
+    """Returns the answer to a request without a prompt, by which clients load and unload models."""
     answer: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
     return dump({"model": model, "created_at": now(), **answer, "done": True, "done_reason": done_reason}) + b"\n"
 
 
 def ollama_error(error: ApiError) -> dict[str, str]:
-    """Its message names the field; the shape has no place of its own for it."""
+    """Returns Ollama's error body. The message names the field, because the shape has no field for it."""
     return {"error": error.message}
 
 
@@ -135,7 +136,7 @@ def now() -> str:
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339, of seconds since the epoch."""
+    """Formats a Unix time in seconds as RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 

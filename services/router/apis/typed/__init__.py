@@ -1,4 +1,4 @@
-"""quire.inference.v1, the typed API over gRPC. It needs no pydantic."""
+"""quire.inference.v1, the typed gRPC API. This package does not need pydantic."""
 
 from services.router.apis.typed.servicer import InferenceServicer
 

@@ -1,4 +1,4 @@
-"""Conversations of quire.inference.v1 into the router's own values."""
+"""Conversion of quire.inference.v1's conversations to the router's own types."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _EFFORTS = get_args(ReasoningEffort)
 _TEMPLATE = "template."
 _KWARGS = f"{_TEMPLATE}chat_template_kwargs"
 _DOCUMENTS = f"{_TEMPLATE}documents"
-# What it takes to convert a message, in TextThreads' characters.
+# Cost of converting a message, in TextThreads' unit: characters to tokenize.
 _MESSAGE_WORK = 8
 
 
 async def chat_from_proto(request: inference_pb2.ChatRequest, model: ServedModel, max_n: int) -> ChatRequest:
-    """Raises ApiError where a value is out of range."""
+    """Converts a chat request. Raises ApiError if a value is invalid."""
     options = options_from_proto(request.options, max_n)
     adds = request.options.HasField("add_special_tokens") and request.options.add_special_tokens
     return await _chat_of(request, model, options, adds_special_tokens=adds)
 
 
 async def tokenized_chat_from_proto(request: inference_pb2.TokenizeRequest, model: ServedModel) -> ChatRequest:
-    """The chat whose prompt it asks for. Raises ApiError where a value is out of range."""
+    """Returns a chat request whose prompt is to be tokenized. Raises ApiError if a value is invalid."""
     options = GenerationOptions(SamplingParams(), StopConditions())
     adds = request.HasField("add_special_tokens") and request.add_special_tokens
     return await _chat_of(request.chat, model, options, adds_special_tokens=adds)
@@ -98,7 +98,7 @@ def _template_from_proto(given: inference_pb2.TemplateOptions) -> _Template:
     effort = given.reasoning_effort
     if effort and effort not in _EFFORTS:
         param = f"{_TEMPLATE}reasoning_effort"
-        message = f"Invalid '{param}': {effort[:32]!r}. Expected one of {', '.join(_EFFORTS)}."
+        message = f"Invalid '{param}': {effort[:32]!r}. Supported values are: {', '.join(_EFFORTS)}."
         raise invalid(message, param, "invalid_value")
     kwargs = _json_object(given.chat_template_kwargs, _KWARGS) if given.chat_template_kwargs else None
     documents = [_json_object(text, f"{_DOCUMENTS}[{index}]") for index, text in enumerate(given.documents)]
@@ -111,12 +111,13 @@ def _json_object(text: str, param: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise invalid(f"Invalid '{param}': it must be an object, as JSON.", param, "invalid_value")
+        raise invalid(f"Invalid '{param}': expected a JSON object.", param, "invalid_value")
     return value
 
 
 def messages_from_proto(messages: Sequence[inference_pb2.ChatMessage]) -> list[dict[str, Any]]:
-    """As chat templates expect them. Raises ApiError where there are none or too many, or one has no role."""
+    """Returns the messages as chat templates expect them. Raises ApiError if there are none or too many, or if one has
+    no role."""
     if not messages:
         raise invalid("Invalid 'messages': it must not be empty.", "messages", "empty_array")
     if len(messages) > MAX_MESSAGES:

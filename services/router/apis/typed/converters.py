@@ -1,4 +1,4 @@
-"""Between quire.inference.v1 and the router's own values."""
+"""Conversion between quire.inference.v1 and the router's own types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_TOKENS_PARAM = f"{_OPTIONS}stop.max_tokens"
 
 
 def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> GenerationOptions:
-    """Raises ApiError where a value is out of range."""
+    """Converts generation options. Raises ApiError if a value is invalid."""
     num_biases = len(options.sampling.logit_bias)
     if num_biases > MAX_LOGIT_BIAS:
         raise too_many(f"{_OPTIONS}sampling.logit_bias", MAX_LOGIT_BIAS, num_biases)
@@ -61,7 +61,7 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
 
 
 def _truncation_from_proto(options: inference_pb2.GenerationOptions) -> Truncation | None:
-    """Raises ApiError where nothing would be left."""
+    """Returns the truncation of the prompt, if any. Raises ApiError if no token would be left."""
     if not options.HasField("truncate_prompt_tokens"):
         return None
     given, param = options.truncate_prompt_tokens, f"{_OPTIONS}truncate_prompt_tokens"
@@ -72,7 +72,7 @@ def _truncation_from_proto(options: inference_pb2.GenerationOptions) -> Truncati
 
 
 def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | None:
-    """Raises ApiError where choices are listed, but none."""
+    """Returns the structure of the output, if any. Raises ApiError for an empty list of choices."""
     kind = structure.WhichOneof("kind")
     if kind is None:
         return None
@@ -93,7 +93,7 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
 
 
 def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> inference_pb2.Delta:
-    """`parsed`: what the choice's parser made of the delta that `message` was made of. Changes `message`."""
+    """Changes a delta's message to the parsed form of the same delta, and returns it."""
     message.text, message.reasoning = parsed.content, parsed.reasoning
     message.tool_calls.extend(
         inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
@@ -105,11 +105,11 @@ def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> i
 
 
 class DeltaConverter:
-    """Of one request's deltas, in their order."""
+    """Converts the deltas of one request. They must be passed in order."""
 
     def __init__(self, prompt_token_ids: Sequence[int]) -> None:
         self._prompt_token_ids = prompt_token_ids
-        # By choice: the position in the prompt of the next token whose log probability is told.
+        # By choice: position of the prompt token that the next prompt log probability belongs to.
         self._positions: dict[int, int] = {}
 
     def __call__(self, delta: ChoiceDelta) -> inference_pb2.Delta:

@@ -1,4 +1,4 @@
-"""What EmbedRequests and ScoreRequests of quire.inference.v1 ask for."""
+"""Conversion of quire.inference.v1's EmbedRequest and ScoreRequest to the router's own types."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from services.router.rpc import Caller
 async def embedding_from_proto(
     request: inference_pb2.EmbedRequest, model: ServedModel, caller: Caller, traceparent: str
 ) -> EmbeddingRequest:
-    """Raises ApiError where a value is out of range, an input too long, or the model gives no such embeddings."""
+    """Converts an EmbedRequest. Raises ApiError if a value is invalid, an input is too long, or the model does not
+    support such embeddings."""
     _check_number(len(request.inputs), "inputs")
     kinds = {given.WhichOneof("input") for given in request.inputs}
     if len(kinds) > 1 or None in kinds:
-        raise invalid("Invalid 'inputs': expected all of them to be texts, or all token ids.", "inputs")
+        raise invalid("Invalid 'inputs': expected only texts, or only token ids.", "inputs")
     options = _input_options(request)
     embedding, pooling = embedding_of(model), pooling_from_proto(request.pooling)
     pooling.check(embedding, "pooling.dimensions")
@@ -43,8 +44,8 @@ async def embedding_from_proto(
 async def scored_texts_from_proto(
     request: inference_pb2.ScoreRequest, model: ServedModel, caller: Caller, traceparent: str
 ) -> EmbeddingRequest:
-    """Its prompts are those of `text_1`, then those of `text_2`. Raises ApiError where a value is out of range, a text
-    too long, or the model gives no embeddings."""
+    """Converts a ScoreRequest to a request that embeds `text_1`, then `text_2`. Raises ApiError if a value is invalid,
+    a text is too long, or the model does not support embeddings."""
     texts: list[str] = []
     names: list[str] = []
     for name, given in (("text_1", request.text_1), ("text_2", request.text_2)):
@@ -61,7 +62,7 @@ async def scored_texts_from_proto(
 
 def _check_number(given: int, param: str) -> None:
     if not 1 <= given <= MAX_INPUTS:
-        raise invalid(f"Invalid '{param}': expected at least 1 and at most {MAX_INPUTS}, but got {given}.", param)
+        raise invalid(f"Invalid '{param}': expected 1 to {MAX_INPUTS} elements, but got {given}.", param)
 
 
 def _input_options(request: inference_pb2.EmbedRequest | inference_pb2.ScoreRequest) -> InputOptions:

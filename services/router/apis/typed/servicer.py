@@ -164,7 +164,8 @@ class InferenceServicer:
     async def _generate(
         self, request: GenerationRequest, span: RequestSpan, context: Any, told: Sequence[int], *, whole: bool
     ) -> None:
-        """`told`: the prompt's tokens as the answer has them. `whole`: one delta for each choice."""
+        """Generates and sends an answer. `told`: the prompt's token ids to return. `whole`: whether to send each choice
+        as a whole, after its end."""
         if whole:
             request = bounded(request, MAX_TOKENS_PARAM)
         to_proto = DeltaConverter(request.prompts[0])
@@ -202,7 +203,7 @@ class InferenceServicer:
 async def _prompt(
     request: inference_pb2.GenerateRequest, model: ServedModel, options: GenerationOptions
 ) -> tuple[list[int], str]:
-    """What is to be continued, and the field that it came in. Raises ApiError."""
+    """Returns the prompt's token ids, and the name of its field. Raises ApiError."""
     truncation = options.truncation
     match request.WhichOneof("prompt"):
         case "text":
@@ -227,6 +228,6 @@ async def _prompt(
 def _caller(
     options: inference_pb2.GenerationOptions | inference_pb2.EmbedRequest | inference_pb2.ScoreRequest, context: Any
 ) -> Caller:
-    """The request's own word on its tenant goes before its metadata's."""
+    """Returns the caller. The tenant in the request takes precedence over the tenant in the metadata."""
     caller = caller_of(context)
     return dataclasses.replace(caller, tenant=options.tenant or caller.tenant)

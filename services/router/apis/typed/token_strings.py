@@ -1,4 +1,4 @@
-"""Answers of Tokenize and Detokenize, whose strings are as many as tokens: one message, which is bounded."""
+"""Answers of Tokenize and Detokenize with one string per token. Limits their size to one message."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from services.router.limits import num_bytes
 from services.router.text import TextThreads
 from shared.grpc_server import MAX_MESSAGE_BYTES
 
-# Of one answer. As many take half of a message and more.
+# Maximum number of strings in one answer. So many take at least half of the maximum message size.
 MAX_TOKEN_STRINGS = 262_144
-# So many strings are made between two looks at the answer's size.
+# Number of strings that are made between two checks of the answer's size.
 _RUN_STRINGS = 4096
-# Of a message with one text: the text's tag and length.
+# Size of the tag and length that precede the text in a message.
 _HEAD_BYTES = 8
 
 M = TypeVar("M", inference_pb2.TokenizeResponse, inference_pb2.DetokenizeResponse)
@@ -24,11 +24,11 @@ M = TypeVar("M", inference_pb2.TokenizeResponse, inference_pb2.DetokenizeRespons
 async def with_strings(
     answer: M, field: str, string_of: Callable[[int], str], token_ids: Sequence[int], threads: TextThreads, param: str
 ) -> M:
-    """`answer`, with a string for each token in the repeated `field`. Many are made beside the event loop. `param`: the
-    field that the tokens came in. Raises ApiError where there are too many, or they are too long for one message."""
+    """Adds a string for each token to the repeated `field` of `answer`, in a thread if there are many. `param`: the
+    request's field with the tokens. Raises ApiError if there are too many, or they do not fit in one message."""
     if len(token_ids) > MAX_TOKEN_STRINGS:
-        message = f"Invalid '{param}': it has {len(token_ids)} tokens, whose strings are asked for one by one"
-        raise invalid(f"{message}; {MAX_TOKEN_STRINGS} at most. Send it in parts.", param, "too_many_tokens")
+        message = f"Invalid '{param}': strings are returned for at most {MAX_TOKEN_STRINGS} tokens"
+        raise invalid(f"{message}, but it has {len(token_ids)}. Send it in parts.", param, "too_many_tokens")
 
     def work() -> M:
         size = answer.ByteSize()
@@ -46,7 +46,7 @@ async def with_strings(
 
 
 def check_text(text: str, param: str) -> None:
-    """Raises ApiError where a text is too long for one message."""
+    """Raises ApiError if a text does not fit in one message."""
     if num_bytes(text) + _HEAD_BYTES > MAX_MESSAGE_BYTES:
         raise _too_long(param)
 

@@ -1,4 +1,4 @@
-"""Tools of quire.inference.v1 into the router's own values."""
+"""Conversion of quire.inference.v1's tools to the router's own types."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _MODES = {
 
 
 def parameters_of(tools: Sequence[inference_pb2.Tool]) -> list[tuple[str, str]]:
-    """The tools' schemas, JSON, with their names in errors. Raises ApiError where there are too many tools."""
+    """Returns (name in errors, JSON schema) of each tool's parameters. Raises ApiError if there are too many tools."""
     if len(tools) > MAX_TOOLS:
         raise too_many(TOOL_PATH.all, MAX_TOOLS, len(tools))
     return [(TOOL_PATH.schema(index), tool.parameters) for index, tool in enumerate(tools)]
 
 
 def tools_from_proto(tools: Sequence[inference_pb2.Tool]) -> tuple[Tool, ...]:
-    """Raises ApiError where parameters are no JSON object, or too long."""
+    """Converts tools. Raises ApiError if parameters are not a JSON object, or too long."""
     return tuple(_tool_from_proto(tool, TOOL_PATH.tool.format(index)) for index, tool in enumerate(tools))
 
 
 def tool_choice_from_proto(choice: inference_pb2.ToolChoice) -> ToolChoice:
-    """Raises ApiError for a mode that there is not."""
+    """Converts a tool choice. Raises ApiError for an unknown mode."""
     parallel = not choice.HasField("parallel") or choice.parallel
     if choice.WhichOneof("choice") == "name":
         return ToolChoice(ToolMode.NAMED, choice.name, parallel)
     mode = _MODES.get(choice.mode)
     if mode is None:
-        raise invalid(f"Invalid 'tool_choice.mode': {choice.mode}.", "tool_choice.mode", "invalid_value")
+        raise invalid(f"Invalid value for 'tool_choice.mode': {choice.mode}.", "tool_choice.mode", "invalid_value")
     return ToolChoice(mode, parallel=parallel)
 
 
 def tool_calls_from_proto(calls: Sequence[inference_pb2.ToolCall]) -> list[dict[str, Any]]:
-    """As chat templates expect them. Arguments may have been cut."""
+    """Returns calls as chat templates expect them. Their arguments may be incomplete JSON."""
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
         for call in calls
@@ -55,11 +55,11 @@ def _tool_from_proto(tool: inference_pb2.Tool, param: str) -> Tool:
         return Tool(tool.name, tool.description)
     param = f"{param}.parameters"
     if len(tool.parameters) > MAX_SCHEMA_CHARS:
-        raise invalid(f"Invalid '{param}': at most {MAX_SCHEMA_CHARS} characters.", param)
+        raise invalid(f"Invalid '{param}': expected at most {MAX_SCHEMA_CHARS} characters.", param)
     try:
         parameters = json.loads(tool.parameters)
     except (ValueError, RecursionError):
-        raise invalid(f"Invalid '{param}': it must be a JSON schema, as JSON.", param) from None
+        raise invalid(f"Invalid '{param}': expected a JSON schema, but it is not valid JSON.", param) from None
     if not isinstance(parameters, dict):
-        raise invalid(f"Invalid '{param}': it must be a JSON schema, an object.", param)
+        raise invalid(f"Invalid '{param}': expected a JSON schema that is an object.", param)
     return Tool(tool.name, tool.description, parameters)

@@ -1,4 +1,4 @@
-"""Deltas for a client that does not read along."""
+"""Whole answers as deltas, for clients that do not stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Gathered:
 
 
 async def whole_choices(deltas: AsyncIterator[list[ChoiceDelta]]) -> AsyncIterator[list[ChoiceDelta]]:
-    """The same, with one delta per choice, when it is over; a long one comes in several."""
+    """Merges the deltas of each choice, and yields them when the choice ends: one delta, or several for a long text."""
     unfinished: dict[int, _Gathered] = {}
     async for news in deltas:
         for delta in news:

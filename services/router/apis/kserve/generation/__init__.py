@@ -1,4 +1,4 @@
-"""Generation by the Open Inference Protocol, over HTTP and gRPC. It needs pydantic."""
+"""Generation in the Open Inference Protocol, over HTTP and gRPC. This package needs pydantic."""
 
 from services.router.apis.kserve.generation.http_servicer import KserveServicer
 from services.router.apis.kserve.generation.infer_messages import GrpcGeneration

@@ -1,4 +1,4 @@
-"""The bodies of /v2/models/NAME/generate and generate_stream, Triton's generate extension, and what they ask for."""
+"""The bodies of /v2/models/NAME/generate and generate_stream (Triton's generate extension), and their conversion."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from services.router.parameters import (
     check_stop_strings,
 )
 
-# All of its fields take a few hundred, but for long lists. What a body holds is counted before it is converted
-# (json_bounds.py); JSON in a text of the body is not.
+# Without long lists, all fields together take a few hundred characters. The limit is needed because json_bounds.py
+# counts the values of a body, but not the values of JSON inside a string.
 MAX_SAMPLING_PARAMETERS_CHARS = 8192
-# Of a client's own name for a field, so many are repeated in an error.
+# Maximum length of an unknown field's name in an error message.
 _MAX_NAME_CHARS = 64
 _StopTexts = Annotated[
     Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS), Tag("#array")],
@@ -73,13 +73,13 @@ class KserveGenerateParameters(Body, SamplingFields):
     )
 
     def check_known(self) -> None:
-        """Raises ApiError where a field is no known one: it might change what is asked for."""
+        """Raises ApiError for an unknown field, because it might be meant to change the answer."""
         for name in self.model_extra or ():
             shown = name[:_MAX_NAME_CHARS]
             raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
-        """The same, with the fields of `sampling_parameters` where they are not set."""
+        """Returns the parameters, with those of `sampling_parameters` where they are not set. Raises ApiError."""
         self.check_known()
         if not self.sampling_parameters:
             return self
@@ -95,12 +95,12 @@ class KserveGenerateParameters(Body, SamplingFields):
         return self.over(inner)
 
     def over(self, others: KserveGenerateParameters) -> KserveGenerateParameters:
-        """The other's fields, replaced by those that are set here."""
+        """Returns the parameters of `others`, replaced by those that are set here."""
         own = {name: getattr(self, name) for name in KserveGenerateParameters.model_fields}
         return others.model_copy(update={name: value for name, value in own.items() if value is not None})
 
     def options(self) -> GenerationOptions:
-        """Raises ApiError."""
+        """Returns the generation options. Raises ApiError."""
         seed = self.random_seed if self.seed is None else self.seed
 
         stops = _texts(self.stop) + _texts(self.stop_words)
@@ -116,14 +116,14 @@ class KserveGenerateParameters(Body, SamplingFields):
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """What a body asks for."""
+    """A request, independent of its format."""
 
     id: str | None
     text: str
     options: GenerationOptions
-    # Whether the answer begins with the text.
+    # Whether the answer begins with the prompt.
     echoes: bool
-    # None: as the path has it.
+    # Whether to stream the answer; None: decided by the path.
     stream: bool | None
 
 
@@ -135,7 +135,7 @@ class KserveGenerateBody(KserveGenerateParameters):
     )
 
     def asked(self) -> TextRequest:
-        """Raises ApiError. It reads the JSON in `sampling_parameters`."""
+        """Converts the body, including the JSON in `sampling_parameters`. Raises ApiError."""
         settings = self.merged()
         if self.parameters is not None:
             settings = settings.over(self.parameters.merged())
@@ -154,7 +154,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise invalid("Invalid 'sampling_parameters': it must be an object, as JSON.", "sampling_parameters")
+        raise invalid("Invalid 'sampling_parameters': expected a JSON object.", "sampling_parameters")
     return value
 
 

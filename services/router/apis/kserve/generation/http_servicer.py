@@ -35,7 +35,7 @@ class KserveServicer:
     state: ServerState
     generation: TextGeneration
 
-    # Probes carry no keys; what says which models there are asks for one.
+    # Health probes have no API keys. Methods that reveal the names of models need a key.
 
     @public
     async def GetLive(self, request: pb.GetLiveRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -67,7 +67,7 @@ class KserveServicer:
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         asked = await self._asked(request.body.data)
         if asked.stream:
-            raise invalid("Invalid 'stream': this path gives whole answers; generate_stream gives streams.", "stream")
+            raise invalid("Invalid 'stream': this path does not stream. Use the path 'generate_stream'.", "stream")
         return await self.generation.send(asked, *name_and_version(request.model), context, stream=False)
 
     async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
@@ -76,7 +76,7 @@ class KserveServicer:
 
     async def Infer(self, request: pb.InferRequest, context: Any) -> Prepared:  # noqa: N802
         data, threads = request.body.data, self.generation.threads
-        # What comes after the JSON counts, too: nearly all of the text may.
+        # The size includes the binary data after the JSON, which may be nearly all of the body.
         await threads.large_bodies.enter(len(data))
         parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
         given = await read_body(threads, parts.json, InferBody)

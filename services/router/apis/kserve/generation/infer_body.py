@@ -1,4 +1,4 @@
-"""The body of /v2/models/NAME/infer: tensors as JSON, or as bytes after it (the extension for binary tensor data)."""
+"""The body of /v2/models/NAME/infer: tensors as JSON or, by the binary tensor data extension, as bytes after it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from services.router.apis.kserve.generation.tensors import (
 from services.router.errors import invalid
 from services.router.http import Body
 
-# The header that says how long the JSON is that stands before tensors in binary form.
+# Header with the length of the JSON that precedes binary tensors.
 HEADER_LENGTH = "inference-header-content-length"
-# Of the number that it holds: no body has ten billion bytes, and int() raises for thousands of digits.
+# Maximum number of digits in the header: no body has ten billion bytes, and int() raises for thousands of digits.
 _MAX_LENGTH_DIGITS = 10
 _BINARY_SIZE = "binary_data_size"
 
@@ -32,12 +32,16 @@ class BodyParts:
 
 
 def parts_of(data: bytes, json_length: str) -> BodyParts:
-    """`json_length`: the header that says where the JSON ends; empty: with the body. Raises ApiError."""
+    """Splits a body. `json_length`: value of the header with the JSON's length; if empty, the whole body is JSON.
+    Raises ApiError."""
     if not json_length:
         return BodyParts(data, b"")
     is_number = json_length.isascii() and json_length.isdecimal() and len(json_length) <= _MAX_LENGTH_DIGITS
     if not is_number or int(json_length) > len(data):
-        message = f"Invalid header '{HEADER_LENGTH}': {json_length[:32]!r} of {len(data)} bytes."
+        message = (
+            f"Invalid header '{HEADER_LENGTH}': expected a number of at most {len(data)} bytes, the size of the body, "
+            f"but got {json_length[:32]!r}."
+        )
         raise invalid(message, HEADER_LENGTH, "invalid_value")
     return BodyParts(data[: int(json_length)], data[int(json_length) :])
 
@@ -80,14 +84,14 @@ class InferBody(Body):
 
     @property
     def wants_bytes(self) -> bool:
-        """Whether the answer's text comes after the JSON."""
+        """Whether the answer's text is sent as binary data after the JSON."""
         wanted = (self.parameters or {}).get("binary_data_output")
         for output in self.outputs or ():
             wanted = (output.parameters or {}).get("binary_data", wanted)
         return wanted is True
 
     def asked(self, binary: bytes) -> TextRequest:
-        """`binary`: what came after the JSON. Raises ApiError."""
+        """Converts the body. `binary`: the data after the JSON. Raises ApiError."""
         for index, output in enumerate(self.outputs or ()):
             check_output(output.name, f"outputs[{index}].name")
         values = {name: value for name, value in (self.parameters or {}).items() if name != "binary_data_output"}
@@ -101,7 +105,8 @@ class InferBody(Body):
                 continue
             param = f"{path}.parameters.{_BINARY_SIZE}"
             if not isinstance(size, int) or not 0 <= size <= len(binary) - start:
-                raise invalid(f"Invalid '{param}': there are no such bytes after the JSON.", param, "invalid_value")
+                message = f"Invalid '{param}': the data after the JSON does not have this number of bytes."
+                raise invalid(message, param, "invalid_value")
             values[tensor.name] = packed_value(tensor.name, tensor.datatype, binary[start : start + size], path)
             start += size
         return request_of(values, self.id or "")

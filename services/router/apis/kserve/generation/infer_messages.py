@@ -1,4 +1,4 @@
-"""ModelInferRequest into what it asks for, and the answer into ModelInferResponse."""
+"""Conversion of ModelInferRequest, and of answers to ModelInferResponse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from services.router.rpc import Prepared
 
 @dataclass(frozen=True, slots=True)
 class GrpcGeneration:
-    """A TensorGeneration: answers ModelInferRequests."""
+    """The TensorGeneration for ModelInferRequests."""
 
     generation: TextGeneration
 
@@ -39,7 +39,7 @@ class GrpcGeneration:
 
     async def infer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:
         wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
-        # The answer must not keep the request, which may be large.
+        # Copies these fields, because the answer must not refer to the request, which may be large.
         name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
 
         async def answer(text: str) -> pb.ModelInferResponse:
@@ -49,13 +49,13 @@ class GrpcGeneration:
 
 
 def asked(request: pb.ModelInferRequest) -> TextRequest:
-    """Raises ApiError, which names the tensor or the parameter by its place in the request."""
+    """Converts a request. Raises ApiError, which names the tensor or parameter by its path in the request."""
     for name, entries in (("inputs", request.inputs), ("outputs", request.outputs), ("parameters", request.parameters)):
         if len(entries) > MAX_TENSORS:
             raise too_many(name, MAX_TENSORS, len(entries))
     if request.raw_input_contents and len(request.raw_input_contents) != len(request.inputs):
         param = "raw_input_contents"
-        raise invalid(f"Invalid '{param}': expected one for each of 'inputs'.", param, "invalid_value")
+        raise invalid(f"Invalid '{param}': expected one element for each of 'inputs'.", param, "invalid_value")
     for index, output in enumerate(request.outputs):
         check_output(output.name, f"outputs[{index}].name")
     paths, values = {}, {}
@@ -74,7 +74,8 @@ def asked(request: pb.ModelInferRequest) -> TextRequest:
 
 
 def response(model: str, request_id: str, text: str, *, is_raw: bool) -> pb.ModelInferResponse:
-    """`model`: as the request names it. `is_raw`: whether its tensors are raw, as the answer's are then."""
+    """Returns the answer. `model`: the request's name of the model. `is_raw`: whether the request has raw tensors; then
+    the answer's tensor is raw, too."""
     answer = pb.ModelInferResponse(model_name=model, id=request_id)
     output = answer.outputs.add(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
     if is_raw:

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol's HTTP form serves, for the document."""
+"""The document's operations of the Open Inference Protocol over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of the Open Inference Protocol's HTTP form."""
+"""Types of the answers of the Open Inference Protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorMetadata(Reply):
 
 
 class ModelMetadata(Reply):
-    """`inputs` and `outputs` are those of `infer`. Only the input `text_input` is required."""
+    """Description of a model: the tensors of its `infer` requests and answers. Only `text_input` is required."""
 
     name: str
     versions: list[str]

@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: a single element each, which is a field of a KserveGenerateBody."""
+"""Tensors of the Open Inference Protocol. Each has one element, which is a field of KserveGenerateBody."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from services.router.http import dump, parse_body
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
-# Of a request, for the bound of what is read; every tensor sets another field.
+# Maximum number of tensors in a request, which limits the work of reading it. Each tensor sets a different field.
 MAX_TENSORS = 64
 _MAX_DIMENSIONS = 8
-# Of each datatype, how its element is packed.
+# Binary format of each datatype's element, for `struct`.
 _PACKED = {
     "BOOL": "<?", "INT8": "<b", "INT16": "<h", "INT32": "<i", "INT64": "<q", "UINT8": "<B", "UINT16": "<H",
     "UINT32": "<I", "UINT64": "<Q", "FP32": "<f", "FP64": "<d",
 }  # fmt: skip
-# Of each type of a field; texts are BYTES.
+# Datatype of each Python type of a field; all others are BYTES.
 _DATATYPES: dict[Any, str] = {bool | None: "BOOL", int | None: "INT32", float | None: "FP32"}
 
 
 def input_tensors() -> list[tuple[str, str]]:
-    """The name and datatype of each tensor that a model takes; all but the text may be left out."""
+    """Returns name and datatype of each input tensor. All but the text are optional."""
     fields = KserveGenerateParameters.model_fields.items()
     return [(TEXT_INPUT, "BYTES"), *((name, _DATATYPES.get(field.annotation, "BYTES")) for name, field in fields)]
 
 
 def check_shape(name: str, shape: Sequence[int], path: str) -> None:
-    """Raises ApiError for a tensor of more or fewer elements than one."""
-    # A shape that a client sends over gRPC may have half a million dimensions.
+    """Raises ApiError if a tensor does not have exactly one element."""
+    # A shape in a gRPC request may have half a million dimensions, so only the first ones are checked.
     shown = list(shape[: _MAX_DIMENSIONS + 1])
     if len(shown) > _MAX_DIMENSIONS or any(size != 1 for size in shown):
-        message = f"Invalid '{path}': the tensor '{name[:64]}' has shape {str(shown)[:64]}, and must have one element."
+        message = f"Invalid '{path}': the tensor '{name[:64]}' has shape {str(shown)[:64]}, but must have one element."
         raise invalid(message, path, "invalid_value")
 
 
 def packed_value(name: str, datatype: str, data: bytes, path: str) -> Any:
-    """The element of a tensor from its binary form. Raises ApiError."""
+    """Decodes a tensor's element from its binary form. Raises ApiError."""
     if datatype == "BYTES":
         if len(data) >= 4 and struct.unpack_from("<I", data)[0] == len(data) - 4:
             return text_of(data[4:], path)
     elif datatype in _PACKED and struct.calcsize(_PACKED[datatype]) == len(data):
         return struct.unpack(_PACKED[datatype], data)[0]
-    message = f"Invalid '{path}': {len(data)} bytes are no element of the datatype {datatype[:16]!r} of '{name[:64]}'."
+    message = f"Invalid '{path}': tensor '{name[:64]}' has {len(data)} bytes, not one element of {datatype[:16]!r}."
     raise invalid(message, path, "invalid_value")
 
 
 def packed_text(text: str) -> bytes:
-    """A text's binary form."""
+    """Returns a text's binary form: its length in four bytes, and its UTF-8 bytes."""
     data = text.encode()
     return struct.pack("<I", len(data)) + data
 
@@ -61,17 +61,17 @@ def text_of(data: bytes, path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise invalid(f"Invalid '{path}': its text is not UTF-8.", path, "invalid_value") from None
+        raise invalid(f"Invalid '{path}': the text is not valid UTF-8.", path, "invalid_value") from None
 
 
 def check_output(name: str, path: str) -> None:
-    """Raises ApiError for a tensor that there is not."""
+    """Raises ApiError if the requested output tensor does not exist."""
     if name != TEXT_OUTPUT:
-        message = f"Invalid '{path}': there is no output '{name[:64]}', but '{TEXT_OUTPUT}'."
+        message = f"Invalid '{path}': there is no output '{name[:64]}'. The only output is '{TEXT_OUTPUT}'."
         raise invalid(message, path, "invalid_value")
 
 
 def request_of(values: Mapping[str, Any], request_id: str) -> TextRequest:
-    """Raises ApiError where a value is missing, of the wrong type or out of range."""
+    """Converts the tensors' values, by name. Raises ApiError if a value is missing or invalid."""
     body = parse_body(dump(dict(values)), KserveGenerateBody)
     return replace(body.asked(), id=request_id or None)

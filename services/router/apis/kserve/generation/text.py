@@ -1,4 +1,4 @@
-"""Generation by the Open Inference Protocol, the same for both of its forms."""
+"""Generation in the Open Inference Protocol, for both of its forms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.router.text import TextThreads
 
 
 class GenerateWriter:
-    """An AnswerWriter of Triton's generate extension."""
+    """An AnswerWriter for Triton's generate extension."""
 
     stream_type = EVENT_STREAM
 
@@ -28,7 +28,7 @@ class GenerateWriter:
             self._head["id"] = asked.id
         self._is_one_event = asked.stream is False
         self._has_begun = False
-        # Not sent yet.
+        # Text that is not sent yet.
         self._pieces = [asked.text] if asked.echoes else []
 
     def events(self, delta: ChoiceDelta) -> bytes:
@@ -38,7 +38,7 @@ class GenerateWriter:
         return self._event()
 
     def end(self, usage: Usage) -> bytes:
-        # A client gets one event at least.
+        # Every stream has at least one event.
         return self._event() if any(self._pieces) or not self._has_begun else b""
 
     def error(self, error: ApiError) -> bytes:
@@ -69,15 +69,15 @@ class TextGeneration:
     threads: TextThreads
 
     async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
-        """What `read` makes of so many bytes, beside the event loop where they are many, and after other large bodies:
-        a text among them is parsed once more. Raises what it raises."""
+        """Returns the result of `read`, which converts a body of `num_bytes`. Large bodies are converted in a thread
+        and in turn, because JSON in one of their texts is parsed again. Raises the errors of `read`."""
         if num_bytes <= LARGE_BODY_BYTES:
             return read()
         async with self.threads.large_bodies.conversion:
             return await self.threads.run_beside(read)
 
     async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> Prepared:
-        """Answers over HTTP. Raises ApiError."""
+        """Prepares an answer over HTTP. Raises ApiError."""
         writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
             request = await self._request(asked, name, version, context, span)
@@ -86,7 +86,8 @@ class TextGeneration:
     async def text(
         self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str], Awaitable[Any]]
     ) -> Prepared:
-        """Answers with what `answer_of` makes of the whole text; it may not refer to the request. Raises ApiError."""
+        """Prepares an answer that `answer_of` makes of the whole text. `answer_of` must not refer to the request.
+        Raises ApiError."""
         writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
             request = await self._request(asked, name, version, context, span)
@@ -114,5 +115,5 @@ class TextGeneration:
 
 
 def kserve_error(error: ApiError) -> dict[str, str]:
-    """The protocol's error object. The message names the field, for which the shape has no place."""
+    """Returns the protocol's error object. The message names the field, because the shape has no field for it."""
     return {"error": error.message}

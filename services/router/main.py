@@ -63,7 +63,7 @@ _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
 
 class Router:
-    """The parts of one router process, and the order they start and stop in."""
+    """One router process: its parts, and the order in which they start and stop."""
 
     def __init__(self, config: RouterConfig, tracing_enabled: bool = False) -> None:
         self._config = config
@@ -72,7 +72,7 @@ class Router:
         self._is_draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
-        # Containers may share a host name and a process id.
+        # The host name alone is not unique, even with the process id: containers may share both.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
             config.scheduler,

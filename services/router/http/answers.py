@@ -87,7 +87,7 @@ class Answers:
                     raise
                 error = fault if isinstance(fault, ApiError) else internal()
                 if error is not fault:
-                    logger.error("a stream failed after it had begun", exc_info=fault)
+                    logger.error("unexpected error in a stream that had begun", exc_info=fault)
                 generation.close()
                 self.calls.count(error)
                 await stream.add(writer.error(error))

@@ -82,7 +82,7 @@ class _Preparation:
         self._resolved: list[tuple[GenerationOptions, TokenConstraints | None]] = []
 
     async def of(self, request: ChatRequest) -> PreparedChat:
-        """Raises ApiError."""
+        """Prepares one conversation. Raises ApiError."""
         async with self._window:
             # Lets other tasks run: a short conversation is prepared without any other await that waits.
             await asyncio.sleep(0)

@@ -104,7 +104,7 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
         except Exception as fault:
             if context.done():
                 raise
-            logger.error("%s failed", method.__name__, exc_info=fault)
+            logger.error("unexpected error in %s", method.__name__, exc_info=fault)
             error = internal()
         finally:
             leave_large_bodies()

@@ -149,7 +149,7 @@ class CountTokensBody(Body):
     )
 
     def to_chat(self) -> ChatRequest:
-        """Raises ApiError."""
+        """Converts the body to a chat request. Raises ApiError."""
         # After this error, Anthropic's SDKs send the whole conversation instead of a thread.
         if (self.model_extra or {}).get("thread") is not None:
             raise ThreadUnsupportedError.of("thread")

@@ -78,7 +78,7 @@ class Options(Body):
     frequency_penalty: FrequencyPenalty = None
 
     def sampling(self, logprobs: int | None) -> SamplingParams:
-        """Raises ApiError."""
+        """Returns the sampling parameters. Raises ApiError."""
         is_penalized = self.repeat_last_n != 0
         return sampling_params(
             path="options.",
@@ -167,7 +167,7 @@ class OllamaBody(Body):
         return thinking_kwargs(self.think)
 
     def generation_options(self) -> GenerationOptions:
-        """Raises ApiError."""
+        """Returns the generation options. Raises ApiError."""
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
         options = self.options or _NO_OPTIONS

@@ -113,7 +113,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
         lt=2**31,
         description="Minimum number of tokens: end tokens and stop strings do not end the answer earlier.",
     )
-    allowed_token_ids: list[int] | None = Field(None, description="Ids of the only tokens that may be sampled.")
+    allowed_token_ids: list[int] | None = Field(None, description="Ids of tokens: only these may be sampled.")
     bad_words: list[str] | None = Field(None, description="Strings that the answer must not contain.")
     skip_special_tokens: bool | None = Field(
         None, description="Whether special tokens are left out of the text. Default: true."

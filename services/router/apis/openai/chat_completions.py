@@ -226,7 +226,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
         )
 
     def to_chat(self) -> ChatRequest:
-        """Raises ApiError."""
+        """Converts the body to a chat request. Raises ApiError."""
         return self.chat_of(self.messages, "messages")
 
     def chat_of(self, messages: Sequence[ChatMessage], path: str) -> ChatRequest:

@@ -125,7 +125,7 @@ class CohereService:
     tracing: Tracing
 
     async def embed(self, body: CohereEmbedBody, context: Any) -> Prepared:
-        """Raises ApiError."""
+        """Prepares the answer. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:

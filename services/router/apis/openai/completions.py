@@ -117,7 +117,7 @@ class CompletionRequest(GenerationBody):
         return bool(self.echo) and self.logprobs is not None
 
     def to_options(self) -> GenerationOptions:
-        """Raises ApiError."""
+        """Returns the generation options. Raises ApiError."""
         # `best_of` compares answers by their log probabilities, so these are needed even if not requested.
         needed = 0 if self.num_candidates > (self.n or 1) else None
         options = self.options(self.max_tokens, needed if self.logprobs is None else self.logprobs)
@@ -156,7 +156,7 @@ class CompletionService:
     tracing: Tracing
 
     async def answer(self, body: CompletionRequest, context: Any) -> Prepared:
-        """Raises ApiError."""
+        """Prepares the answer. Raises ApiError."""
         caller, options = caller_of(context), body.to_options()
         model = await self.generator.placement.model(body.model)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:

@@ -33,7 +33,7 @@ class TemplateFields(BaseModel):
     )
 
     def check_prompt(self) -> None:
-        """Raises ApiError."""
+        """Raises ApiError if the fields contradict each other."""
         if self.continue_final_message and self.add_generation_prompt:
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
             raise invalid(message, "continue_final_message")

@@ -28,7 +28,7 @@ class TypedValue(Body):
     value: Any = Field(description="A JSON schema, or a regular expression.")
 
     def structure(self) -> Structure:
-        """Raises ApiError."""
+        """Returns the required structure of the answer. Raises ApiError."""
         return _value_structure(self.type, self.value, "grammar.value")
 
 
@@ -43,7 +43,7 @@ class ResponseFormat(Body):
     value: Any = Field(None, description="The JSON schema or regular expression, in TGI's form.")
 
     def structure(self) -> Structure | None:
-        """Raises ApiError."""
+        """Returns the required structure of the answer, if any. Raises ApiError."""
         if self.type == "text":
             return None
         places = {"json_schema": self.json_schema, "schema": self.schema_, "value": self.value}

@@ -52,7 +52,7 @@ class StructuredOutputs(Body):
     structural_tag: Any = Field(None, description="Not supported.")
 
     def structures(self) -> list[Structure]:
-        """Raises ApiError."""
+        """Returns the structures that the fields require. Raises ApiError."""
         path = "structured_outputs."
         if self.structural_tag is not None:
             param = f"{path}structural_tag"
@@ -92,7 +92,7 @@ class StructureFields(BaseModel):
     ) = Field(None, description="llama.cpp's name of `guided_grammar`; also TGI's object with `type` and `value`.")
 
     def structure(self) -> Structure | None:
-        """Raises ApiError."""
+        """Returns the required structure of the answer, if any. Raises ApiError if several are given."""
         given = _structures(
             "guided_", self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar,
             is_object=self.guided_json_object,

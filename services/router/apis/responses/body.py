@@ -141,7 +141,7 @@ class InputTokensBody(Body):
                 raise ApiError(ErrorKind.UNSUPPORTED, message, name)
 
     def to_chat(self) -> ChatRequest:
-        """Raises ApiError."""
+        """Converts the body to a chat request. Raises ApiError."""
         text = self.input
         messages = [{"role": "user", "content": text}] if isinstance(text, str) else to_template(text)
         if self.instructions is not None:

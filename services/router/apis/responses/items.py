@@ -16,7 +16,7 @@ _OF_ITEMS = frozenset({"id", "status"})
 
 
 class Part(Body):
-    """A text part, of any of OpenAI's text types, or a refusal."""
+    """A refusal, or a text part of any of OpenAI's text types."""
 
     known_extras = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 

@@ -33,7 +33,7 @@ class ResponseTool(Body):
     )
 
     def to_tool(self, param: str) -> Tool:
-        """Raises ApiError."""
+        """Converts the tool. `param`: its name in errors. Raises ApiError."""
         if self.type != "function":
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")

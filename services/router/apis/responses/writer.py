@@ -138,5 +138,5 @@ class ResponseWriter:
 
 
 def _status(reason: EndReason | None) -> str:
-    """Returns the status of a finished item. `reason`: the end of the message if the item is its last one, else None."""
+    """Returns a finished item's status. `reason`: for the last item of a message, its end reason, else None."""
     return "incomplete" if reason is EndReason.LENGTH else "completed"

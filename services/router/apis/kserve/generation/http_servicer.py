@@ -101,7 +101,7 @@ class KserveServicer:
         return await self.generation.text(asked, name, version, context, answer_of)
 
     async def _asked(self, data: bytes) -> TextRequest:
-        """Raises ApiError."""
+        """Parses and converts a body. Raises ApiError."""
         body = await read_body(self.generation.threads, data, KserveGenerateBody)
         return await self.generation.read(len(data), body.asked)
 

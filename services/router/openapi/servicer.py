@@ -1,4 +1,4 @@
-"""quire.documents.v1.DocumentService: serves the document and the page, which the first request makes."""
+"""quire.documents.v1.DocumentService: serves the document and the page. The first request creates both."""
 
 from __future__ import annotations
 

@@ -75,8 +75,7 @@ class ToolResultBlock(Body):
     )
 
     def text(self, param: str) -> str:
-        """Returns the result as text. `param`: the content's name in errors. Raises ApiError for other blocks than
-        text."""
+        """Returns the result as text. `param`: the content's name in errors. Raises ApiError if a block is not text."""
         text = text_of(self.content, param)
         # Chat templates have no other way to mark an error.
         return f"Error: {text}" if self.is_error and not text.lower().startswith("error") else text
@@ -97,7 +96,7 @@ StringOrBlocks = Annotated[
 
 
 def text_of(content: str | Sequence[TextBlock | OtherBlock] | None, param: str) -> str:
-    """Joins the texts of blocks. `param`: the content's name in errors. Raises ApiError for other blocks than text."""
+    """Joins the texts of blocks. `param`: the content's name in errors. Raises ApiError if a block is not text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []

@@ -29,7 +29,7 @@ from services.router.http import TEMPERATURE, Body, TopP, sampling_params
 from services.router.parameters import SamplingParams, StopConditions, check_stop_strings
 from services.router.prompt import MAX_MESSAGES
 
-# Values of Body.not_built.
+# Fields that are not implemented, each with its accepted values (see Body.not_built).
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}
 # Known fields without effect on the answer: they concern Anthropic's caches, service tiers, bills and other models.
 _WITHOUT_EFFECT = frozenset(
@@ -126,7 +126,7 @@ class OutputConfig(Body):
 class CountTokensBody(Body):
     """The fields that determine the prompt."""
 
-    # `compaction` changes only answers; the count is of the conversation as it is.
+    # `compaction` has no effect here: the tokens of the whole conversation are counted.
     known_extras = _WITHOUT_EFFECT | {"compaction", "thread"}
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 

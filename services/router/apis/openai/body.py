@@ -22,7 +22,7 @@ from services.router.parameters import (
     check_stop_strings,
 )
 
-# Values of Body.not_built.
+# Fields that are not implemented, each with its accepted values (see Body.not_built).
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),

@@ -126,7 +126,7 @@ def _offsets(entries: Sequence[TokenLogprob], names: TokenNames, offset: int) ->
 
 @dataclass(frozen=True, slots=True)
 class EchoedPrompt:
-    """All tokens of an echoed prompt, or consecutive ones."""
+    """The tokens of an echoed prompt, or a part of them, with their log probabilities."""
 
     token_ids: Sequence[int]
     # Log probabilities of the tokens; without the prompt's first token, which has none.

@@ -21,7 +21,7 @@ from services.router.prompt import MAX_MESSAGES
 
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
-# Values of Body.not_built.
+# Fields that are not implemented, each with its accepted values (see Body.not_built).
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "prompt": (),

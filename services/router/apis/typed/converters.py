@@ -93,7 +93,7 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
 
 
 def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> inference_pb2.Delta:
-    """Changes a delta's message to the parsed form of the same delta, and returns it."""
+    """Replaces the text of `message` by the parsed content, reasoning and tool calls. Changes and returns `message`."""
     message.text, message.reasoning = parsed.content, parsed.reasoning
     message.tool_calls.extend(
         inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)

@@ -116,7 +116,7 @@ class KserveGenerateParameters(Body, SamplingFields):
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A request, independent of its format."""
+    """A generation request of the Open Inference Protocol, independent of the format that it arrived in."""
 
     id: str | None
     text: str

@@ -120,7 +120,7 @@ class Router:
         self._server.add(add, servicer)
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """Adds a servicer of typed requests: also counts the fields of large requests before parsing them."""
+        """Adds a typed API's servicer like `_add`. Fields of large requests are counted before they are parsed."""
 
         @functools.wraps(register)
         def add(servicer: object, server: object) -> None:

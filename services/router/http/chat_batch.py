@@ -84,7 +84,7 @@ class _Preparation:
     async def of(self, request: ChatRequest) -> PreparedChat:
         """Prepares one conversation. Raises ApiError."""
         async with self._window:
-            # Lets other tasks run: a short conversation is prepared without any other await that waits.
+            # Lets other tasks run, because the preparation of a short conversation never waits for anything.
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
             with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:

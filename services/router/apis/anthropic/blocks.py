@@ -35,7 +35,7 @@ class ToolUseBlock(Body):
 
 
 class OtherBlock(Body):
-    """Refused, except encrypted reasoning, which is ignored."""
+    """A block of any other type. It is refused, unless it is encrypted reasoning, which is ignored."""
 
     known_extras = frozenset({"data"})
 

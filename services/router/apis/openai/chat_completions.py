@@ -56,7 +56,7 @@ class ThinkingPart(Body):
 
 
 class OtherPart(Body):
-    """Parts that are not text; refused with an error that names them."""
+    """A part that is not text. It is refused with an error that names its type."""
 
     type: Literal[
         "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"

@@ -69,8 +69,8 @@ class TextGeneration:
     threads: TextThreads
 
     async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
-        """Returns the result of `read`, which converts a body of `num_bytes`. Large bodies are converted in a thread
-        and in turn, because JSON in one of their texts is parsed again. Raises the errors of `read`."""
+        """Returns the result of `read`, which converts a body of `num_bytes`. The conversion may parse JSON inside one
+        of the body's texts, so large bodies are converted in a thread, one at a time. Raises the errors of `read`."""
         if num_bytes <= LARGE_BODY_BYTES:
             return read()
         async with self.threads.large_bodies.conversion:

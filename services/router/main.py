@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Longest time that a worker thread keeps the interpreter while the event loop waits for it. The event loop needs the
+# Longest time that a tokenizer thread keeps the interpreter while the event loop waits for it. The event loop needs the
 # interpreter several times per token. Python's default of 5 ms is longer than a step of a small model.
 _SWITCH_INTERVAL_SECONDS = 0.0005
 

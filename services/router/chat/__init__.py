@@ -1,4 +1,4 @@
-"""Conversations: what every chat API is translated to, and the one way in which they are answered."""
+"""Chat requests: the type that every chat API converts its requests to, and the code that answers it."""
 
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, MessageParser, PlainParser, ToolCallDelta

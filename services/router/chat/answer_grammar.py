@@ -1,6 +1,7 @@
-"""The grammar of a whole answer: what may stand before a structure, and in its place, in the library's dialect of Lark.
+"""Grammar of a whole answer: reasoning before a structure, and tool calls in place of it, in llguidance's Lark dialect.
 
-A tag is text or a token of its own, which no text in a grammar matches; where there is such a token, either is taken.
+A tag is either text or a special token. Text in a grammar never matches a special token, so where a tag has a token,
+the grammar accepts both.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from typing import Any
 from services.router.chat.parsers import ReasoningForm
 from services.router.grammar import JSON_OPTIONS, literal_regex
 
-# A structure's own grammar, as rules name it.
+# Name of the structure's own grammar in the rules.
 _STRUCTURE = "structure"
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    # The tokens that are tags, by their text.
+    # Token ids of the tags that are single tokens, by the tag's text.
     token_ids: Mapping[str, int]
 
     def rule(self, tag: str) -> str:
-        """An expression for the tag, however it is written."""
+        """Returns an expression that matches the tag as text and, if it has one, as its token."""
         token_id = self.token_ids.get(tag)
         text = quoted(tag)
         return text if token_id is None else f"({text} | <[{token_id}]>)"
 
     def expression(self, text: str, parts: Mapping[str, str] | None = None) -> str:
-        """An expression for a text with tags in it. `parts`: expressions that parts of the text stand for."""
+        """Returns an expression for a text that contains tags. `parts` maps parts of the text to their expressions."""
         known = parts or {}
         terms, at = [], 0
         for match in re.finditer("|".join(map(re.escape, (*known, *self.token_ids))) or "(?!)", text):
@@ -41,10 +42,9 @@ class Tags:
         return " ".join(term for term in terms if term != '""')
 
     def up_to(self, *tags: str) -> str:
-        """The rule `thoughts`: any text to the first of `tags`, and the tag. What reads the answer does not care how it
-        is written."""
+        """Returns the rule `thoughts`: any text up to and including the first of `tags`, as text or as a token."""
         ids = [f"<[{self.token_ids[tag]}]>" for tag in tags if tag in self.token_ids]
-        # Where a tag is spelled, the lazy rule has ended.
+        # When the model writes a tag as text, the lazy rule ends there.
         of_token = f"/(?s:.*)/ ({' | '.join(ids)}) | " if ids else ""
         spelled = "|".join(map(literal_regex, tags))
         return f"thoughts: {of_token}spelled\nspelled[lazy]: /(?s:.*)({spelled})/\n"
@@ -56,25 +56,25 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Calls that may be made in the place of the structure."""
+    """Grammar rules for the calls that the model may make in place of the structure."""
 
-    # Of which `calls` is the whole; no rule is named as one of those here.
+    # The entry rule is `calls`. No other rule may have the name of a rule of this module.
     rules: str
-    # What they name with @.
+    # The grammars that the rules refer to with @.
     grammars: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
     tags: Tags
-    # None: an answer does not begin with any.
+    # None: answers have no reasoning.
     reasoning: ReasoningForm | None = None
-    # Whether it begins in the middle of reasoning.
+    # Whether the prompt has already opened the reasoning.
     is_inside: bool = False
     calls: CallRules | None = None
 
     def around(self, structure: str) -> str:
-        """`structure`: its grammar in the library's form, as the result is."""
+        """Returns the grammar of the whole answer. `structure` and the result are in llguidance's form."""
         if self.reasoning is None and self.calls is None:
             return structure
         answer = f"@{_STRUCTURE}" if self.calls is None else f"(calls | @{_STRUCTURE})"
@@ -91,7 +91,7 @@ class AnswerForm:
             return ""
         if not self.is_inside:
             return "(begin thoughts breaks)? "
-        # As text it is among the thoughts.
+        # A begin tag that is text already matches `thoughts`.
         return "begin_token? thoughts breaks " if self.reasoning.begin in self.tags.token_ids else "thoughts breaks "
 
     def _reasoning(self, form: ReasoningForm) -> str:
@@ -105,12 +105,14 @@ class AnswerForm:
 
 
 def schema_grammar(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """One of the grammars that rules name with @."""
+    """Returns a grammar for `schema` that rules refer to as @`name`."""
     return {"name": name, "json_schema": {**schema, "x-guidance": JSON_OPTIONS}}
 
 
 def named(grammar: str, name: str) -> list[dict[str, Any]]:
-    """The library's form is either a list of grammars, as JSON, or one in Lark."""
+    """Returns `grammar` as a list of llguidance grammars, the first one called `name`. `grammar` is either a JSON list
+    of
+    grammars or one grammar in Lark."""
     if not grammar.lstrip().startswith("{"):
         return [{"name": name, "lark_grammar": grammar}]
     first, *rest = json.loads(grammar)["grammars"]

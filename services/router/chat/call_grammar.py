@@ -1,7 +1,9 @@
-"""Calls in a model's own form as a grammar, where they may be made in the place of a structure.
+"""Grammar of calls in the model's own form, for requests where the model may call a tool instead of writing a
+structure.
 
-The names are those of the tools; arguments are any JSON object, as where there is no structure: what is free to call is
-not held to schemas, and none is too large or beyond the library.
+The grammar restricts names to the request's tools. Arguments may be any JSON object, as in requests without a
+structure:
+with tool choice `auto`, Quire does not enforce the tools' schemas, so their size and keywords do not matter.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from services.router.chat.answer_grammar import CallRules, Tags, quoted, schema_
 from services.router.chat.parsers import Marked, Objects, ToolForm
 from services.router.chat.tools import Tool
 
-# Stand for a name and for arguments in what a form writes.
+# Placeholders for a call's name and arguments in the text that `form.write` returns.
 _NAME, _ARGUMENTS = "\x00", "\x01"
 
 
 def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool) -> CallRules:
-    """`form`: with a shape."""
+    """Returns the rules for calls of `tools`. `form` must have a shape."""
     if isinstance(form.shape, Objects):
         return _objects(form.shape, [tool.name for tool in tools], several)
     assert isinstance(form.shape, Marked)
@@ -29,7 +31,7 @@ def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several:
     if form.shape.rules is not None:
         return CallRules(names + form.shape.rules(expression, several))
     call = (_NAME, _ARGUMENTS)
-    # What stands before one call's arguments and after them, and what stands between two calls'.
+    # Text before a call's arguments, after them, and between the arguments of two calls.
     before, after = form.write([call]).split(_ARGUMENTS)
     _, between, _ = form.write([call, call]).split(_ARGUMENTS)
     further = f"({expression(between + _ARGUMENTS)})*" if several else ""

@@ -1,4 +1,4 @@
-"""In which forms a model writes tool calls and reasoning: as the operator says, or as its chat template shows."""
+"""Selects the forms of a model's tool calls and reasoning, from the operator's flags or the model's chat template."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from services.router.chat.parsers import (
 from services.router.chat.tagged_messages import TaggedMessages
 from services.router.template import SHOWS_NOTHING, TemplateTraits
 
-# The names are vLLM's, but for `plain`, `think` and `granite_3_3`.
+# The names are vLLM's, except `plain`, `think` and `granite_3_3`.
 TOOL_FORMS = {
     "hermes": HERMES,
     "qwen3_coder": QWEN3_CODER,
@@ -59,7 +59,7 @@ TOOL_FORMS = {
 }
 THINK = ReasoningForm("<think>", "</think>")
 THINK_AND_ANSWER = ReasoningForm("<think>", "</think>", answer=("<answer>", "</answer>"))
-# Granite 3.3's.
+# Granite 3.3.
 THINK_AND_RESPONSE = ReasoningForm("<think>", "</think>", answer=("<response>", "</response>"))
 REASONING_FORMS = {
     "think": THINK,
@@ -72,9 +72,9 @@ REASONING_FORMS = {
     "granite": GRANITE_THOUGHT,
     "granite_3_3": THINK_AND_RESPONSE,
 }
-# Channels, which have calls and reasoning in one.
+# gpt-oss writes calls and reasoning in one form, with channels.
 HARMONY_REASONING = "openai_gptoss"
-# What only the templates of one form have.
+# Texts that occur only in templates of one form.
 _MARKERS = {
     "<|tool_call|>": "granite",
     "<|action_start|>": "internlm",
@@ -89,26 +89,27 @@ _MARKERS = {
 @dataclass(frozen=True, slots=True)
 class ModelForms:
     messages: MessageForm
-    # Whether the template writes the request's tools, and the calls of earlier turns.
+    # Whether the template renders the request's tools, and the calls of earlier turns.
     template_takes_tools: bool
     template_takes_calls: bool
 
     @property
     def tools(self) -> ToolForm | None:
-        """None: calls stay text."""
+        """The form of tool calls. None: calls stay text."""
         return self.messages.tools
 
 
 @dataclass(frozen=True, slots=True)
 class FormChoice:
-    """The operator's: names of forms, `auto` or `none`."""
+    """The operator's choice of parsers: names of forms, `auto` or `none`."""
 
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
 
     def of(self, template: str, traits: TemplateTraits = SHOWS_NOTHING) -> ModelForms:
-        """`template`: its source; empty where there is none. `traits`: the template's, where the request has tools or
-        calls."""
+        """Returns the model's forms. `template` is the chat template's source, empty if there is none. `traits`
+        describe
+        what it renders; only requests with tools or calls need them."""
         return _forms(self.tool_call_parser, self.reasoning_parser, template, traits)
 
 
@@ -117,7 +118,7 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
     name = tool_call_parser
     if name == "auto":
         name = "openai" if reasoning_parser == HARMONY_REASONING else detect_tool_form(template)
-    # What a template writes in a form of its own is no example of the plain one.
+    # The plain form needs Quire's own description of the tools; the template would describe another form.
     is_plain = name == "plain"
     return ModelForms(
         _messages(name, reasoning_parser, template),
@@ -127,7 +128,8 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
 
 
 def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
-    """`name`: of the form of calls. One name is enough to have channels read, as no text is without their headers."""
+    """`name` is the form of the calls. One gpt-oss name is enough to read channels: every gpt-oss message has a
+    header."""
     is_detected = reasoning_parser == "auto"
     has_channels = detect_tool_form(template) == "openai" if is_detected else reasoning_parser == HARMONY_REASONING
     if has_channels if name == "none" else name == "openai" and reasoning_parser not in REASONING_FORMS:
@@ -137,7 +139,7 @@ def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
 
 
 def detect_tool_form(template: str) -> str:
-    """The form that a template's own words are in; `plain` where it knows none that we do."""
+    """Detects the tool form from marks in the template's source; `plain` if there is no known mark."""
     if CHANNEL in template and MESSAGE in template and "analysis" in template:
         return "openai"
     if "<seed:tool_call>" in template:
@@ -145,7 +147,7 @@ def detect_tool_form(template: str) -> str:
     if "<function=" in template and "<parameter=" in template:
         return "qwen3_coder"
     if "<tool_call>" in template:
-        # GLM's tags have keys and values in tags of their own.
+        # GLM also uses <tool_call>, but puts keys and values in tags of their own.
         return "plain" if "<arg_key>" in template else "hermes"
     if "[TOOL_CALLS]" in template:
         return "mistral"

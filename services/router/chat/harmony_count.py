@@ -1,6 +1,7 @@
-"""Counts the tokens of reasoning among messages in gpt-oss' form, token by token.
+"""Counts the reasoning tokens of gpt-oss messages, token by token.
 
-Text lags behind its tokens, so that it does not say to which message a token belongs. The tokens' own texts do.
+Detokenized text lags behind its tokens, so it does not show which message a token belongs to. The count therefore uses
+the text of each single token.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from services.router.chat.parsers import (
 )
 from services.router.generation import ChoiceDelta
 
-# What ends a message.
+# Marks that end a message.
 _ENDS = (*ENDS, START)
 _END = re.compile("|".join(map(re.escape, _ENDS)))
-# What ends a header.
+# Marks that end a header.
 _MARK = re.compile("|".join(map(re.escape, (MESSAGE, *_ENDS))))
 
 
 class HarmonyCount:
-    """A ReasoningCount: all tokens of messages that are reasoning, with their headers and ends."""
+    """A ReasoningCount that counts every token of a reasoning message, including its header and end."""
 
     __slots__ = ("_in_header", "_kind", "_names", "_num_held", "_num_tokens", "_reader", "_text", "_token_text")
 
     def __init__(self, reader: HarmonyReader, names: Container[str], token_text: Callable[[int], str]) -> None:
-        """`names`: of the request's functions."""
+        """`names`: names of the request's functions."""
         self._reader = reader
         self._names = names
         self._token_text = token_text
         self._num_tokens = 0
-        # The message's kind; of one whose header is not complete, that of a text without any.
+        # Kind of the current message. While its header is incomplete: the kind of a text without a header.
         self._kind = Kind.CONTENT if reader.begins is None else self._kind_of(reader.begins)
         self._in_header = reader.begins is None
-        # What was not judged yet: a header, or what may be the beginning of a mark; and its tokens.
+        # Text that is not classified yet (a header, or the possible start of a mark), and the number of its tokens.
         self._text = ""
         self._num_held = 0
 
@@ -67,7 +68,7 @@ class HarmonyCount:
             pass
 
     def _end_header(self) -> bool:
-        """Whether there is more to judge."""
+        """Returns whether more of the held text can be classified."""
         self._text = self._text.lstrip()
         found = _MARK.search(self._text, len(START) if self._text.startswith(START) else 0)
         if found is not None:
@@ -78,10 +79,10 @@ class HarmonyCount:
         elif self._may_be_header():
             return False
         else:
-            # It begins no further message.
+            # The start token did not begin a message.
             self._text = self._text.removeprefix(START)
         self._in_header = False
-        # All held tokens are this message's, but for one that goes on with its text.
+        # All held tokens belong to this message, except a last token that also contains the text after the header.
         if not self._text:
             self._settle()
         return bool(self._text)
@@ -92,11 +93,11 @@ class HarmonyCount:
         return is_begun and len(text) < MAX_HEADER_CHARS
 
     def _end_body(self) -> bool:
-        """Whether there is more to judge."""
+        """Returns whether more of the held text can be classified."""
         found = _END.search(self._text)
         if found is not None:
             if found[0] == START:
-                # The tokens that are held begin with it, if it has any of its own.
+                # The held tokens begin with the start mark, unless the mark shares its token with other text.
                 self._text = self._text[found.start() :]
             else:
                 self._text = self._text[found.end() :]
@@ -109,13 +110,13 @@ class HarmonyCount:
             self._text = ""
             self._settle()
         elif start:
-            # The mark's beginning is the last token's.
+            # The last token contains the start of the mark, so it stays held.
             self._text = tail
             self._settle(keeps=1)
         return False
 
     def _settle(self, keeps: int = 0) -> None:
-        """The held tokens belong to the message, but for the last `keeps` of them."""
+        """Counts the held tokens for the current message, except the last `keeps`, which stay held."""
         if self._kind is Kind.REASONING:
             self._num_tokens += self._num_held - keeps
         self._num_held = keeps

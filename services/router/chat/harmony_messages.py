@@ -1,4 +1,4 @@
-"""gpt-oss' form of messages: each has a channel. parsers/harmony.py has the text."""
+"""gpt-oss' message form, in which each message has a channel. parsers/harmony.py shows an example."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
 
 @dataclass(frozen=True, slots=True)
 class HarmonyMessages:
-    """A MessageForm. Headers are read in any case."""
+    """A MessageForm for gpt-oss. Headers are parsed even if calls and reasoning are not reported."""
 
-    # Otherwise what is for a function is reasoning, and what is reasoning is content.
+    # If False, calls are reported as reasoning, or reasoning as content.
     tells_calls: bool = True
     tells_reasoning: bool = True
 
@@ -75,7 +75,7 @@ class HarmonyMessages:
 
 
 def _open_header(prompt_end: str) -> Header | None:
-    """Of a message that the prompt begins and does not end."""
+    """Returns the header of the message that the prompt begins and does not end."""
     _, start, message = prompt_end.rpartition(START)
     header, mark, text = message.partition(MESSAGE)
     return Header.of(header) if start and mark and END not in text else None
@@ -87,10 +87,10 @@ def _read_rest(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[Non
 
 @dataclass(frozen=True, slots=True)
 class HarmonyPlan:
-    """A MessagePlan."""
+    """A MessagePlan for gpt-oss."""
 
     reader: HarmonyReader
-    # Whether there may be reasoning before a structure.
+    # Whether the model may reason before a structure.
     may_think: bool = True
     names: tuple[str, ...] = ()
     token_text: Callable[[int], str] = str
@@ -129,21 +129,22 @@ class HarmonyPlan:
 
 @dataclass(frozen=True, slots=True)
 class HarmonyGrammar:
-    """The grammar of a whole answer with a structure: reasoning, and the structure in the final message, or a call. An
-    end token follows a call, so that there is one."""
+    """Grammar of a whole answer: optional reasoning, then either the structure in the final message or a call. A call
+    is
+    always the last message, because an end token follows it."""
 
     tags: Tags
-    # What the answer is in the middle of; None: it begins with a header.
+    # Kind of the message that the prompt has already begun. None: the answer begins with a header.
     begins: Kind | None = None
     may_think: bool = True
-    # That may be called in the structure's place.
+    # Names of the functions that the model may call instead of writing the structure.
     functions: tuple[str, ...] = ()
 
     def around(self, structure: str) -> str:
-        """As AroundStructure has it."""
+        """Implements AroundStructure."""
         if self.begins is not None and self.begins is not Kind.REASONING:
             return structure
-        # Tags and words are terms of their own: the lexer does not go back from a longer text to a shorter one.
+        # Each tag and each word is a term of its own: llguidance's lexer does not backtrack from a longer match.
         rule, rules = self.tags.rule, []
         channel, message = rule(CHANNEL), rule(MESSAGE)
         before = ""

@@ -1,4 +1,4 @@
-"""An assistant's message as it grows: what a model's text says, told apart."""
+"""An assistant's message while it is generated, split into content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class EndReason(Enum):
 
 @dataclass(slots=True)
 class ToolCallDelta:
-    """What is new of one call. The first delta of a call has its id and name, and perhaps no arguments yet."""
+    """New part of one tool call. The first delta of a call has its id and name, and its arguments may still be
+    empty."""
 
-    # Counts the calls of one message.
+    # Index of the call within its message, from 0.
     index: int
     arguments: str = ""
     id: str = ""
@@ -33,18 +34,18 @@ class ToolCallDelta:
 
 @dataclass(slots=True)
 class MessageDelta:
-    """What is new of one choice's message."""
+    """New part of one choice's message."""
 
     choice_index: int
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
-    # Whether text was held back that may yet turn out to be no content.
+    # Whether the parser holds back text that may be content or markup.
     is_undecided: bool = False
-    # Of every token that came, whatever became of its text.
+    # Logprobs of every new token, including tokens whose text is held back or dropped.
     logprobs: Sequence[TokenLogprob] = ()
     end_reason: EndReason | None = None
-    # As in ChoiceDelta.
+    # The fields below are as in ChoiceDelta.
     stop_reason: str | int | None = None
     token_ids: Sequence[int] = ()
     prompt_token_ids: Sequence[int] = ()
@@ -61,7 +62,7 @@ class ToolCall:
 
 
 class Message:
-    """One choice's message, whole once every delta was added."""
+    """One choice's message, complete after the last delta is added."""
 
     __slots__ = (
         "_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs", "prompt_logprobs",
@@ -71,7 +72,7 @@ class Message:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        # (id, name) of each call, and the pieces of its arguments.
+        # (id, name) of each call; `_arguments` has the pieces of its arguments.
         self._calls: list[tuple[str, str]] = []
         self._arguments: list[list[str]] = []
         self.logprobs = TokenLogprobs()
@@ -113,11 +114,11 @@ class Message:
 
 
 class MessageParser(Protocol):
-    """Tells one choice's text apart."""
+    """Splits one choice's text into content, reasoning and calls."""
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """So far."""
+        """Number of reasoning tokens so far."""
 
     def parse(self, delta: ChoiceDelta) -> MessageDelta: ...
 
@@ -126,7 +127,7 @@ END_REASONS = {FinishReason.STOP: EndReason.STOP, FinishReason.LENGTH: EndReason
 
 
 class PlainParser:
-    """All text is content."""
+    """A MessageParser that treats all text as content."""
 
     __slots__ = ()
     num_reasoning_tokens = 0

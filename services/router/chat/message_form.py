@@ -1,7 +1,7 @@
-"""The type of all forms in which models write messages: what reads one, and what makes a grammar of one.
+"""Interfaces of message forms: how a model writes its messages, how to parse them, and the grammar for them.
 
-A MessageForm is a model's, as its template or the operator tells it. For each request it makes a MessagePlan, which
-says how the answers to this request are written.
+A MessageForm belongs to a model; its chat template or the operator determines it. For each request, the form makes a
+MessagePlan, which describes how the answers to that request are written.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from services.router.text import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks of its answers."""
+    """The parts of a request that affect the form of its answers."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
-    # Whether a grammar holds the answers to a structure; calls that are asked for are one.
+    # Whether a grammar constrains the answers. This includes calls that the request requires.
     has_structure: bool
-    # Whether the template's arguments leave it to the model to think.
+    # Whether the template's arguments allow the model to think.
     may_think: bool
-    # Whether the answer goes on with the last message.
+    # Whether the answer continues the last message.
     is_continued: bool
 
     @property
     def may_call(self) -> bool:
-        """Whether the model may call as it likes, in its own form."""
+        """Whether the model may choose to call a tool, in its own form."""
         return bool(self.tools) and self.choice.mode is ToolMode.AUTO
 
 
 class ReasoningCount(Protocol):
-    """Counts one choice's tokens of reasoning, with those that begin and end it."""
+    """Counts one choice's reasoning tokens, including the tokens of the tags around the reasoning."""
 
     @property
     def num_tokens(self) -> int:
-        """So far."""
+        """Number of reasoning tokens so far."""
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Takes each delta after its text was read."""
+        """Counts the tokens of `delta`. Call it after the message's reader has read the delta's text."""
 
 
 class MessagePlan(Protocol):
-    """How the answers to one request are written; shared by its choices."""
+    """How the answers to one request are written. All choices share it."""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What marks a message's parts, text or tokens."""
+        """The marks between a message's parts; each is text or a special token."""
 
     @property
     def is_plain(self) -> bool:
@@ -64,35 +64,37 @@ class MessagePlan(Protocol):
 
     @property
     def is_inside(self) -> bool:
-        """Whether a message begins in the middle of reasoning."""
+        """Whether the prompt has already opened the reasoning."""
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         """Reads one message to its end."""
 
     def count(self, builder: MessageBuilder) -> ReasoningCount | None:
-        """A count for one choice, whose message `builder` builds. None: there is nothing to count."""
+        """Returns a counter for one choice, whose message `builder` builds. None: there is no reasoning to count."""
 
     def grammar(self, tags: Tags) -> AroundStructure:
-        """What may stand before the request's structure, and in its place. `tags`: as the vocabulary has them."""
+        """Returns the grammar around the request's structure: reasoning before it, calls in place of it. `tags` has the
+        vocabulary's token ids."""
 
 
 class MessageForm(Protocol):
     @property
     def tools(self) -> ToolForm | None:
-        """How calls are written. None: calls stay text."""
+        """The form of tool calls. None: calls stay text."""
 
     @property
     def heeds_prompt(self) -> bool:
-        """Whether a message goes on with what the prompt's last tokens begin."""
+        """Whether the end of the prompt affects how the answer begins."""
 
     @property
     def calls_fit_structures(self) -> bool:
-        """Whether calls can be told from a structure that may stand in their place."""
+        """Whether the parser can distinguish calls from a structure that the model may write instead."""
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:
-        """What begins reasoning and what ends it. None: the model does not reason."""
+        """The tags that begin and end reasoning. None: the model does not reason."""
 
     def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> MessagePlan:
-        """`prompt_end`: the text of the prompt's last tokens, or of the message that is continued; empty where the form
-        does not heed it."""
+        """Returns the plan for one request. `prompt_end` is the text of the prompt's last tokens, or of the message
+        that
+        is continued; empty if `heeds_prompt` is False."""

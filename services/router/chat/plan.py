@@ -1,4 +1,4 @@
-"""What one answer in a conversation takes: what its template is given, what may be written, and how to read that."""
+"""Plans one chat answer: the template's input, the constraint on the output, and the parser for the output."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from services.router.model import ServedModel
 from services.router.prompt import PromptTemplate, templates_for
 from services.router.template import SHOWS_NOTHING, TemplateTraits
 
-# A prompt's last tokens, in which a template opens or closes reasoning.
+# Number of tokens at the prompt's end that are searched for an opened or closed reasoning tag.
 _NUM_TAIL_TOKENS = 16
-# More than any text that is worked on beside other requests.
+# Larger than any text that is processed on the event loop, so that the check runs on a thread.
 _MANY_CHARS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """A conversation, as its template is given it, and the forms that its answer has."""
+    """A conversation as the template gets it, with the forms of its answers."""
 
     request: ChatRequest
-    # None: the model has none.
+    # None: the model has no chat template.
     template: PromptTemplate | None
     forms: ModelForms
-    # As the template is given them.
+    # Messages in the form that the template takes.
     messages: list[dict[str, Any]]
     template_tools: list[dict[str, Any]] | None
     template_kwargs: Mapping[str, Any] | None
     structure: Structure | None
 
     async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
-        """`prompt`: the rendered one."""
+        """Returns how to parse the answers. `prompt`: token ids of the rendered prompt."""
         form, vocabulary = self.forms.messages, model.tokenizer.vocabulary
         prompt_end = await self._prompt_end(model, prompt) if form.heeds_prompt else ""
         plan = form.plan(self._asked, prompt_end, vocabulary)
@@ -58,7 +58,7 @@ class ChatPlan:
         )
 
     def around_structure(self, plan: MessagePlan, model: ServedModel) -> AroundStructure | None:
-        """What the texts that `plan` reads may be beside the structure."""
+        """Returns the grammar of what the answers may contain besides the structure. None: there is no structure."""
         if self.structure is None:
             return None
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
@@ -83,12 +83,12 @@ class ChatPlan:
 
 
 async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice) -> ChatPlan:
-    """Raises ApiError where the request's tools are not well-formed."""
+    """Plans the answer to `request`. Raises ApiError if the request's tools are invalid."""
     if request.tools or request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
         structure = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
     else:
         structure = None
-    # With `none`, the model is not told of tools that it must not call.
+    # With tool choice `none`, the prompt does not mention the tools.
     tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
     template, traits, forms = await _choose_template(request, model, choice, has_tools=bool(tools))
     is_forced, structure = structure is not None, structure or request.options.structure
@@ -100,7 +100,7 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
     if tools and (forms.template_takes_tools or traits.needs_tools):
         template_tools = [tool.to_template() for tool in tools]
     if tools and template is not None and not forms.template_takes_tools:
-        # A grammar's own form needs no example: nothing else can be written.
+        # A required call needs no example in the prompt: the grammar allows nothing else.
         form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
         messages = with_instructions(messages, text, shows_system=traits.shows_system)
@@ -110,9 +110,9 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
 async def _choose_template(
     request: ChatRequest, model: ServedModel, choice: FormChoice, *, has_tools: bool
 ) -> tuple[PromptTemplate | None, TemplateTraits, ModelForms]:
-    """The template that writes the prompt, what it shows, and the forms that its source tells. Raises ApiError."""
+    """Returns the template that renders the prompt, its traits and the model's forms. Raises ApiError."""
     found: tuple[PromptTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
-    # Only requests with tools or calls need the traits, and probing a request's own template takes a while.
+    # Only requests with tools or calls need the traits, and probing a client's own template takes a while.
     is_probed = has_tools or any(_has_calls(message) for message in request.messages)
     for template in templates_for(model.tokenizer, request.chat_template, has_tools=has_tools):
         traits = await template.traits() if is_probed else SHOWS_NOTHING
@@ -129,10 +129,10 @@ def _checked(request: ChatRequest) -> Structure | None:
 
 
 def _check_shape(forms: ModelForms, structure: Structure) -> None:
-    """Raises ApiError where calls cannot be made in the structure's place."""
+    """Raises ApiError if the model cannot write calls in place of the structure."""
     if not forms.messages.calls_fit_structures:
         message = (
-            f"Invalid '{structure.param}': this model writes calls in a form that cannot stand beside a structure. "
+            f"Invalid '{structure.param}': this model's form of tool calls cannot be combined with a structure. "
             "Use 'tool_choice' 'none' or 'required', or ask for the structure without 'tools'."
         )
         raise ApiError(ErrorKind.UNSUPPORTED, message, structure.param)

@@ -1,4 +1,4 @@
-"""From a conversation to what is generated for it, and how each choice's text is told apart: the same for every API."""
+"""Turns a chat request into a generation request and the parsers of its answers. All chat APIs use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shared.placement import chat_key
 
 
 async def encode_plan(plan: ChatPlan, model: ServedModel, *, checks_length: bool = True) -> list[int]:
-    """The token ids of its prompt. `checks_length`: as in encode_chat. Raises ApiError."""
+    """Returns the token ids of the plan's prompt. `checks_length`: as in encode_chat. Raises ApiError."""
     request = plan.request
     return await encode_chat(
         model,
@@ -48,7 +48,7 @@ async def prepare(
     forms: FormChoice,
     resolve: ResolveConstraints | None = None,
 ) -> tuple[GenerationRequest, list[MessageParser]]:
-    """What to generate, and what tells each choice's text apart. `resolve`: as in GenerationOptions.request. Raises
+    """Returns the generation request and one parser per choice. `resolve`: as in GenerationOptions.request. Raises
     ApiError."""
     check_generates(model.info)
     plan = await plan_chat(request, model, forms)
@@ -84,5 +84,5 @@ async def prepare(
 
 
 def with_reasoning(usage: Usage, parsers: Sequence[MessageParser]) -> Usage:
-    """The usage with what the parsers counted."""
+    """Returns the usage with the number of reasoning tokens that the parsers counted."""
     return dataclasses.replace(usage, reasoning_tokens=sum(parser.num_reasoning_tokens for parser in parsers))

@@ -1,4 +1,4 @@
-"""A conversation that wants an answer, checked: what every chat API is translated to."""
+"""A validated chat request. Every chat API converts its requests to this type."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from services.router.generation import GenerationOptions
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    # None: the one that is served.
+    # None: the served model.
     model: str | None
-    # As OpenAI's JSON has them, absent fields absent; content is a string, a list of text parts or None.
+    # In OpenAI's JSON form, without the absent fields. Content is a string, a list of text parts or None.
     messages: list[dict[str, Any]]
     options: GenerationOptions
     tools: tuple[Tool, ...] = ()
@@ -23,15 +23,15 @@ class ChatRequest:
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    # Instead of the model's own.
+    # A template to use instead of the model's own.
     chat_template: str | None = None
     template_kwargs: Mapping[str, Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
-    # None: no limit of the reasoning.
+    # None: reasoning has no limit.
     thinking_budget: ThinkingBudget | None = None
-    # What the API calls its messages, its tools and its limit of new tokens, in errors.
+    # Names of the API's fields for messages, tools and the output limit, for error messages.
     messages_param: str = "messages"
     tool_path: ToolPath = OPENAI_PATH
     max_tokens_param: str = "max_tokens"
-    # Whether a limit beyond the context means the context's, as the API has it, and not an error.
+    # Whether an output limit beyond the context is lowered to the context instead of refused; this depends on the API.
     clamps_max_tokens: bool = False

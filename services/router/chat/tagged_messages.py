@@ -1,4 +1,4 @@
-"""The form of most models: reasoning between tags, then content and calls."""
+"""Message form of most models: reasoning between tags, then content and calls."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from services.router.text import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class TaggedMessages:
-    """A MessageForm."""
+    """A MessageForm for models with tagged reasoning."""
 
-    # None: no reasoning is told from the text, and no calls.
+    # None: the parser reports no reasoning, or no calls.
     reasoning: ReasoningForm | None = None
     tools: ToolForm | None = None
 
@@ -59,7 +59,7 @@ class TaggedMessages:
         is_open = _is_open(reasoning, asked, prompt_end)
         is_free_to = is_open is None and asked.may_think and not asked.is_continued
         if asked.has_structure and not (is_open or is_free_to):
-            # A structure is held to from the first token on.
+            # The grammar constrains the answer from its first token, so that there is no reasoning.
             return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
         return TaggedPlan(
             reasoning,
@@ -73,10 +73,10 @@ class TaggedMessages:
 
 
 def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | None:
-    """As ReasoningForm.is_open."""
+    """Returns whether the prompt leaves reasoning open, as ReasoningForm.is_open does."""
     if not asked.is_continued:
         return reasoning.is_open(prompt_end)
-    # A message that is continued is as its last tag leaves it.
+    # In a continued message, the last tag decides whether reasoning is open.
     last = max(reasoning.tokens, key=prompt_end.rfind)
     return reasoning.is_open(last if last in prompt_end else "")
 
@@ -87,17 +87,18 @@ def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], CallRules]:
 
 @dataclass(frozen=True, slots=True)
 class TaggedPlan:
-    """A MessagePlan."""
+    """A MessagePlan for models with tagged reasoning."""
 
-    # None: no reasoning, and no calls.
+    # None: answers have no reasoning, or no calls.
     reasoning: ReasoningForm | None = None
     calls: Read | None = None
     is_inside: bool = False
-    # The token that ends reasoning, where it is one; and how any token reads, to find the last one where it is not.
+    # The end tag's token id, if the tag is a single token. Otherwise `token_text` helps to find the last reasoning
+    # token.
     end_token_id: int | None = None
     token_text: Callable[[int], str] = str
     tags: tuple[str, ...] = ()
-    # Makes the calls that may be made in the place of a structure; None: there are none.
+    # Makes the rules for calls in place of a structure. None: the answer may not have any.
     beside_structure: Callable[[Tags], CallRules] | None = None
 
     @property
@@ -124,7 +125,7 @@ class TaggedPlan:
 
 
 class _TaggedCount:
-    """A ReasoningCount: all tokens up to and including the one that ends the reasoning."""
+    """A ReasoningCount that counts all tokens up to and including the one that ends the reasoning."""
 
     __slots__ = ("_builder", "_is_over", "_num_tokens", "_plan")
 
@@ -139,7 +140,8 @@ class _TaggedCount:
         return self._num_tokens if self._builder.has_reasoned else 0
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Text may lag behind its tokens, so the token that ends reasoning is looked for, where it is one."""
+        """Counts the delta's tokens. Text may lag behind its tokens, so an end tag with a token is found by its token
+        id."""
         if self._is_over:
             return
         end, token_ids, builder = self._plan.end_token_id, delta.token_ids, self._builder

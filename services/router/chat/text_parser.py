@@ -1,4 +1,4 @@
-"""One choice's text told apart: reasoning, content and calls."""
+"""Splits one choice's text into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from services.router.generation import ChoiceDelta
 
 @dataclass(frozen=True, slots=True)
 class TextPlan:
-    """How a request's texts are read; shared by its choices."""
+    """How a request's texts are parsed. All choices share it."""
 
     messages: MessagePlan
     functions: Functions | None = None
     max_calls: int | None = None
-    # Special tokens that only the parsers see.
+    # Special tokens that the parsers get as text and the client does not.
     hidden_tokens: tuple[str, ...] = ()
     new_id: Ids = openai_id
 
 
 class TextParser:
-    """A MessageParser."""
+    """A MessageParser that follows a TextPlan."""
 
     __slots__ = ("_builder", "_count", "_feed", "_reading")
 

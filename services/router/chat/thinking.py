@@ -1,23 +1,24 @@
-"""What chat templates are told of thinking: whether and how hard a model is to think, and what it thought before."""
+"""Arguments of chat templates about thinking: whether and how much a model thinks, and its earlier thoughts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-# OpenAI's words.
+# OpenAI's values.
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 def thought(message: dict[str, Any], reasoning: str) -> None:
-    """Has an assistant's message say what it had thought before it, under both names that templates ask for."""
+    """Appends `reasoning` to an assistant's message, under both names that templates read."""
     message["reasoning_content"] = message["reasoning"] = message.get("reasoning", "") + reasoning
 
 
 def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str, Any] | None:
-    """Arguments of a chat template; None where the client says nothing. Families name the switch differently: Qwen's
-    templates ask for `enable_thinking`, DeepSeek's and Granite's for `thinking`, gpt-oss' for `reasoning_effort`. A
-    template heeds those that it knows."""
+    """Returns the chat template's arguments for thinking; None if the client sets none. Model families name the switch
+    differently: Qwen's templates read `enable_thinking`, DeepSeek's and Granite's `thinking`, gpt-oss'
+    `reasoning_effort`.
+    A template ignores the names that it does not know."""
     kwargs: dict[str, Any] = {}
     if enabled is not None:
         kwargs = {"enable_thinking": enabled, "thinking": enabled}
@@ -27,13 +28,14 @@ def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str
 
 
 def may_think(kwargs: Mapping[str, Any] | None) -> bool:
-    """Whether a template's arguments leave it to the model."""
+    """Returns whether a template's arguments allow the model to think."""
     said = kwargs or {}
     return said.get("enable_thinking") is not False and said.get("thinking") is not False
 
 
 def effort_kwargs(effort: str | None, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A template's arguments, with how much the model is to reason (a ReasoningEffort) where they do not say it."""
+    """Returns the template's arguments with the effort (a ReasoningEffort) added. The client's own arguments override
+    it."""
     if effort is None:
         return kwargs
     said: dict[str, Any] = {"reasoning_effort": effort}

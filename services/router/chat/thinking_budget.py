@@ -1,4 +1,4 @@
-"""How many tokens a model may reason before its answer, as a request says it."""
+"""A request's limit on the number of reasoning tokens."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from services.router.text import Vocabulary
 @dataclass(frozen=True, slots=True)
 class ThinkingBudget:
     num_tokens: int
-    # What the API calls it.
+    # Name of the limit in the API.
     param: str = "thinking_token_budget"
-    # Whether it means nothing to a model that does not reason, and is no error there.
+    # Whether the budget is ignored, and not refused, for a model that does not reason.
     is_optional: bool = False
 
     def limit(self, form: MessageForm, plan: MessagePlan, vocabulary: Vocabulary) -> ThinkingLimit | None:
-        """What a worker holds the output to. `form`: in which the model writes. `plan`: how this request's answers are
-        written; where they have no reasoning, there is none to limit. Raises ApiError for a model that cannot be held
-        to it."""
+        """Returns the limit that the worker enforces; None if this request's answers have no reasoning. `form` is the
+        model's, `plan` the request's. Raises ApiError if the model's reasoning cannot be limited."""
         tags = form.thinking_tags
         begin = None if tags is None else vocabulary.token_id(tags[0])
         end = None if tags is None else vocabulary.token_id(tags[1])
         if end is None or begin is None:
             if self.is_optional:
                 return None
-            why = "does not reason" if tags is None else "marks its reasoning with text that is no single token"
+            why = "does not reason" if tags is None else "marks its reasoning with text that is not a single token"
             message = f"'{self.param}' is not supported: this model {why}. Remove it from your request."
             raise ApiError(ErrorKind.UNSUPPORTED, message, self.param)
         if not plan.reasons:

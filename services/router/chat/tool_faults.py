@@ -1,4 +1,4 @@
-"""Which tool is at fault where no grammar can be made of all of them."""
+"""Finds the tool whose parameters make the grammar of all tools fail."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from services.router.constraints import INVALID_STRUCTURE, TOO_MUCH, grammar_che
 from services.router.errors import ApiError
 from services.router.grammar import Structure
 
-# Others wait for their own checks meanwhile.
+# Limits the search, because other requests' checks wait for it.
 _MAX_SECONDS = 5.0
 
 
 async def names_tool(error: ApiError, request: ChatRequest) -> ApiError:
-    """The error of the one tool whose parameters cannot be used by themselves, in the place of one about all tools;
-    any other error as it is, and that of a search that would take long. Tools are tried by halves, as every structure
-    that is new takes its time."""
+    """Returns the error of the one tool whose parameters cannot be used, in place of an error about all tools. Returns
+    `error` unchanged if it is another error, if it has no single cause, or if the search takes too long. The search
+    bisects the tools, because each new structure takes time to check."""
     if error.code != INVALID_STRUCTURE or error.param != request.tool_path.all or TOO_MUCH in error.message:
         return error
     try:
@@ -39,7 +39,7 @@ async def _of_one(request: ChatRequest) -> ApiError | None:
             return None
         else:
             end = middle
-    # Together they may be too much though none is.
+    # All tools together may be too large although no single one is.
     return await _fault(arguments_structure(tools[first], path.schema(first)))
 
 

@@ -1,4 +1,4 @@
-"""What an answer must look like where a call is asked for: a JSON schema, that any model can be held to."""
+"""JSON schema of an answer that must be a tool call. It works with every model, whatever its own form of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from services.router.chat.tools import Tool, ToolChoice, ToolMode, ToolPath
 from services.router.grammar import Structure, StructureKind
 
-# Keywords beside which an object may have, or need, properties that `properties` does not name.
+# Keywords that allow or require properties that `properties` does not name.
 _MAY_NEED_MORE = frozenset(
     {"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties"}
     | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef"}
@@ -18,8 +18,8 @@ _MAY_NEED_MORE = frozenset(
 
 
 def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
-    """For a named function, its arguments; for a required call, an array of calls with name and parameters, in vLLM's
-    form. None where the model is free. `tools`: checked."""
+    """Returns the schema of the arguments for a named function, and of an array of calls in vLLM's form (name and
+    parameters) for a required call. None: the model is free. `tools` must have passed check_tools."""
     match choice.mode:
         case ToolMode.NAMED:
             (index,) = (index for index, tool in enumerate(tools) if tool.name == choice.name)
@@ -31,7 +31,7 @@ def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> S
 
 
 def arguments_structure(tool: Tool, param: str) -> Structure:
-    """`param`: its parameters' name in errors."""
+    """Returns the structure of one tool's arguments. `param`: the field to name in errors."""
     return Structure(StructureKind.JSON_SCHEMA, json.dumps(_parameters(tool), ensure_ascii=False), param)
 
 
@@ -53,7 +53,7 @@ def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
         "type": "array",
         "minItems": 1,
         "items": {"anyOf": calls},
-        # Names are letters, digits, underscores and dashes: they need no escapes in a JSON pointer.
+        # Tool names are letters, digits, underscores and dashes, which need no escapes in a JSON pointer.
         "$defs": {tool.name: _parameters(tool) for tool in tools},
     }
     if not parallel:
@@ -65,13 +65,14 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     if tool.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **tool.parameters}
-    # JSON Schema lets an object have more than it names. A function has no use for that, and a model that was never
-    # taught to call goes on making arguments up.
+    # JSON Schema allows properties that a schema does not name. A function cannot use them, and a model without
+    # training
+    # on tool calls keeps inventing them.
     return schema | {"additionalProperties": False} if _names_all(schema) else schema
 
 
 def _names_all(schema: Mapping[str, Any]) -> bool:
-    """Whether an object that fits the schema needs no properties but those that it names. `schema`: unchecked."""
+    """Returns whether `schema` names every property that an object may need. `schema` is not validated yet."""
     names, needed = schema.get("properties"), schema.get("required", [])
     if schema.keys() & _MAY_NEED_MORE or not isinstance(names, Mapping) or not isinstance(needed, list):
         return False

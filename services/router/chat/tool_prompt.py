@@ -1,5 +1,6 @@
-"""Tools for models whose chat template knows none: described in the system message, and earlier calls and their results
-as text. So any model can be asked.
+"""Tool prompts for models whose chat template does not support tools.
+
+The system message describes the tools. Earlier calls and their results become text, so that every model can use tools.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
 
 
 def describe_tools(tools: Sequence[Tool], form: ToolForm | None, *, parallel: bool) -> str:
-    """`form`: how the model is told to call; None: it is not told."""
+    """Returns the description of the tools. `form`: the form of calls that the text explains; None: it explains
+    none."""
     functions = [json.dumps(tool.to_template()["function"], ensure_ascii=False) for tool in tools]
     lines = ["You can call these functions. Each is described by a JSON schema of its parameters:", *functions]
     if form is not None:
@@ -28,8 +30,9 @@ def describe_tools(tools: Sequence[Tool], form: ToolForm | None, *, parallel: bo
 
 
 def with_instructions(messages: Sequence[dict[str, Any]], text: str, *, shows_system: bool) -> list[dict[str, Any]]:
-    """The messages with `text` at the end of the system message, or in one of its own. Where the template shows no
-    system message (`shows_system`), the first user message takes its place, and begins with the system's text."""
+    """Returns the messages with `text` at the end of the system message, which is added if there is none. If the
+    template does not render system messages (`shows_system` is False), the first user message begins with the system
+    message and `text` instead."""
     system, rest = [], list(messages)
     if rest[0]["role"] in ("system", "developer"):
         system.append(rest.pop(0))
@@ -41,11 +44,11 @@ def with_instructions(messages: Sequence[dict[str, Any]], text: str, *, shows_sy
 
 
 def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[dict[str, Any]]:
-    """The messages with calls as the model writes them, and results as a user's: templates that know no tools often
-    insist on turns of user and assistant."""
+    """Returns the messages with calls as text in the model's form and results as user messages. Templates without tool
+    support often require that user and assistant alternate."""
     written: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    # Joined once, however many there are.
+    # Joined once at the end, so that the time stays linear in the number of results.
     results: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -54,7 +57,7 @@ def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[di
             continue
         is_answered = bool(results) and message["role"] == "user"
         if is_answered:
-            # Templates take no two turns of the user in a row.
+            # Templates refuse two user messages in a row, so the results join the next user message.
             results.append(text_of(message))
         if results:
             written.append(_user_s(results))

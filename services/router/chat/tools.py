@@ -1,4 +1,4 @@
-"""Functions that a model may call."""
+"""Tools: functions that a model may call, and the checks of a request's tools."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from services.router.errors import invalid, too_many
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MAX_TOOLS = 128
-# Of one function's parameters, and of all functions together with their descriptions.
+# Limits for one function's parameters, and for all functions together with their descriptions.
 MAX_SCHEMA_CHARS = 65_536
 MAX_TOOLS_CHARS = 1_048_576
-# As deep as a body's JSON may be over HTTP. How deep Python's own encoder goes is another number in each version.
+# The same depth as for a JSON body over HTTP. The limit of Python's own encoder differs between Python versions.
 MAX_SCHEMA_DEPTH = 200
 
 
@@ -24,23 +24,23 @@ MAX_SCHEMA_DEPTH = 200
 class Tool:
     name: str
     description: str = ""
-    # A JSON schema of its arguments, an object's; None: it takes none.
+    # JSON schema of the arguments, which are an object. None: the function takes no arguments.
     parameters: Mapping[str, Any] | None = None
-    # Whether a call's arguments must match the schema, whatever the model would write.
+    # Whether the grammar enforces the schema on a call's arguments.
     strict: bool = False
 
     def to_template(self) -> dict[str, Any]:
-        """As chat templates expect it: OpenAI's form."""
+        """Returns the tool in OpenAI's form, which chat templates expect."""
         function: dict[str, Any] = {"name": self.name}
         if self.description:
             function["description"] = self.description
-        # Templates read it without asking whether it is there.
+        # Templates read `parameters` without a check, so it is always there.
         function["parameters"] = {"type": "object", "properties": {}} if self.parameters is None else self.parameters
         return {"type": "function", "function": function}
 
 
 class ToolMode(Enum):
-    """How free the model is in calling: not at all, as it likes, at least one call, or exactly the named function."""
+    """How freely the model calls tools: never, when it likes, at least once, or exactly the named function."""
 
     NONE = auto()
     AUTO = auto()
@@ -51,7 +51,7 @@ class ToolMode(Enum):
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     mode: ToolMode = ToolMode.AUTO
-    # With ToolMode.NAMED.
+    # The function's name. Only for ToolMode.NAMED.
     name: str = ""
     # Whether one message may hold several calls.
     parallel: bool = True
@@ -62,11 +62,11 @@ AS_IT_LIKES = ToolChoice()
 
 @dataclass(frozen=True, slots=True)
 class ToolPath:
-    """What an API calls its tools, in errors."""
+    """Paths of an API's tool fields, for error messages."""
 
-    # One of them, by its index.
+    # Path of one tool; {} is its index.
     tool: str = "tools[{}].function"
-    # Its schema.
+    # Name of the schema's field in a tool.
     parameters: str = "parameters"
 
     @property
@@ -81,7 +81,8 @@ OPENAI_PATH = ToolPath()
 
 
 def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> int:
-    """How many characters the tools have as JSON. Takes milliseconds for large schemas. Raises ApiError."""
+    """Checks the tools and returns their size as JSON in characters. Takes milliseconds for large schemas. Raises
+    ApiError."""
     list_param = path.all
     if len(tools) > MAX_TOOLS:
         raise too_many(list_param, MAX_TOOLS, len(tools))
@@ -90,17 +91,17 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> in
     for index, tool in enumerate(tools):
         param = path.tool.format(index)
         if not TOOL_NAME.fullmatch(tool.name):
-            message = "a function's name has 1 to 64 characters: a-z, A-Z, 0-9, underscores and dashes"
+            message = "a function's name must have 1 to 64 characters from a-z, A-Z, 0-9, underscores and dashes"
             raise invalid(f"Invalid '{param}.name': {message}.", f"{param}.name", "invalid_value")
         if tool.name in names:
             raise invalid(f"Invalid '{param}.name': another tool has this name.", f"{param}.name", "invalid_value")
         names.add(tool.name)
         size += len(tool.name) + len(tool.description) + _schema_chars(tool, path.schema(index))
     if size > MAX_TOOLS_CHARS:
-        message = f"Invalid '{list_param}': {size} characters in all; {MAX_TOOLS_CHARS} at most."
+        message = f"Invalid '{list_param}': the tools have {size} characters; the maximum is {MAX_TOOLS_CHARS}."
         raise invalid(message, list_param, "invalid_value")
     if choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED) and not tools:
-        message = "Invalid 'tool_choice': a call can only be asked for where 'tools' are given."
+        message = "Invalid 'tool_choice': requiring a call needs 'tools'."
         raise invalid(message, "tool_choice", "invalid_value")
     if choice.mode is ToolMode.NAMED and choice.name not in names:
         message = f"Invalid 'tool_choice': there is no tool named {choice.name[:64]!r}."
@@ -112,13 +113,13 @@ def _schema_chars(tool: Tool, param: str) -> int:
     if tool.parameters is None:
         return 0
     if tool.parameters.get("type", "object") != "object":
-        raise invalid(f"Invalid '{param}': the schema must be an object's ('type': 'object').", param, "invalid_value")
+        raise invalid(f"Invalid '{param}': the schema must have 'type': 'object'.", param, "invalid_value")
     if _is_deeper(tool.parameters, MAX_SCHEMA_DEPTH):
-        message = f"Invalid '{param}': the schema is nested more than {MAX_SCHEMA_DEPTH} deep."
+        message = f"Invalid '{param}': the schema is nested more than {MAX_SCHEMA_DEPTH} levels deep."
         raise invalid(message, param, "invalid_value")
     size = len(json.dumps(tool.parameters))
     if size > MAX_SCHEMA_CHARS:
-        message = f"Invalid '{param}': the schema has {size} characters as JSON; {MAX_SCHEMA_CHARS} at most."
+        message = f"Invalid '{param}': the schema has {size} characters as JSON; the maximum is {MAX_SCHEMA_CHARS}."
         raise invalid(message, param, "invalid_value")
     return size
 
@@ -137,8 +138,9 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 
 def check_tool_messages(messages: Sequence[Mapping[str, Any]], path: str = "messages") -> None:
-    """`messages`: as chat templates expect them. `path`: their name in errors. Raises ApiError where a tool answers no
-    call made before."""
+    """Raises ApiError if a tool message answers no earlier call. `messages`: in the form for chat templates. `path`:
+    their
+    name in errors."""
     made: set[str] = set()
     for index, message in enumerate(messages):
         made.update(call["id"] for call in message.get("tool_calls") or ())
@@ -151,6 +153,7 @@ def check_tool_messages(messages: Sequence[Mapping[str, Any]], path: str = "mess
 
 
 def check_call_made(call_id: str, made: Set[str], param: str) -> None:
-    """`made`: the ids of all calls before. `param`: the result's field with its call's id. Raises ApiError."""
+    """Raises ApiError if `call_id` is not in `made`, the ids of all earlier calls. `param`: the field that has the
+    id."""
     if call_id not in made:
-        raise invalid(f"Invalid '{param}': no message before it makes a call of this id.", param, "invalid_value")
+        raise invalid(f"Invalid '{param}': no earlier message has a tool call with this id.", param, "invalid_value")

@@ -140,7 +140,7 @@ async def test_a_budget_is_refused(start_router: StartRouter) -> None:
     api = await start_router(scheduler_of("", with_tokens()))
     refusal = await api.refused("CreateChatCompletion", {"messages": [USER], "thinking_token_budget": 5})
     assert refusal.error["param"] == "thinking_token_budget"
-    assert "no single token" in refusal.error["message"]
+    assert "not a single token" in refusal.error["message"]
 
 
 async def test_what_was_answered_can_be_sent_back(start_router: StartRouter) -> None:

@@ -1,4 +1,4 @@
-"""How models write tool calls and reasoning: a file per form, each a state machine that reads text as it comes."""
+"""Forms in which models write tool calls and reasoning. Each file has one form and its incremental parser."""
 
 from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.parsers.builder import Ids, MessageBuilder

@@ -1,4 +1,4 @@
-"""Answers that are calls in a model's form or another structure, as a grammar has the model write one or the other."""
+"""Reader for answers that are either calls in the model's form or a structure. A grammar enforces one of the two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from services.router.chat.parsers.form import Functions, Marked, Objects, Read, 
 
 
 def calls_or_content(form: ToolForm) -> Read:
-    """What begins as calls is nothing else, and what does not is content, whatever it says. `form`: with a shape."""
+    """Returns a reader: an answer that begins as calls has only calls, and any other answer is content. `form` must
+    have
+    a shape."""
     if isinstance(form.shape, Objects):
         return form.shape.read
     assert isinstance(form.shape, Marked)

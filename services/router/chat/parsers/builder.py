@@ -1,4 +1,4 @@
-"""What parsers write: one choice's message, as what is new of it."""
+"""The parsers' output: one choice's message, collected as deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Ids = Callable[[], str]
 
 
 class MessageBuilder:
-    """Owned by one choice; parsers write to it, and whoever pushes the text takes what they wrote."""
+    """Collects what the parsers write for one choice. `take` returns everything new since the previous call."""
 
     __slots__ = (
         "_arguments",
@@ -32,21 +32,22 @@ class MessageBuilder:
     )
 
     def __init__(self, new_id: Ids, max_calls: int | None = None, hidden_tokens: tuple[str, ...] = ()) -> None:
-        """`new_id`: names a call. `max_calls`: further ones are dropped. `hidden_tokens`: special tokens that the text
-        shows for the parsers' sake alone."""
+        """`new_id` makes the id of a call. `max_calls`: further calls are dropped. `hidden_tokens`: special tokens that
+        the
+        parsers get as text and the client does not."""
         self._new_id = new_id
         self._max_calls = max_calls
         self.hidden_tokens = hidden_tokens
-        # False where the grammar allows only calls: any other text is then a call that was cut short.
+        # False if the grammar allows only calls: any other text is then a truncated call.
         self.takes_content = True
-        # Whether there was any reasoning, and whether there will be no more.
+        # Whether the message has any reasoning, and whether the reasoning has ended.
         self.has_reasoned = False
         self.reasoning_is_over = False
-        # Characters that were there already when its end was read.
+        # Number of characters that were already pushed, but not yet read, when the reasoning ended.
         self.num_left_by_reasoning = 0
         self._num_calls = 0
-        # `_closing`: the tag that ends the content. `_tag`: text that may be the start of that tag. `_space`,
-        # `_space_after`: the space around it, in the pieces in which it came.
+        # `_closing`: the tag that ends the content. `_tag`: text that may be the start of that tag. `_space` and
+        # `_space_after`: the space before and after it, in the pieces in which it arrived.
         self._closing = ""
         self._tag = ""
         self._space: list[str] = []
@@ -54,7 +55,7 @@ class MessageBuilder:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ToolCallDelta] = []
-        # Of the last one of `_calls`.
+        # Pieces of the last call's arguments.
         self._arguments: list[str] = []
 
     @property
@@ -66,20 +67,21 @@ class MessageBuilder:
             self._content.append(self._without_closing(text) if self._closing else text)
 
     def content_ends_with(self, closing: str) -> None:
-        """Drops this tag, and the space around it, from the end of the content. The caller calls `finish` after the
+        """Removes this tag, and the space around it, from the end of the content. The caller calls `finish` after the
         last text."""
         self._closing = closing
 
     def finish(self) -> None:
-        """No more content comes."""
+        """Releases content that was held back: no more will follow."""
         if self._tag != self._closing:
             self._content += (*self._space, self._tag)
         self._tag = ""
         self._space, self._space_after = [], []
 
     def _without_closing(self, text: str) -> str:
-        """Holds back what may be the tag at the content's end. Takes time in proportion to `text`, however much is
-        held."""
+        """Returns `text` without a possible closing tag at its end, which is held back. Takes time in proportion to
+        `text`,
+        however much text is held back."""
         shown: list[str] = []
         if self._tag == self._closing:
             if not text or text.isspace():
@@ -108,7 +110,7 @@ class MessageBuilder:
         self._reasoning.append(text)
 
     def no_call(self, text: str) -> None:
-        """Content that looked like a call for a while."""
+        """Adds content that at first looked like a call."""
         for token in self.hidden_tokens:
             text = text.replace(token, "")
         self.content(text)
@@ -120,7 +122,7 @@ class MessageBuilder:
             self._calls.append(ToolCallDelta(self._num_calls - 1, id=self._new_id(), name=name))
 
     def arguments(self, text: str) -> None:
-        """More of the last call's arguments."""
+        """Adds to the last call's arguments."""
         if not text or self._is_dropped:
             return
         if not self._calls:
@@ -132,7 +134,7 @@ class MessageBuilder:
         return self._max_calls is not None and self._num_calls > self._max_calls
 
     def take(self) -> tuple[str, str, list[ToolCallDelta]]:
-        """Content, reasoning and calls that were written since the last time."""
+        """Returns the content, reasoning and calls that were written since the previous call."""
         self._join_arguments()
         taken = "".join(self._content), "".join(self._reasoning), self._calls
         self._content.clear()

@@ -1,4 +1,4 @@
-"""Content around calls: everything up to a marker, as it comes."""
+"""Readers for the content around calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WORDS = re.compile(r"\S+")
 
 
 def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[str]:
-    """Writes content up to one of `markers`, of which none begins another. Takes the marker, starts a record with it
-    and the space before it, and returns it; empty: the text ended before. That space belongs to the form, as does that
-    at the end of a message with calls."""
+    """Writes content until one of `markers`, takes the marker and returns it. Returns an empty string if the text ends
+    first. No marker may be a prefix of another. Starts a record with the marker and the space before it: that space
+    belongs to the form and not to the content, like the space at the end of a message with calls."""
     firsts = "".join(sorted({marker[0] for marker in markers}))
     plain = _without(firsts)
     hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] in firsts]
@@ -48,9 +48,10 @@ def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -
 def read_marked(
     feed: Feed, builder: MessageBuilder, ends: Mapping[str, str], read: Callable[[str], Reading[bool]]
 ) -> Reading[None]:
-    """Reads a message of content and calls, each of which follows a marker. `ends`: by marker, what closes the call; it
-    may be missing. `read`: takes what follows the marker it is given, and space. Where that is no call, it returns
-    False, and all that was taken is content."""
+    """Reads a message of content and calls, where a marker precedes each call. `ends` maps each marker to the text that
+    closes its call; this text may be missing. `read` takes the text after a marker and its space. It returns False if
+    that
+    text is not a call; everything since the marker is then content."""
     while marker := (yield from content_until(feed, builder, tuple(ends))):
         yield from feed.all(SPACE)
         if (yield from read(marker)):
@@ -63,12 +64,12 @@ def read_marked(
 
 @functools.cache
 def _without(characters: str) -> re.Pattern[str]:
-    """Text without space and these characters."""
+    """Returns a pattern for text without space and without these characters."""
     return re.compile(rf"[^\s{re.escape(characters)}]+")
 
 
 def rest_is_content(feed: Feed, builder: MessageBuilder) -> Reading[None]:
-    """Everything that still comes, but for space at the end of a message with calls."""
+    """Writes the rest of the text as content, except space at the end of a message with calls."""
     space = ""
     while (yield from feed.peek()):
         if held := feed.here(SPACE):
@@ -81,6 +82,6 @@ def rest_is_content(feed: Feed, builder: MessageBuilder) -> Reading[None]:
 
 
 def pass_through(feed: Feed, builder: MessageBuilder) -> Reading[None]:
-    """Everything that still comes, as it is."""
+    """Writes the rest of the text as content, unchanged."""
     while (yield from feed.peek()):
         builder.content(feed.here(_ANY))

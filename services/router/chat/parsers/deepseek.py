@@ -1,4 +1,4 @@
-"""DeepSeek V3 and R1, and V3.1: calls between special tokens, after any content. V3's have a type and a code block.
+"""DeepSeek V3, R1 and V3.1: calls between special tokens, after any content. V3 adds a type and a code block.
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
     ```json
@@ -9,7 +9,7 @@
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Köln"}<｜tool▁call▁end｜>
     <｜tool▁calls▁end｜>
 
-Either is understood wherever one is expected.
+The parser accepts both forms for every model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOKENS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
     while (yield from content_until(feed, builder, (_ALL_BEGIN, _BEGIN))):
-        # Either both tokens or, where models forget the first, the second alone.
+        # Both tokens, or only the second one: models forget the first.
         yield from feed.all(SPACE)
         yield from feed.word(_BEGIN)
         if (yield from _read_call(feed, builder)):

@@ -1,7 +1,7 @@
-"""Text that is still coming, and how a parser reads it.
+"""Input of the parsers: text that arrives in pieces.
 
-A parser is a generator: it reads what is there and yields where it has to wait for more. What it makes of a text then
-does not depend on the pieces that the text came in.
+A parser is a generator. It reads the text that has arrived and yields when it needs more, so that its result does not
+depend on how the text is split.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
-# A step of parsing that may have to wait, and what it returns in the end.
+# A parsing step that may wait for text, and its result.
 Reading = Generator[None, None, T]
 
 SPACE = re.compile(r"\s+")
 
 
 class Feed:
-    """Everything that was pushed is read once, from the front."""
+    """A queue of characters: `push` adds text at the end, and the parser takes it from the front."""
 
     __slots__ = ("_at", "_record", "_text", "is_over")
 
@@ -26,7 +26,7 @@ class Feed:
         self._text = ""
         self._at = 0
         self._record: list[str] | None = None
-        # Whether no more text will come.
+        # Whether the text is complete.
         self.is_over = False
 
     def push(self, text: str) -> None:
@@ -35,11 +35,11 @@ class Feed:
 
     @property
     def num_left(self) -> int:
-        """Characters that are there and have not been taken."""
+        """Number of characters that have arrived and are not taken yet."""
         return len(self._text) - self._at
 
     def peek(self) -> Reading[str]:
-        """The next character, which stays; empty at the end."""
+        """Returns the next character without taking it; empty at the end of the text."""
         while self._at == len(self._text):
             if self.is_over:
                 return ""
@@ -47,20 +47,20 @@ class Feed:
         return self._text[self._at]
 
     def here(self, pattern: re.Pattern[str]) -> str:
-        """Takes what matches of the text that is there, without waiting; may be nothing. Only for repeated classes of
-        characters, where a match that more text would have made longer goes on with the next call."""
+        """Takes the text that matches `pattern`, possibly none, without waiting. `pattern` must be a repeated character
+        class: if more matching text arrives, the next call continues the match."""
         match = pattern.match(self._text, self._at)
         return self.take(match.end() - self._at) if match else ""
 
     def all(self, pattern: re.Pattern[str]) -> Reading[str]:
-        """Takes all that matches, of a repeated class of characters."""
+        """Takes the longest match of `pattern`, which must be a repeated character class."""
         pieces = []
         while (yield from self.peek()) and (piece := self.here(pattern)):
             pieces.append(piece)
         return "".join(pieces)
 
     def take(self, length: int = 1) -> str:
-        """Takes characters that are there."""
+        """Takes `length` characters, which must have arrived."""
         piece = self._text[self._at : self._at + length]
         self._at += length
         if self._record is not None:
@@ -68,7 +68,7 @@ class Feed:
         return piece
 
     def put_back(self, text: str) -> None:
-        """What was taken last is read again."""
+        """Puts the text that was taken last back, so that it is read again."""
         self._text = text + self._text[self._at :]
         self._at = 0
         num_chars = len(text)
@@ -79,14 +79,14 @@ class Feed:
             num_chars -= min(num_chars, len(piece))
 
     def word(self, word: str) -> Reading[bool]:
-        """Takes `word` if the text goes on with it. Waits only as long as it could."""
+        """Takes `word` if the text continues with it. Waits only while the text is a prefix of `word`."""
         if (yield from self.ahead(word)):
             self.take(len(word))
             return True
         return False
 
     def ahead(self, word: str) -> Reading[bool]:
-        """Whether the text goes on with `word`, which stays. Waits as `word` does."""
+        """Returns whether the text continues with `word`, without taking it. Waits as `word` does."""
         while True:
             start = self._text[self._at : self._at + len(word)]
             if start == word:
@@ -96,23 +96,23 @@ class Feed:
             yield
 
     def one_of(self, words: Iterable[str]) -> Reading[str]:
-        """Takes the first of `words` that the text goes on with, and returns it; empty where there is none."""
+        """Takes and returns the first of `words` with which the text continues; empty if there is none."""
         for word in words:
             if (yield from self.word(word)):
                 return word
         return ""
 
     def is_cut(self, *words: str) -> bool:
-        """Whether no more comes than the beginning of one of the words, or nothing. Asked after `word` found none."""
+        """Returns whether the text ends here or within one of `words`. Call it after `word` returned False."""
         rest = self._text[self._at :]
         return self.is_over and any(word.startswith(rest) for word in words)
 
     def record(self, before: str = "") -> None:
-        """From here on, what is taken is remembered after `before`: it may turn out to be nothing but text."""
+        """Starts to record the text that is taken, after `before`, because it may turn out to be plain text."""
         self._record = [before]
 
     def recorded(self) -> str:
-        """What was taken since `record`; ends the record."""
+        """Returns the text that was taken since `record`, and ends the record."""
         text = "".join(self._record or ())
         self._record = None
         return text

@@ -1,10 +1,9 @@
-"""Calls that a grammar has the model write: nothing else can come, so that they hold for any model.
+"""Calls that a grammar forces the model to write, in Quire's own form. They work with every model.
 
-For a named function the whole text is its arguments. Where some call is required, it is an array of them:
-
+For a named function the whole text is its arguments. For a required call the text is an array of calls:
     [{"name": "get_weather", "parameters": {"city": "Köln"}}]
 
-What is no call is the beginning of one that was cut, and is dropped: nobody asked for this form.
+Text that is not a complete call is the start of a truncated one, and is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ANY = re.compile(r".+", re.DOTALL)
 
 
 def forced_calls(choice: ToolChoice) -> Read | None:
-    """Reads the calls that a request forces; None where no call is asked for."""
+    """Returns a reader for the calls that a request forces; None if it forces none."""
     match choice.mode:
         case ToolMode.REQUIRED:
             return required

@@ -1,4 +1,4 @@
-"""A form in which models write tool calls."""
+"""Type of a form in which models write tool calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import Feed, Reading
 
-# The schemas of the functions' arguments, by name; None: it takes none.
+# JSON schemas of the functions' arguments, by function name. None: the function takes no arguments.
 Functions = Mapping[str, Mapping[str, Any] | None]
 
 
@@ -23,34 +23,36 @@ Read = Callable[[Feed, MessageBuilder, Functions], Reading[None]]
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Calls that begin with a text that nothing else begins with, and hold their arguments as JSON, as in `write`."""
+    """Shape of calls that begin with a unique marker and have JSON arguments, as `ToolForm.write` writes them."""
 
     marker: str
-    # Rules for `calls`, where arguments are no JSON. Called with what makes an expression of a text with tags, and with
-    # whether there may be several calls; the rule `name` is there.
+    # Returns the grammar rules for `calls`, for a form whose arguments are not JSON. The first argument turns a text
+    # with
+    # tags into an expression; the second says whether several calls are allowed. The rule `name` already exists.
     rules: Callable[[Callable[[str], str], bool], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Calls that are JSON objects with a name and arguments, and nothing else."""
+    """Shape of calls that are only JSON objects with a name and arguments."""
 
-    # Reads calls that a message begins with; content where there are none.
+    # Reads the calls at the start of a message; without calls, the message is content.
     read: Read
     arguments: str
-    # Between several calls; None: they are an array.
+    # Separator of several calls. None: several calls form an array.
     separator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolForm:
-    # Reads one message to its end, as a parser of feed.py.
+    # Reads one message to its end. feed.py describes parsers.
     read: Read
-    # One message's calls in this form, each a name and its arguments as JSON: what a model is told to write, and has
-    # written, where its template knows no tools.
+    # Writes the calls of one message, each a name and its JSON arguments. The prompt uses this to explain the form, and
+    # to
+    # render earlier calls, if the chat template does not support tools.
     write: Callable[[list[tuple[str, str]]], str]
-    # Special tokens that the form is made of.
+    # Special tokens that the form uses.
     tokens: tuple[str, ...] = ()
     new_id: Callable[[], str] = openai_id
-    # How calls are told from another structure that may be written instead; None: no grammar is made of them.
+    # How calls differ from a structure that the model may write instead. None: Quire has no grammar for these calls.
     shape: Marked | Objects | None = None

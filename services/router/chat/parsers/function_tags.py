@@ -1,4 +1,4 @@
-"""Calls that are tags, with arguments that are text: only the function's schema knows their types.
+"""Calls as tags with arguments as text; only the function's schema has their types.
 
     <tool_call>
     <function=get_weather>
@@ -8,13 +8,13 @@
     </function>
     </tool_call>
 
-Strings are passed on as they come, every other argument once it is complete. Models forget tags:
+String arguments are streamed, every other argument is passed on once it is complete. Models forget tags:
 
 - A call may stand without the outer tags if it names one of the request's functions.
 - A line that begins with another parameter's tag, or with the end of the call, ends a parameter that has no end tag.
   The call ends with its outer tag, or with the function's tag where the text ends or another call follows.
 
-Qwen3-Coder and Qwen3.5 write calls so. Seed-OSS has other outer tags, and puts values right between their tags:
+Qwen3-Coder and Qwen3.5 use this form. Seed-OSS has other outer tags and no line breaks beside values:
 
     <seed:tool_call>
     <function=get_weather>
@@ -48,7 +48,7 @@ _PLAIN = re.compile(r"[^<\n]+")
 
 
 class _End(NamedTuple):
-    """What ended a value, besides its own tag."""
+    """How a value ended, if not by its own end tag."""
 
     next_key: str = ""
     is_function: bool = False
@@ -56,11 +56,11 @@ class _End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionTags:
-    """The form, by its outer tags."""
+    """A form of this kind, defined by its outer tags."""
 
     begin: str
     end: str
-    # What the model writes between a parameter's tags and its value.
+    # Text that the model writes between a parameter's tags and its value.
     line_break: str
 
     def form(self) -> ToolForm:
@@ -82,7 +82,7 @@ class FunctionTags:
     def _read_call(
         self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, functions: Functions, *, is_marked: bool
     ) -> Reading[bool]:
-        """Takes what follows the function's tag. `is_marked`: the outer tag was there, so that any name is a call."""
+        """Takes the text after the function's tag. `is_marked`: the outer tag was there, so that any name is a call."""
         name = yield from feed.all(NAME_CHARACTERS)
         if not TOOL_NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
@@ -107,7 +107,7 @@ class FunctionTags:
             writer.close()
         has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
         if not keys:
-            # A call that was cut before its arguments does not count, nor does a function's tag alone within other
+            # A call that is truncated before its arguments does not count, and neither does a function tag within other
             # text.
             if not has_ended and (not is_marked or feed.is_cut(_PARAMETER, _FUNCTION_END)):
                 return False
@@ -118,8 +118,9 @@ class FunctionTags:
     def _read_value(
         self, feed: Feed, may_follow: Callable[[str], bool], functions: Functions, emit: Emit
     ) -> Reading[_End]:
-        """Takes a value and what ends it, without the line breaks beside the tags. `may_follow`: whether a key can be
-        that of another parameter. Where the text ends, a last line that may be a tag's beginning is not the value's."""
+        """Takes a value and its end, without the line breaks beside the tags. `may_follow` returns whether a key can
+        belong
+        to another parameter. If the text ends, a last line that may be the start of a tag is not part of the value."""
         yield from feed.word("\n")
         held, is_new_line = "", True
         while character := (yield from feed.peek()):
@@ -159,7 +160,7 @@ class FunctionTags:
         return _End()
 
     def _call_is_over(self, feed: Feed, functions: Functions) -> Reading[bool]:
-        """Whether a function's end tag ends the call: what follows is the outer tag, another call, or nothing."""
+        """Returns whether a function's end tag ends the call: the outer tag, another call, or nothing follows."""
         if (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin)):
             return True
         if feed.is_cut(self.end, self.begin, _FUNCTION):
@@ -182,13 +183,13 @@ class FunctionTags:
         written = []
         for key, value in parsed_arguments(arguments).items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            # A line break beside a tag is read as the form's own.
+            # The parser removes one line break beside each tag, so a value that has its own needs another.
             around = "\n" if "\n" in (text[:1], text[-1:]) else self.line_break
             written.append(f"{_PARAMETER}{key}>{around}{text}{around}{_PARAMETER_END}\n")
         return "".join(written)
 
     def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Values may be any text: only the function's schema gives their types."""
+        """Returns the grammar rules. Values may be any text, because only the function's schema has their types."""
         begin, end = expression(f"{self.begin}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{self.end}")
         further = r'("\n" call)*' if several else ""
         line_break = r"\n" if self.line_break else ""
@@ -211,6 +212,7 @@ def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[st
 
 QWEN3_CODER = FunctionTags("<tool_call>", "</tool_call>", line_break="\n").form()
 SEED_OSS = FunctionTags("<seed:tool_call>", "</seed:tool_call>", line_break="").form()
-# While it reasons, Seed-OSS says now and then how many tokens it has left. With a budget of 0 its template opens such a
+# Seed-OSS sometimes writes within its reasoning how many tokens are left. With a budget of 0, its template begins such
+# a
 # remark in the prompt.
 SEED_THINK = ReasoningForm("<seed:think>", "</seed:think>", opens=("<seed:think><seed:cot_budget_reflect>",))

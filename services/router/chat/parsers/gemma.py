@@ -1,11 +1,13 @@
-"""FunctionGemma and Gemma 4: calls between tokens, with arguments like JSON's whose keys are bare and whose strings
-stand between tokens of their own.
+"""FunctionGemma and Gemma 4: calls between tokens. Arguments look like JSON, but keys have no quotes and tokens of
+their
+own quote strings.
 
     <start_function_call>call:get_weather{city:<escape>Köln<escape>,days:[1,2]}<end_function_call>
     <|tool_call>call:get_weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>
 
-FunctionGemma may write any value as a string: an argument has a type of the function's schema. Commas may be missing,
-and so may what closes strings, arrays and objects before the token that ends the call.
+FunctionGemma may quote any value, so the function's schema determines an argument's type. Commas may be missing. The
+end
+of strings, arrays and objects may be missing before the token that ends the call.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ _CALL = "call:"
 _KEY = re.compile(r"[^:,{}\[\]<]+")
 _BARE_KEY = re.compile(r"\w+")
 _BARE = re.compile(r"[^,}\]<]+")
-# All of these forms' tokens begin with it.
+# Every token of these forms begins with "<".
 _PLAIN = re.compile(r"[^<]+")
 _CLOSERS = {"{": "}", "[": "]"}
 
 
 @dataclass(frozen=True, slots=True)
 class GemmaCalls:
-    """The form, by its tokens."""
+    """A form of this kind, defined by its tokens."""
 
     begin: str
     end: str
@@ -61,7 +63,7 @@ class GemmaCalls:
         name = yield from feed.all(NAME_CHARACTERS)
         if not TOOL_NAME.fullmatch(name) or not (yield from feed.word("{")):
             return False
-        # Of each object and array that is open: what closes it, and what stands before its next item.
+        # One entry per open object or array: its closing bracket, and the text before its next item.
         closers, before = ["}"], [""]
         types_here = STRING
         has_begun = False
@@ -87,7 +89,7 @@ class GemmaCalls:
             if not is_end and closers[-1] == "}":
                 key = yield from self._read_key(feed)
                 if not (yield from feed.word(":")):
-                    # A call that was cut before its arguments is none.
+                    # A call that is truncated before its arguments does not count.
                     if feed.is_cut(*self._tokens) and not (yield from self._call_is_over(feed)):
                         feed.take(feed.num_left)
                         return has_begun
@@ -125,7 +127,7 @@ class GemmaCalls:
         return key
 
     def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str]) -> Reading[str]:
-        """Takes a value, or the bracket that opens one, which it returns. `types`: of a value that is a string."""
+        """Takes a value, or only the bracket that opens one, which it returns. `types`: types for a quoted value."""
         yield from feed.all(SPACE)
         if (yield from feed.word(self.quote)):
             writer = ArgumentWriter(emit, types)
@@ -136,12 +138,12 @@ class GemmaCalls:
         if character and character in _CLOSERS:
             emit(feed.take())
             return character
-        # Numbers and the like: what they are shows without a schema.
+        # Unquoted values, such as numbers, show their type without a schema.
         emit(as_json((yield from self._read_bare(feed, _BARE)).strip(), frozenset()))
         return ""
 
     def _read_bare(self, feed: Feed, characters: re.Pattern[str]) -> Reading[str]:
-        """Takes text of these characters, up to a token."""
+        """Takes text of these characters, up to the next token."""
         pieces: list[str] = []
         while character := (yield from feed.peek()):
             if character == "<":
@@ -157,7 +159,7 @@ class GemmaCalls:
         return "".join(pieces)
 
     def _read_string(self, feed: Feed, emit: Emit) -> Reading[None]:
-        """To the token that ends it, or to that of the call where nothing but another call follows."""
+        """Takes a string until its closing token, or until the call's end token if nothing or another call follows."""
         while character := (yield from feed.peek()):
             if character == "<":
                 if (yield from feed.word(self.quote)) or (yield from self._string_is_over(feed)):
@@ -170,7 +172,7 @@ class GemmaCalls:
         return (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin))
 
     def _string_is_over(self, feed: Feed) -> Reading[bool]:
-        """Whether the token that ends the call is here, and not as part of the string, which may quote it."""
+        """Returns whether the call's end token is next and ends the call. A string may also quote this token."""
         if not (yield from feed.word(self.end)):
             return False
         taken = self.end + (yield from feed.all(SPACE))
@@ -195,7 +197,7 @@ class GemmaCalls:
         return json.dumps(value)
 
     def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """A string ends with its token, or where that is spelled."""
+        """Returns the grammar rules. A string ends with its token, or with the token's text."""
         quote = expression(self.quote)
         return (
             f"calls: call{'+' if several else ''}\n"

@@ -1,10 +1,10 @@
-"""Granite 3: after a token, or a tag that some versions write instead, a JSON array of calls.
+"""Granite 3: a JSON array of calls after a token. Some versions write a tag instead of the token.
 
     <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
-Without either, a message that begins with JSON is a call only where that JSON names one of the request's functions.
+A message that begins with JSON, without token or tag, is a call only if it names one of the request's functions.
 
-Granite 3.2 marks its reasoning with sentences, which it may shorten:
+Granite 3.2 marks its reasoning with sentences, or with short versions of them:
 
     Here is my thought process: Köln is in Germany. Here is my response: The weather there is fine.
 """

@@ -1,12 +1,12 @@
-"""gpt-oss: a row of messages, each with a header that says its channel, and whom it is for.
+"""gpt-oss: a sequence of messages. Each has a header with its channel and, optionally, its recipient.
 
     <|channel|>analysis<|message|>The user wants the weather.<|end|><|start|>assistant<|channel|>commentary
     to=functions.get_weather <|constrain|>json<|message|>{"city": "Köln"}<|call|>
 
-(without the line break). `analysis` is reasoning, `final` is content, and so is `commentary` for nobody in particular.
-What is for a function is a call, on whatever channel. What is for anything else is reasoning: the model's own tools,
-and functions where no call may be made. The recipient may stand before the channel. The prompt ends with
-<|start|>assistant, so that the first header begins after it; and text without a header is content.
+(without the line break). `analysis` is reasoning. `final` is content, and so is `commentary` without a recipient. A
+message to a function is a call, on every channel. A message to any other recipient is reasoning: this includes the
+model's built-in tools, and functions if calls are not allowed. The recipient may precede the channel. The prompt ends
+with <|start|>assistant, so the first header begins after it. Text without a header is content.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from services.router.chat.tools import TOOL_NAME
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END = "<|end|>"
-# All that end a message. The last two end the answer, too, where they are end tokens.
+# Tokens that end a message. The last two also end the answer if they are end tokens of the model.
 ENDS = (END, "<|call|>", "<|return|>")
 TOKENS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
 FUNCTIONS = "functions."
-# What a header may begin with.
+# Texts with which a header may begin.
 HEADER_BEGINS = (START, CHANNEL, MESSAGE, "to=")
-# A longer header is none.
+# Longer text is not a header.
 MAX_HEADER_CHARS = 256
 
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=((?:(?!<\|)\S)+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(analysis|commentary|final)\b")
-# All of the tokens begin with it.
+# Every token of this form begins with "<".
 _PLAIN = re.compile(r"[^<]+")
 
 Emit = Callable[[str], None]
@@ -49,24 +49,24 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    # Empty where there is none that is known.
+    # Empty if there is no known channel.
     channel: str = ""
     recipient: str = ""
 
     @staticmethod
     def of(text: str) -> Header:
-        """`text`: without <|message|>."""
+        """Parses a header's text, without <|message|>."""
         channel, recipient = _CHANNEL.search(text), _RECIPIENT.search(text)
         return Header("" if channel is None else channel[1], "" if recipient is None else recipient[1])
 
     def function(self, names: Container[str]) -> str:
-        """The function that the message is for, of which `names` may stand without their namespace; empty: none."""
+        """Returns the function that the message is for; empty if none. `names` may lack the namespace `functions.`."""
         name = self.recipient.removeprefix(FUNCTIONS)
         is_function = name in names or (name != self.recipient and TOOL_NAME.fullmatch(name) is not None)
         return name if is_function else ""
 
     def kind(self, names: Container[str], *, may_call: bool) -> Kind:
-        """`names`: as in `function`."""
+        """Returns the kind of message. `names`: as in `function`."""
         if may_call and self.function(names):
             return Kind.CALL
         is_content = self.channel == "final" or (self.channel != "analysis" and not self.recipient)
@@ -79,11 +79,11 @@ FINAL = Header("final")
 @dataclass(frozen=True, slots=True)
 class HarmonyReader:
     may_call: bool = True
-    # Whether reasoning is told from content.
+    # Whether reasoning is reported apart from content.
     tells_reasoning: bool = True
-    # The header of the message that the text begins in the middle of; None: it begins with a header.
+    # Header of the message that the prompt has already begun. None: the text begins with a header.
     begins: Header | None = None
-    # Reads the final message, and what follows, where that is a structure; None: it is text.
+    # Reads the final message, and everything after it, if it is a structure. None: the final message is text.
     structure: Read | None = None
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -116,7 +116,7 @@ class _Texts:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._is_empty = True
-        # Whether the next text is another message's.
+        # Whether the next text begins another message.
         self._is_next = False
 
     def begin(self) -> None:
@@ -135,8 +135,8 @@ def without(text: str, tokens: tuple[str, ...]) -> str:
 
 
 def _read_header(feed: Feed) -> Reading[Header | str]:
-    """Takes a header and its <|message|>. Text, where it is none: what was taken of a content. A header also ends where
-    the message does, or the text."""
+    """Takes a header and its <|message|>. Returns the text that was taken if it is content and not a header. A header
+    without <|message|> ends with the message or the text."""
     pieces = [(yield from feed.all(SPACE))]
     begin = yield from feed.one_of(HEADER_BEGINS)
     if not begin:
@@ -159,19 +159,19 @@ def _read_header(feed: Feed) -> Reading[Header | str]:
             pieces.append(feed.here(_PLAIN) or feed.take())
         size += len(pieces[-1])
     text = "".join(pieces)
-    # Without any token, it may be content as well.
+    # Without a special token, the text may also be content.
     return Header.of(text) if is_marked and size < MAX_HEADER_CHARS else text
 
 
 def _is_at_end(feed: Feed) -> Reading[bool]:
-    """Whether the text goes on with what ends a message."""
+    """Returns whether the text continues with a token that ends a message."""
     mark = yield from feed.one_of((*ENDS, START))
     feed.put_back(mark)
     return bool(mark)
 
 
 def _read_text(feed: Feed, emit: Emit, hidden_tokens: tuple[str, ...] = ()) -> Reading[None]:
-    """Takes a message to its end, and its end token."""
+    """Takes the rest of a message and its end token."""
     while character := (yield from feed.peek()):
         if character == "<":
             if (yield from _is_at_end(feed)):
@@ -186,12 +186,12 @@ def _read_call(feed: Feed, builder: MessageBuilder, name: str) -> Reading[None]:
     yield from feed.all(SPACE)
     character = yield from feed.peek()
     if not character:
-        # A call that was cut before its arguments is none.
+        # A call that is truncated before its arguments does not count.
         return
     builder.begin_call(name)
     if character in "{[":
         yield from read_value(feed, builder.arguments)
-        # One brace too many is no argument.
+        # Drops surplus closing braces.
         yield from _read_text(feed, _ignore)
     elif character == "<" and (yield from _is_at_end(feed)):
         builder.arguments("{}")
@@ -210,5 +210,5 @@ def _write(calls: list[tuple[str, str]]) -> str:
     )
 
 
-# Calls alone, of a form that has them among messages of other kinds.
+# Reads and writes only calls, for callers that need a ToolForm.
 HARMONY_CALLS = ToolForm(HarmonyReader().read, _write, TOKENS)

@@ -25,7 +25,7 @@ def _read_one(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
     is_call = yield from read_call(feed, builder)
     if is_call:
         yield from feed.all(SPACE)
-        # One brace too many is a habit of small models.
+        # Small models often write one brace too many.
         while (yield from feed.word("}")):
             yield from feed.all(SPACE)
     return is_call

@@ -3,7 +3,7 @@
     <|action_start|><|plugin|>
     {"name": "get_weather", "arguments": {"city": "Köln"}}<|action_end|>
 
-The model may call the arguments `parameters`. Another token than <|plugin|> begins code, which stays content.
+The model may call the arguments `parameters`. Any other token in place of <|plugin|> begins code, which stays content.
 """
 
 from __future__ import annotations

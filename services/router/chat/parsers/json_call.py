@@ -1,4 +1,4 @@
-"""Calls written as JSON objects: a name, and arguments that are passed on character by character."""
+"""Calls written as JSON objects: a name, and arguments that are streamed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions
 from services.router.chat.tools import TOOL_NAME
 
-# Takes a name whole, however long it is; TOOL_NAME then tells whether it is one.
+# Matches a name of any length; TOOL_NAME then decides whether it is valid.
 NAME_CHARACTERS = re.compile(r"[a-zA-Z0-9_-]+")
 # Begins and ends a code block.
 FENCE = "```"
-# What models call a call's arguments.
+# Names that models use for the arguments of a call.
 ARGUMENTS = ("arguments", "parameters")
 
 _IN_STRING = re.compile(r'[^"\\]+')
@@ -26,9 +26,10 @@ Emit = Callable[[str], None]
 
 
 def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
-    """Takes an object with a name and arguments, and writes it as a call. False where it is none, or one of a function
-    that is not in `names`: nothing was written, and something may have been taken. Keys may come in any order; what
-    follows the arguments is not insisted on, as models forget closing braces."""
+    """Takes an object with a name and arguments, and writes it as a call. Returns False if the object is not a call, or
+    calls a function that is not in `names`; it has then written nothing, but may have taken text. Keys may have any
+    order.
+    The closing brace may be missing, because models forget it."""
     if not (yield from feed.word("{")):
         return False
     name = ""
@@ -44,7 +45,7 @@ def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None 
             if not name or (names is not None and name not in names):
                 return False
         elif key in ARGUMENTS and not has_begun and not early:
-            # A call that was cut before its arguments is none.
+            # A call that is truncated before its arguments does not count.
             if not (yield from feed.peek()):
                 return False
             if name:
@@ -69,8 +70,8 @@ def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None 
 
 
 def read_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
-    """Takes an array of such objects, under a record. False, as above, where it does not begin with a call; what breaks
-    it off later is content."""
+    """Takes an array of calls. The caller must have started a record. Returns False if the array does not begin with a
+    call. After the first call, text that is not a call is content."""
     if not (yield from feed.word("[")):
         return False
     yield from feed.all(SPACE)
@@ -91,14 +92,15 @@ def read_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None
 
 
 def read_call_or_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
-    """Takes one such object or an array of them, under a record; the same as `read_call` and `read_calls`."""
+    """Takes one call or an array of calls, as `read_call` and `read_calls` do. The caller must have started a
+    record."""
     if (yield from feed.peek()) == "[":
         return (yield from read_calls(feed, builder, names))
     return (yield from read_call(feed, builder, names))
 
 
 def read_first_calls(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-    """Takes calls of the request's functions that a message begins with. JSON that is none is content."""
+    """Takes the calls of the request's functions at the start of a message. Any other JSON there is content."""
     feed.record()
     yield from feed.all(SPACE)
     character = yield from feed.peek()
@@ -111,7 +113,7 @@ def read_first_calls(feed: Feed, builder: MessageBuilder, functions: Functions) 
 
 
 def skip_label(feed: Feed) -> Reading[None]:
-    """Takes what may stand between the fence and the JSON in a code block."""
+    """Takes the optional label between a code block's fence and the JSON."""
     yield from feed.word("json")
     yield from feed.all(SPACE)
 
@@ -121,13 +123,14 @@ def write_call(name: str, arguments: str) -> str:
 
 
 def write_calls(calls: list[tuple[str, str]]) -> str:
-    """An array."""
+    """Returns the calls as a JSON array."""
     return f"[{', '.join(write_call(name, arguments) for name, arguments in calls)}]"
 
 
 def read_value(feed: Feed, emit: Emit) -> Reading[None]:
-    """Takes one JSON value and emits its characters as they come. It ends where its brackets and quotes do; no more of
-    JSON's grammar is checked."""
+    """Takes one JSON value and emits its characters as they arrive. Only matches brackets and quotes to find the
+    value's
+    end; does not check the rest of JSON's grammar."""
     character = yield from feed.peek()
     if character == '"':
         yield from _read_string(feed, emit)
@@ -167,7 +170,7 @@ def _read_string(feed: Feed, emit: Emit) -> Reading[None]:
 
 
 def _read_key(feed: Feed) -> Reading[str | None]:
-    """A key and its colon, and the space around it; None where there is none."""
+    """Takes a key, its colon and the space around them, and returns the key; None if there is no key."""
     if (yield from feed.peek()) != '"':
         return None
     pieces: list[str] = []
@@ -180,7 +183,7 @@ def _read_key(feed: Feed) -> Reading[str | None]:
 
 
 def _read_name(feed: Feed) -> Reading[str]:
-    """A string that can be a function's name; empty for anything else."""
+    """Takes a string and returns it if it is a valid function name; otherwise returns an empty string."""
     if not (yield from feed.word('"')):
         return ""
     name = yield from feed.all(NAME_CHARACTERS)
@@ -188,7 +191,7 @@ def _read_name(feed: Feed) -> Reading[str]:
 
 
 def _read_arguments(feed: Feed, emit: Emit) -> Reading[None]:
-    """A value; null is no arguments, and a string that holds JSON is what it holds: some models write it so."""
+    """Takes a value. Writes null as an empty object, and unwraps a string that holds JSON, which some models write."""
     character = yield from feed.peek()
     if character and character in "{[":
         yield from read_value(feed, emit)

@@ -1,9 +1,9 @@
-"""Llama's JSON: a message that is JSON, with or without a token before it; several calls stand one after the other.
+"""Llama's JSON form: a message of one or more JSON calls in a row, optionally after a token.
 
     <|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}; {"name": "get_time", "parameters": {}}
 
-Llama 3.1 to 3.3 have this token. Llama 4 has <|python_start|> and <|python_end|>, around the calls or, as its template
-writes them, around the content before the calls.
+Llama 3.1 to 3.3 have this token. Llama 4 has <|python_start|> and <|python_end|>. They surround the calls or, in its
+template, the content before the calls.
 
 Without the token, only JSON that names one of the request's functions is a call.
 """
@@ -21,10 +21,10 @@ from services.router.chat.parsers.json_call import read_call
 
 @dataclass(frozen=True, slots=True)
 class LlamaJson:
-    """The form, by its tokens."""
+    """A form of this kind, defined by its tokens."""
 
     begin: str
-    # None: nothing but the message's end.
+    # None: the calls end with the message.
     end: str | None = None
 
     def form(self) -> ToolForm:
@@ -48,7 +48,7 @@ class LlamaJson:
 
 
 def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-    """Reads calls that no token precedes. JSON that is not a call is content."""
+    """Reads calls at the start of a message, without a token before them. JSON that is not a call is content."""
     feed.record()
     yield from feed.all(SPACE)
     if (yield from feed.peek()) == "{":
@@ -59,7 +59,8 @@ def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Re
 
 
 def _read_objects(feed: Feed, builder: MessageBuilder, names: Functions | None) -> Reading[bool]:
-    """False, with the record open, where there is no call; what follows the last call is content."""
+    """Reads calls in a row; text after the last call is content. Returns False, with the record open, if there is no
+    call."""
     is_first = True
     while (yield from read_call(feed, builder, names)):
         is_first = False

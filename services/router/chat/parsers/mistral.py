@@ -1,4 +1,4 @@
-"""Mistral: after a token, either a JSON array of calls, or a name and its arguments, once or several times.
+"""Mistral: a token, then a JSON array of calls or a name with its arguments. The second form may repeat.
 
 [TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Köln"}}]
 [TOOL_CALLS]get_weather{"city": "Köln"}[TOOL_CALLS]get_time{}
@@ -22,7 +22,7 @@ _ID_CHARACTERS = string.ascii_letters + string.digits
 
 
 def mistral_id() -> str:
-    """Mistral's templates take ids of nine letters and digits only."""
+    """Returns a call id of nine letters and digits, because Mistral's templates refuse any other."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
@@ -44,7 +44,7 @@ def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
     if not TOOL_NAME.fullmatch(name):
         return False
     if (yield from feed.word(_CALL_ID)):
-        # The model's own id may be any it has seen; the call's is ours.
+        # The model may repeat an id that it has seen, so the call gets a new one.
         yield from feed.all(NAME_CHARACTERS)
     yield from feed.word(_ARGS)
     yield from feed.all(SPACE)

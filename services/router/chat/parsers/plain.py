@@ -1,9 +1,9 @@
-"""Quire's own form, for models that have none: a message that is nothing but JSON, one call or an array of them, in a
-code block or not.
+"""Quire's own form, for models that have none: the whole message is JSON, one call or an array of calls. A code block
+around it is optional.
 
     [{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
-Only JSON that names one of the request's functions is a call: a message may well be about other JSON.
+Only JSON that names one of the request's functions is a call, because a message may contain other JSON.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Llama 3.2 and 4 (and others that were trained alike): a message that is a Python list of calls.
+"""Llama 3.2, Llama 4 and others with similar training: a message that is a Python list of calls.
 
     [get_weather(city="Köln", days=[1, 2]), get_time()]
 
-Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, only a list that begins
-with a call of one of the request's functions is one. Arguments are read as literals, each once it is there, and as JSON
-where they are none: a literal other than a single string has at most 4,096 characters. Anything else in the place of a
-value is passed on as text.
+Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, the list must begin with a
+call of one of the request's functions. Each argument is parsed as a Python literal once it is complete, or else as
+JSON.
+A literal has at most 4,096 characters, unless it is a single string. Any other value is passed on as text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
 
 
 def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
-    """False, with the record open, where it does not begin with a call; what breaks it off later is content."""
+    """Reads a list of calls; text after the last valid call is content. Returns False, with the record open, if the
+    list
+    does not begin with a call."""
     if not (yield from feed.word("[")):
         return False
     yield from feed.all(SPACE)
@@ -97,7 +99,7 @@ def _read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None
 
 
 def _broken_off(feed: Feed, builder: MessageBuilder, separator: str) -> bool:
-    """Closes the arguments of a call that has begun, and leaves the rest as content; False where none has."""
+    """Closes the arguments of an open call and makes the rest content. Returns False if no call is open."""
     if separator == "{":
         return False
     builder.arguments("}")
@@ -107,7 +109,7 @@ def _broken_off(feed: Feed, builder: MessageBuilder, separator: str) -> bool:
 
 
 def _read_value(feed: Feed) -> Reading[str]:
-    """Source up to a comma or bracket that is not its own."""
+    """Takes an argument's source: everything up to a comma or closing bracket outside of it."""
     pieces: list[str] = []
     depth = 0
     while character := (yield from feed.peek()):
@@ -142,7 +144,7 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 
 
 def _as_json(source: str) -> str:
-    """The literal's value; the source itself, as a string, where it is neither one nor JSON."""
+    """Returns the literal's value as JSON; the source itself as a JSON string if it is neither a literal nor JSON."""
     return literal_json(source) or any_json(source) or json.dumps(source, ensure_ascii=False)
 
 

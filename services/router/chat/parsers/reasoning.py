@@ -1,4 +1,4 @@
-"""Reasoning that models write before their answer, between tags.
+"""Reasoning between tags that models write before their answer.
 
     <think>
     Köln is in Germany.
@@ -6,8 +6,8 @@
 
     The weather there is fine.
 
-The line breaks beside the tags are part of neither text. Some models put the answer between tags, too. Some templates
-open the tag in the prompt; then the text begins inside.
+The line breaks beside the tags belong to neither text. Some models also put the answer between tags. Some templates
+write the begin tag in the prompt; the text then begins inside the reasoning.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LINE_BREAKS = re.compile(r"\n+")
 class ReasoningForm:
     begin: str
     end: str
-    # Other spellings of both.
+    # Other spellings of `begin` and `end`.
     other_begins: tuple[str, ...] = ()
     other_ends: tuple[str, ...] = ()
-    # Whether text is reasoning from the start though neither the prompt nor the text opens it.
+    # Whether the answer begins with reasoning even if neither the prompt nor the answer has the begin tag.
     starts_inside: bool = False
-    # What a prompt that leaves reasoning open may end with, besides `begin`.
+    # Texts besides `begin` with which a prompt that leaves reasoning open may end.
     opens: tuple[str, ...] = ()
-    # What the model writes right after `begin`, and is no part of the reasoning.
+    # Text that the model writes directly after `begin` and that is not part of the reasoning.
     label: str = ""
-    # Tags around the answer, which are no part of it.
+    # Tags around the answer, which are not part of it.
     answer: tuple[str, str] | None = None
 
     @property
@@ -50,14 +50,15 @@ class ReasoningForm:
         return (*self.begins, *self.ends)
 
     def is_open(self, prompt: str) -> bool | None:
-        """Whether a prompt leaves reasoning open; None: it says nothing of it. Only what the template writes at its end
-        counts, not what a message says."""
+        """Returns whether a prompt leaves reasoning open; None if it does not end with a tag. Only the prompt's end
+        counts,
+        because messages may contain tags too."""
         text = prompt.rstrip()
         return True if text.endswith((*self.begins, *self.opens)) else False if text.endswith(self.ends) else None
 
 
 def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_inside: bool) -> Reading[None]:
-    """Takes reasoning, and the space around it, to its end. `is_inside`: as the text begins."""
+    """Reads the reasoning and the space around it. `is_inside`: the text begins inside the reasoning."""
     feed.record()
     yield from feed.all(SPACE)
     has_tag = bool((yield from feed.one_of(form.begins)))

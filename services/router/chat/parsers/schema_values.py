@@ -1,8 +1,8 @@
-"""Arguments that a model writes as text, turned into JSON by the types that the function's schema gives them.
+"""Converts arguments that a model writes as text to JSON, by the types in the function's schema.
 
-The order of the types, and what counts as each, is that of vLLM's `coerce_to_schema_type`, but for a number that may be
-a string: it is one where it would lose characters, such as the zeros of 007. A value that fits none of its types is
-JSON where it reads as such, and a string otherwise.
+The order of the types, and the texts that each type accepts, are those of vLLM's `coerce_to_schema_type`. There is one
+exception: if a value may be a number or a string, and the number would lose characters (such as the zeros of 007), the
+value is a string. A value that fits none of its types is JSON if it parses as JSON, and a string otherwise.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from services.router.chat.parsers.json_call import Emit
 from services.router.chat.parsers.literals import literal_json
 
 STRING = frozenset({"string"})
-# Strings of these types are passed on before they are complete.
+# Strings of these types are streamed.
 _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-# Up to here every integer is a float of its own.
+# Every integer up to this limit has an exact float.
 _MAX_EXACT = 2.0**53
-# Schemas written by hand use Python's names.
+# Python's type names, which schemas written by hand often use.
 _ALIASES = {
     "str": "string",
     "int": "integer",
@@ -47,7 +47,8 @@ _TYPES_OF_VALUES: dict[type, str] = {
 
 
 class ArgumentTypes:
-    """JSON types of functions' arguments. Owned by one message, so that each argument's schema is read once."""
+    """JSON types of functions' arguments. Each message has its own instance, which reads each argument's schema
+    once."""
 
     __slots__ = ("_functions", "_known")
 
@@ -56,14 +57,14 @@ class ArgumentTypes:
         self._known: dict[tuple[str, str], frozenset[str]] = {}
 
     def of(self, function: str, key: str) -> frozenset[str]:
-        """Never empty: an argument without a type is a string."""
+        """Returns the argument's types; at least one, because an argument without a type is a string."""
         types = self._known.get((function, key))
         if types is None:
             types = self._known[function, key] = self._read(function, key)
         return types
 
     def may_have(self, function: str, key: str) -> bool:
-        """Whether the function's schema names the argument, or names none at all."""
+        """Returns whether the function's schema names this argument, or names no arguments at all."""
         names = (self._functions.get(function) or {}).get("properties")
         return key in names if isinstance(names, Mapping) and names else True
 
@@ -78,10 +79,10 @@ class ArgumentTypes:
 
 
 def _types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """The types of values that may fit the schema. `root`: where its references lead."""
+    """Returns the types of the values that may fit the schema. `root`: the schema that references point into."""
     found: set[str] = set()
     followed: set[str] = set()
-    # Without recursion: references can form a chain longer than Python's stack.
+    # No recursion: references can form a chain that is longer than Python's stack.
     left = [schema]
     while left:
         schema = left.pop()
@@ -110,7 +111,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
-    """The part of `root` that a JSON pointer names, such as #/$defs/Color; None where there is none."""
+    """Returns the part of `root` that a JSON pointer such as #/$defs/Color names; None if there is none."""
     if not reference.startswith("#"):
         return None
     at: Any = root
@@ -120,7 +121,7 @@ def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 class ArgumentWriter:
-    """Writes one argument as JSON: a string as it comes, any other value once it is complete."""
+    """Writes one argument as JSON. Streams a string; writes any other value once it is complete."""
 
     __slots__ = ("_emit", "_is_open", "_pieces", "_types")
 
@@ -147,7 +148,7 @@ class ArgumentWriter:
 
 
 def as_json(text: str, types: Set[str]) -> str:
-    """A value of one of the types, as JSON."""
+    """Returns the text as JSON, as a value of one of the types if it fits one."""
     word = text.strip()
     if "null" in types and word.lower() in _NULLS:
         return "null"
@@ -165,7 +166,8 @@ def as_json(text: str, types: Set[str]) -> str:
 
 
 def _number(word: str, is_integer: bool) -> str | None:
-    """As it is written where that is JSON, and otherwise as Python prints the number that it reads."""
+    """Returns the number unchanged if it is valid JSON, and otherwise as Python prints it. None: it is not a finite
+    number."""
     match = _NUMBER.fullmatch(word)
     try:
         if match is not None and not (is_integer and (match[1] or match[2])):
@@ -181,18 +183,19 @@ def _number(word: str, is_integer: bool) -> str | None:
 
 
 def _is_printed_alike(number: str) -> bool:
-    """Whether a program that reads the JSON number, as a float perhaps, would write it the same."""
+    """Returns whether a program that reads the JSON number, perhaps as a float, would print it unchanged."""
     value = json.loads(number)
     return json.dumps(value) == number and abs(value) <= _MAX_EXACT
 
 
 def _container(word: str, types: Set[str]) -> str | None:
-    """An object or array, as JSON or as a Python literal. Some models put either in a JSON string."""
+    """Returns an object or array as JSON; parses JSON, Python literals, and JSON inside a JSON string. None: it is
+    neither."""
     first = {bracket for bracket, name in (("{", "object"), ("[", "array")) if name in types}
     try:
         value = json.loads(word, parse_constant=_refuse)
         if isinstance(value, str):
-            # JSON's escapes can spell what no text may hold.
+            # JSON's escapes can encode lone surrogates, which UTF-8 text cannot hold.
             value.encode()
             return _container(value.strip(), types)
         found: str | None = word
@@ -202,7 +205,7 @@ def _container(word: str, types: Set[str]) -> str | None:
 
 
 def any_json(word: str) -> str | None:
-    """The text where it is JSON, or a constant that Python spells otherwise; None where it is neither."""
+    """Returns the text if it is JSON, or the JSON of a Python constant; None if it is neither."""
     try:
         value = json.loads(word, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What an output must look like: JSON schemas, regular expressions and grammars, in the library's form."""
+"""Structured output: converts JSON schemas, regular expressions and grammars to llguidance's form and checks them."""
 
 from services.router.grammar.structure import JSON_OPTIONS, Structure, StructureKind, literal_regex
 

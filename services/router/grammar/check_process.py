@@ -1,8 +1,7 @@
-"""Grammars are tried in a process like this one, which may take so much time for each and so much memory in all, and is
-ended by the system when it takes more.
+"""Child process that compiles and tries grammars. The kernel kills it if a grammar takes too much CPU time or memory.
 
-Reads structures from standard input, {"kind", "source"} in a line of JSON each, and answers each with a line,
-{"grammar"} or {"error"}. Ends with its input.
+Reads one structure per line from standard input, as JSON {"kind", "source"}. Answers each with a line, {"grammar"} or
+{"error"}. Exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from services.router.grammar.trial import try_structure
 from shared.grammar import GrammarError, grammar_threads
 
 CPU_SECONDS_EACH = 2
-# Of addresses, threads' stacks included.
+# Limit of the address space, which includes the threads' stacks.
 MAX_BYTES = 2 * 1024**3
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, for whoever reads the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router handles Ctrl-C
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     thread = grammar_threads(1)
@@ -39,7 +38,7 @@ def main() -> None:
 
 
 def _allow(seconds: int) -> None:
-    """From now on, in whole seconds. The limit is a soft one: the hard one's signal is what anybody kills with."""
+    """Limits further CPU time, in whole seconds. Sets the soft limit: the hard limit's signal is a plain SIGKILL."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -1,5 +1,6 @@
-"""What an output must look like, as its request says it: one form for all APIs, and the grammar that it is for the
-library that makes masks of it where the tokens are drawn.
+"""Structured output: one type for the structures of all APIs, and its conversion to an llguidance grammar.
+
+The worker uses the grammar to mask the tokens that would break the structure.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 from services.router.grammar.schema_rewrites import checked_schema
 from shared.grammar import GrammarError
 
-# Between the tokens of JSON. Without a bound, a model that has lost its way writes spaces until its limit comes.
+# White space between JSON tokens. Without a limit, a confused model writes spaces until it reaches its output limit.
 _WHITESPACE = r"[ \t]{0,2}|\r?\n[ \t]{0,64}"
-# As the library takes them with a schema.
+# llguidance's options for JSON schemas.
 JSON_OPTIONS: Any = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
 
 
 class StructureKind(Enum):
     # A JSON schema, as JSON.
     JSON_SCHEMA = "json_schema"
-    # The same, of ours, whose definitions are documents of their own, as tools' parameters are.
+    # A JSON schema that Quire made. Its definitions are separate documents, such as the parameters of tools.
     COMPOUND_SCHEMA = "compound_schema"
     # Any JSON object; the source is empty.
     JSON_OBJECT = "json_object"
@@ -37,11 +38,11 @@ class StructureKind(Enum):
 class Structure:
     kind: StructureKind
     source: str
-    # The request's field that it came in, for errors.
+    # Field of the request that contained the structure, for errors.
     param: str = field(compare=False)
 
     def to_grammar(self) -> str:
-        """In the library's form, not compiled yet. Raises GrammarError."""
+        """Returns the grammar in llguidance's form, not yet compiled. Raises GrammarError."""
         from llguidance import LLMatcher
 
         match self.kind:
@@ -64,19 +65,20 @@ def _json_grammar(schema: Any) -> str:
 
     try:
         return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
-    except ValueError as error:  # a number that it has no room for
+    except ValueError as error:  # a number too large for llguidance
         raise GrammarError(str(error)) from None
 
 
 def _regex_grammar(regex: str) -> str:
-    """The library takes anchors nowhere but at the ends, where they say what is so anyway."""
+    """Returns the grammar for a regular expression. llguidance supports anchors only at the ends, where they have no
+    effect."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(f"(?:{regex})" if "|" in regex else regex)
 
 
 def literal_regex(text: str) -> str:
-    """A regular expression for these very characters."""
+    """Returns a regular expression that matches exactly this text."""
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
@@ -86,4 +88,4 @@ def _lark(grammar: str) -> str:
     try:
         return any_to_lark(grammar)
     except Exception as error:  # the library raises plain Exception
-        raise GrammarError(str(error) or "it cannot be read") from None
+        raise GrammarError(str(error) or "it cannot be parsed") from None

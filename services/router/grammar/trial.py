@@ -1,7 +1,7 @@
-"""A grammar is compiled and walked through, to find out whether it can be run.
+"""Tries a grammar: compiles it and generates a few short outputs.
 
-What is hostile runs into the limits of shared/grammar.py, or those of the process that this is done in. The walk is
-over bytes instead of a model's tokens: it needs no table of them, and every token is some bytes.
+A hostile grammar hits the limits of shared/grammar.py, or those of the process. The outputs are made of bytes instead
+of a model's tokens, because this needs no vocabulary and every token consists of bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EOS = 256
 
 
 class _ByteTokenizer:
-    """What llguidance's wrapper asks for: a token for each byte, and one for the end."""
+    """Implements the interface of llguidance's wrapper: one token per byte, and an end token."""
 
     eos_token_id = _EOS
     bos_token_id = None
@@ -42,7 +42,8 @@ def byte_tokenizer() -> LLTokenizer:
 
 
 def try_structure(structure: Structure) -> str:
-    """Its grammar in the library's form. To be called on one of `grammar_threads`. Raises GrammarError."""
+    """Returns the structure's grammar in llguidance's form. Call it on one of `grammar_threads`. Raises
+    GrammarError."""
     grammar = structure.to_grammar()
     matcher = compile_grammar(grammar, byte_tokenizer())
     for seed in range(_NUM_WALKS):
@@ -51,7 +52,7 @@ def try_structure(structure: Structure) -> str:
 
 
 def _walk(matcher: LLMatcher, chance: random.Random) -> None:
-    """Raises GrammarError where the library gives up, or an output cannot go on and must not end."""
+    """Generates one output. Raises GrammarError if llguidance fails, or if an output can neither continue nor end."""
     for _ in range(_WALK_BYTES):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         check_matcher(matcher)

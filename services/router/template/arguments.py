@@ -1,4 +1,4 @@
-"""A tool call's arguments as a value, for APIs that carry objects where a model writes text."""
+"""Parses a tool call's arguments, for APIs that represent them as an object instead of text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 
 def parsed_arguments(text: str) -> dict[str, Any]:
-    """The object that the text is. Of one that was cut short, what can be told; empty where that is nothing."""
-    import pydantic_core  # here, as the typed API runs without it where nobody calls tools
+    """Returns the JSON object in `text`. Parses the complete part of truncated JSON; returns {} if nothing is
+    readable."""
+    import pydantic_core  # imported here, because the typed API runs without it if no request uses tools
 
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True)

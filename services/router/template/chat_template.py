@@ -1,6 +1,6 @@
-"""Chat templates: Jinja programs that come with a model's tokenizer. Other people's code, it runs in a sandbox.
+"""Chat templates: Jinja programs that come with a model's tokenizer. They are untrusted code and run in a sandbox.
 
-The sandbox is transformers' own (`render_jinja_template`), so that a template finds what its author tested it with.
+The sandbox is transformers' own (`render_jinja_template`), so that a template runs as its author tested it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from services.router.template.probe import (
     probe_traits,
 )
 
-# What a request's chat_template_kwargs must not replace.
+# Arguments that a request's chat_template_kwargs must not set.
 _RESERVED = frozenset(
     {"messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt"}
     | {"continue_final_message", "return_assistant_tokens_mask"}
 )
-# What a template raises that cannot do with its input, beside Jinja's own errors.
+# Exceptions, besides Jinja's own, of a template that cannot process its input.
 _STUMBLES = (AttributeError, TypeError, ValueError, ArithmeticError, LookupError, RuntimeError)
-# The code of the error where a template is none.
+# Error code for a template that cannot be parsed.
 UNPARSABLE = "invalid_chat_template"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str], known_form: ContentForm | None = None) -> None:
-        """`known_form`: what `form_of_content` found out of the same template before."""
+        """`known_form`: the result of `form_of_content` for the same template, if it is known."""
         self.source = source
         self._known_form = known_form
         self._special_tokens = dict(special_tokens)
@@ -43,13 +43,13 @@ class ChatTemplate:
 
     @functools.cached_property
     def traits(self) -> TemplateTraits:
-        """Found on first access by rendering a few small conversations, each in the forms that a request's messages
-        would take."""
+        """What the template shows. The first access renders a few small conversations, in every form that a request's
+        messages may take."""
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
     def form_of_content(self) -> ContentForm:
-        """The form of a message's content that the template expects, found by rendering or in its source."""
+        """The form of message content that the template expects, found by rendering it or by parsing its source."""
         return self._known_form or probe_content(self._probe_as_it_is) or content_form(self.source)
 
     @functools.cached_property
@@ -74,8 +74,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. `messages`, `tools`: as in OpenAI's JSON. `documents`: most templates want `title`
-        and `text`. Raises ApiError where the template refuses the messages, or cannot be parsed."""
+        """Returns the prompt's text. `messages`, `tools`: in OpenAI's JSON form. `documents`: most templates expect
+        `title`
+        and `text`. Raises ApiError if the template refuses the messages or cannot be parsed."""
         prepared = [self._prepare(message) for message in messages]
         if any(len(message.get("tool_calls") or ()) > 1 for message in prepared) and self._shows_one_call:
             prepared = one_call_each(prepared)
@@ -117,27 +118,28 @@ class ChatTemplate:
                     **kwargs,
                 )
             except (*_STUMBLES, UndefinedError) as error:
-                # It trips over what it was given; another form may suit it.
+                # The template cannot process this form; another form may work.
                 failure = failure or error
                 continue
             except TemplateSyntaxError as error:
                 raise _unparsable(error.message or "", error.lineno) from None
             except SyntaxError as error:
-                # Python's compiler refuses what Jinja made of the template, whose lines are other ones.
+                # Python's compiler rejects the code that Jinja generated; its line numbers are not the template's.
                 raise _unparsable(error.msg) from None
             except TemplateError as error:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
             if not prints_parts(text, form):
                 return text
-            # It shows a list where the text belongs; another form may suit it.
+            # The template printed a list instead of its text; another form may work.
             printed = text if printed is None else printed
         if printed is not None:
             return printed
-        # Its text is the model's, its input the client's.
+        # The template comes from the model and its input from the client, so the message names both.
         raise invalid(f"The model's chat template fails on these messages: {failure}", "messages") from None
 
     def warm(self) -> str | None:
-        """Compiles the template and probes it, so that the first request does not wait for it. Returns why it cannot
+        """Compiles and probes the template, so that the first request does not wait for it. Returns why the template
+        cannot
         be parsed, or None."""
         try:
             self.render([{"role": "user", "content": "Hello"}])
@@ -151,7 +153,7 @@ class ChatTemplate:
         return _attempt(lambda: self._render_prepared(messages, tools=tools))
 
     def _probe_as_it_is(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
-        """The prompt of the messages in the form in which they are given; None where the template fails on it."""
+        """Returns the prompt for the messages in exactly this form; None if the template fails."""
         return _attempt(
             lambda: self._render_form(
                 messages, tools=tools, documents=None, add_generation_prompt=True, **self._special_tokens
@@ -165,19 +167,19 @@ class ChatTemplate:
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         prepared = dict(message)
-        # OpenAI's newer name for the system role, which few templates know.
+        # OpenAI's newer name for the system role, which few templates support.
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
         if (thought := prepared.get("reasoning")) is not None:
             text = text_of(prepared) if prepared.get("tool_calls") else ""
             if text and self._thinks_or_speaks:
-                # What was said goes with what was thought: the template has one place for both.
+                # The template shows either the reasoning or the content, so the content is appended to the reasoning.
                 thought, prepared["content"] = f"{thought}\n{text}", ""
             prepared |= dict.fromkeys(THOUGHT_FIELDS, thought)
         return prepared
 
     def _described(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """With empty descriptions in place of missing ones, where the template reads them without asking."""
+        """Returns the tools with empty descriptions for missing ones, if the template requires descriptions."""
         if all(map(_is_described, tools)) or not self._wants_descriptions:
             return [dict(tool) for tool in tools]
         return [
@@ -187,44 +189,45 @@ class ChatTemplate:
 
 
 def _is_described(tool: Mapping[str, Any]) -> bool:
-    """`tool`: any JSON, where a client brings its own template."""
+    """Returns whether the tool has a description. `tool` may be any JSON if the client sends its own template."""
     function = tool.get("function")
     return not isinstance(function, dict) or "description" in function
 
 
 def _attempt(render: Callable[[], str]) -> str | None:
-    """What a probe renders; None where the template fails. Whatever it raises, the model can be served: a probe gives a
-    template what no request may ever give it."""
+    """Returns the result of `render`; None if the template fails. Any exception is accepted, because a probe passes
+    input
+    that no request may ever pass."""
     try:
         return render()
     except MemoryError:
-        # A request's own template has taken its share, and is ended.
+        # A request's own template has used up its memory; the process must end.
         raise
     except Exception:
         return None
 
 
 def _unparsable(why: str, line: int | None = None) -> ApiError:
-    """It names the model: whatever the messages were, no request could use the template."""
+    """Returns an error about the model and not the messages: no request can use this template."""
     where = "" if line is None else f"line {line}: "
     message = f"The model's chat template cannot be parsed: {where}{why.rstrip('.')}."
     return invalid(message, "model", UNPARSABLE)
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """A message's content as one text."""
+    """Returns a message's content as one text."""
     content = message.get("content")
     return join_parts(content) if isinstance(content, list) else content or ""
 
 
 def import_renderer() -> None:
-    """Imports what rendering needs: half a second that can pass beside the start."""
+    """Imports the libraries for rendering, which takes half a second. The start calls it in parallel to other work."""
     import transformers.utils.chat_template_utils  # noqa: F401
 
 
 def from_tokenizer_config(config: Mapping[str, Any], name: str = "default") -> ChatTemplate | None:
-    """The template in a tokenizer_config.json, or None where it has none. `name`: of several; one alone is the
-    default."""
+    """Returns the template in a tokenizer_config.json; None if it has none. `name` selects one of several templates; a
+    single template is the default."""
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source if {"name", "template"} <= entry.keys()}
@@ -235,7 +238,7 @@ def from_tokenizer_config(config: Mapping[str, Any], name: str = "default") -> C
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of a tokenizer_config.json's special tokens, by the names that templates know them by."""
+    """Returns the texts of a tokenizer_config.json's special tokens, by the names that templates use."""
     tokens = {}
     for name in _SPECIAL_TOKENS:
         token = config.get(name)

@@ -1,8 +1,8 @@
-"""What form of a message's content a chat template expects, read off its syntax tree.
+"""Finds the form of message content that a chat template expects, from its syntax tree.
 
-Templates know content as one string, or as a list of parts as OpenAI's API has it, or both. A template that loops over
-a message's content wants parts; one that asks besides whether content is a string can do with both. (vLLM tells them
-apart likewise.) Rendering a probe says more (probe.py); this is for templates that refuse the probe.
+Templates accept content as one string, as a list of parts (OpenAI's API), or both. A template that loops over a
+message's content expects parts. If it also tests whether content is a string, it accepts both. vLLM uses the same rule.
+Rendering a probe (probe.py) is more reliable; this module is for templates that refuse the probe.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from enum import Enum, auto
 
 from jinja2 import Environment, TemplateError, nodes
 
-# For a loop's variable and for `set`s of one another to be followed to their end.
+# Limits the passes that follow content through loop variables and `set` statements.
 _MAX_PASSES = 4
 
 
 class ContentForm(Enum):
     # A string; parts are joined.
     STRING = auto()
-    # A list of parts; a string becomes one.
+    # A list of parts; a string becomes one part.
     PARTS = auto()
-    # As the client sent it.
+    # Unchanged, as the client sent it.
     EITHER = auto()
 
 
 def content_form(source: str) -> ContentForm:
-    """STRING also where the template cannot be read: rendering says what is wrong with it."""
+    """Returns the form from the template's source. STRING if the source cannot be parsed: rendering reports the
+    error."""
     try:
         tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(_without_generation_tags(source))
     except (TemplateError, RecursionError):
@@ -39,8 +40,8 @@ def content_form(source: str) -> ContentForm:
 
 
 def _is_over_calls(loop: nodes.For) -> bool:
-    """Whether the loop reads a `function` from each item. Mistral's templates take calls from a content, too, in a role
-    of their own."""
+    """Returns whether the loop reads a `function` from each item. Mistral's templates also take calls from the content,
+    in a role of its own."""
     if not isinstance(loop.target, nodes.Name):
         return False
     item = loop.target.name
@@ -54,7 +55,7 @@ def _is_constant(node: nodes.Expr, value: str) -> bool:
 
 
 def _without_generation_tags(source: str) -> str:
-    """transformers' own block, which plain Jinja does not know."""
+    """Removes transformers' own `generation` block, which plain Jinja does not support."""
     for sign in ("{%- ", "{% "):
         for end in (" -%}", " %}"):
             source = source.replace(f"{sign}generation{end}", "").replace(f"{sign}endgeneration{end}", "")
@@ -62,7 +63,7 @@ def _without_generation_tags(source: str) -> str:
 
 
 def _names_of_content(tree: nodes.Template) -> set[str]:
-    """Variables that a message's content is assigned to, and arguments of macros that are called with it."""
+    """Returns the variables that hold a message's content, and the macro arguments that receive it."""
     names: set[str] = set()
     macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
     for _ in range(_MAX_PASSES):
@@ -85,7 +86,7 @@ def _assigned(tree: nodes.Template, names: set[str]) -> Iterator[str]:
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
-    """Whether it is some message's `content`, perhaps filtered, or a variable of `names`."""
+    """Returns whether `node` is a message's `content`, possibly filtered, or a variable in `names`."""
     if isinstance(node, nodes.Filter):
         return _is_content(node.node, names)
     if isinstance(node, nodes.Name):

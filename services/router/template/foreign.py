@@ -1,8 +1,8 @@
-"""Chat templates that requests bring along: anybody's code, rendered in processes that may be lost.
+"""Renders chat templates that requests contain. They are untrusted code, so they run in expendable processes.
 
-Jinja's sandbox keeps a template from reaching out, and not from looping for ever or multiplying a text until memory is
-gone. So a few child processes render them (process.py), each within bounds on processor time, time and memory.
-A child is started when a request needs it and all others are busy. A request waits a bounded time for one.
+Jinja's sandbox keeps a template from outside access, but not from endless loops or from filling the memory. So a few
+child processes (process.py) render the templates, each with limits on CPU time, wall time and memory. A child starts
+when a request needs it and all others are busy. A request waits a limited time for a child.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
 NUM_PROCESSES = 2
-# For all that one request asks of its template.
+# Total time that one request may spend on its template.
 MAX_SECONDS = 30.0
 MAX_WAITING = 64
-# Templates of which it is kept what probes found, so that a conversation's next turn need not probe them again.
+# Number of templates whose probe results are cached, so that a conversation's next turn need not probe again.
 _MAX_KNOWN = 256
 _RETRY_AFTER_SECONDS = 5.0
 _MAX_LINE_BYTES = 16 * 2**20
-# A child ends each rendering itself. This is for a child that does not get to compute.
+# A child normally stops a rendering itself. This limit is for a child that gets no CPU time.
 _MAX_SECONDS_WITHOUT_ANSWER = 30.0
 
-# What a child answers where a rendering was ended.
+# A child's answer if a rendering exceeded its limits.
 LOST = {"lost": True}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What probes of a template found; a rendering finds no traits."""
+    """Cached probe results of a template. A rendering finds only the content form, a probe also the traits."""
 
     # A name of ContentForm.
     content_form: str | None = None
@@ -52,19 +52,19 @@ class _Known:
 class ForeignTemplates:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="templates")
-        # Renderings that wait or are under way.
+        # Renderings that are queued or running.
         self._open: set[Future[dict[str, Any]]] = set()
-        # By the template's digest, the one that was asked for last at the end.
+        # By the template's digest, in order of last use; the most recent is last.
         self._known: dict[bytes, _Known] = {}
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
-        # The child that was used last is used first, so that no more are started than are needed at a time.
+        # Last in, first out: the most recently used child is reused first, so that only as many start as are needed.
         self._idle: LifoQueue[_Child] = LifoQueue()
         for child in self._all:
             self._idle.put(child)
 
     @staticmethod
     def deadline() -> float:
-        """Until when a request that begins now may take, in time.monotonic's seconds."""
+        """Returns the time until which a request that begins now may take, as time.monotonic() seconds."""
         return time.monotonic() + MAX_SECONDS
 
     async def render(
@@ -74,14 +74,15 @@ class ForeignTemplates:
         arguments: Mapping[str, Any],
         deadline: float | None = None,
     ) -> str:
-        """`arguments`: of ChatTemplate.render. `deadline`: in time.monotonic's seconds; None: MAX_SECONDS from now.
-        Raises ApiError: the template is no template, refuses the messages, or takes too long; or too many templates
-        wait, or the others take too long."""
+        """Renders the template. `arguments`: those of ChatTemplate.render. `deadline`: time.monotonic() seconds; None:
+        MAX_SECONDS from now. Raises ApiError if the template cannot be parsed, refuses the messages or takes too long,
+        or
+        if too many templates wait."""
         key = _key(source, special_tokens)
         known = self._known.get(key) or _Known()
         task = {"content_form": known.content_form, "arguments": arguments}
         answer = await self._answer(source, special_tokens, task, deadline)
-        # Probes may have found the traits in the meantime.
+        # Another request may have probed the traits in the meantime.
         traits = (self._known.get(key) or known).traits
         self._remember(key, _Known(answer["content_form"], traits))
         text: str = answer["text"]
@@ -90,7 +91,7 @@ class ForeignTemplates:
     async def traits(
         self, source: str, special_tokens: Mapping[str, str], deadline: float | None = None
     ) -> TemplateTraits:
-        """Raises ApiError as `render` does."""
+        """Returns what the template shows. Raises ApiError as `render` does."""
         key = _key(source, special_tokens)
         known = self._known.get(key) or _Known()
         traits = known.traits
@@ -117,11 +118,11 @@ class ForeignTemplates:
         task = {"source": source, "special_tokens": special_tokens, **what}
         rendering = self._executor.submit(self._ask, task)
         self._open.add(rendering)
-        # One that has begun goes on whatever becomes of its request, and counts until it ends.
+        # A rendering that has begun continues even if its request is cancelled, and counts until it ends.
         rendering.add_done_callback(self._open.discard)
         try:
             async with asyncio.timeout(left):
-                # One that has not begun by then never does.
+                # The timeout cancels a rendering that has not begun.
                 answer = await asyncio.wrap_future(rendering)
         except TimeoutError:
             message = "Requests with chat templates of their own are rendered too slowly at the moment."
@@ -136,7 +137,7 @@ class ForeignTemplates:
             child.close()
 
     def _ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        # As many as threads, so that one is idle.
+        # There are as many children as threads, so one is idle.
         child = self._idle.get_nowait()
         try:
             return child.ask(task)
@@ -149,24 +150,24 @@ def _key(source: str, special_tokens: Mapping[str, str]) -> bytes:
 
 
 def check_size(source: str) -> None:
-    """Raises ApiError where a request's template is too large."""
+    """Raises ApiError if a request's template is too large."""
     if len(source) > MAX_TEMPLATE_CHARS:
         message = f"Invalid 'chat_template': at most {MAX_TEMPLATE_CHARS} characters, but got {len(source)}."
         raise invalid(message, "chat_template", "string_above_max_length")
 
 
 class _Child:
-    """For one thread at a time. Started with its first task, and again after it was lost."""
+    """A child process that one thread at a time uses. Starts with its first task, and restarts after it was killed."""
 
     def __init__(self) -> None:
         self._process: Popen[bytes] | None = None
 
     def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises ApiError where the rendering was ended."""
+        """Sends a task and returns the answer. Raises ApiError if the rendering exceeded its limits."""
         process = self._process
         if process is None:
             command = python_command("services.router.template.process")
-            # Rendering computes nothing on several threads, and libraries that start some are slower to load.
+            # Rendering uses one thread, and libraries load faster without thread pools.
             environment = child_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             process = self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=environment)
         assert process.stdin is not None
@@ -179,7 +180,7 @@ class _Child:
             process.stdin.flush()
             answer = process.stdout.readline(_MAX_LINE_BYTES)
         except OSError:
-            pass  # it is dead, as it is when it says nothing
+            pass  # the child is dead; the empty answer below reports it
         finally:
             alarm.cancel()
         if not answer.endswith(b"\n"):
@@ -195,7 +196,7 @@ class _Child:
         if process is None:
             return
         process.kill()
-        # Leaving it waits for the process and closes its pipes.
+        # The context manager closes the pipes and waits for the process.
         with contextlib.suppress(OSError), process:
             pass
 

@@ -1,9 +1,9 @@
-"""Messages in the forms that chat templates may expect, the likeliest first.
+"""Converts messages to the forms that chat templates may expect, the most likely form first.
 
-Templates disagree on whether a message's content is a string or a list of parts, whether a call's arguments are an
-object or JSON text, and whether missing content is null or empty. Some disagree with themselves: they loop over the
-parts of a user's message and concatenate a tool's. The syntax tree says what to try first; the other forms are for
-templates that fail on it.
+Templates disagree on three points: whether a message's content is a string or a list of parts, whether a call's
+arguments are an object or JSON text, and whether missing content is null or empty. Some templates mix forms: they loop
+over the parts of a user's message and concatenate a tool's. The template's probe or syntax tree selects the first form;
+the others are for templates that fail on it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from services.router.template.content import ContentForm
 
 Messages = list[dict[str, Any]]
 
-# Where templates look for what an assistant had thought.
+# Names under which templates look for an assistant's earlier reasoning.
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
-# Renderings of one conversation, at most.
+# Maximum number of times that one conversation is rendered.
 MAX_FORMS = 10
-# Roles, and parts of messages of each, that are looked for in a prompt.
+# Maximum number of roles, and of message parts per role, that are searched for in a prompt.
 _MAX_ROLES = 8
 _PARTS_OF_ROLE = 8
 
 
 def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
-    """At most MAX_FORMS. `messages`: as OpenAI's JSON has them. `content_form`: what the template's syntax tree
-    shows."""
+    """Yields at most MAX_FORMS forms. `messages`: in OpenAI's JSON form. `content_form`: the form of content that the
+    template expects."""
     contents: list[Messages] = []
     for form in _with_contents(messages, content_form):
         if form not in contents:
@@ -40,12 +40,12 @@ def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
 
 
 def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many renderings to reckon with. A conversation of texts alone suits a template in its first form."""
+    """Returns the maximum number of renderings. A conversation of plain texts is always rendered in its first form."""
     return MAX_FORMS if any(_is_ambiguous(message) for message in messages) else 1
 
 
 def one_call_each(messages: Messages) -> Messages:
-    """The messages with every call in one of its own, before its results."""
+    """Returns the messages with one call per message, each followed by its results."""
     written: Messages = []
     rest = list(reversed(messages))
     while rest:
@@ -68,8 +68,8 @@ def one_call_each(messages: Messages) -> Messages:
 
 
 def prints_parts(text: str, messages: Messages) -> bool:
-    """Whether a prompt shows some part of a content as a value, in place of its text: the template prints content, or
-    what it finds in it, without asking for its type. A message may quote such a value."""
+    """Returns whether a prompt shows a content part as a Python or JSON value instead of its text. This happens if the
+    template prints content without a test of its type. A message that quotes such a value does not count."""
     values = {
         written for part in _first_parts(messages) for written in (str(part), json.dumps(part, ensure_ascii=False))
     }
@@ -77,14 +77,14 @@ def prints_parts(text: str, messages: Messages) -> bool:
     if not printed:
         return False
     contents = (message.get("content") for message in messages)
-    # Looked through once for each value, however many messages there are.
+    # Joined once, so that the time stays linear in the number of messages.
     quotable = "\0".join(join_parts(content) if isinstance(content, list) else content or "" for content in contents)
     return any(written not in quotable for written in printed)
 
 
 def _first_parts(messages: Messages) -> list[Mapping[str, Any]]:
-    """Returns the first parts of a few messages of each role. They stand for all others: a template that prints some
-    part of a content prints the first one, too, and treats messages of one role alike."""
+    """Returns the first parts of a few messages of each role. These are enough, because a template that prints any part
+    also prints the first one, and treats all messages of one role alike."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for message in messages:
         content, role = message.get("content"), message["role"]
@@ -100,7 +100,7 @@ def _is_ambiguous(message: Mapping[str, Any]) -> bool:
 
 
 def _diagonal(rows: Sequence[Iterator[Messages]]) -> Iterator[Messages]:
-    """The rows' items: every row's first ones come soon, the first row's soonest."""
+    """Interleaves the rows: each row joins one round after the one before it, and each round takes an item per row."""
     open_rows: list[Iterator[Messages]] = []
     left = iter(rows)
     while True:
@@ -116,7 +116,7 @@ def _diagonal(rows: Sequence[Iterator[Messages]]) -> Iterator[Messages]:
 
 
 def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
-    """The parts of a message's content as one text, as vLLM joins them."""
+    """Joins the parts of a message's content as vLLM does."""
     return "\n".join(part["text"] for part in parts if part["type"] == "text")
 
 
@@ -129,7 +129,7 @@ def _with_contents(messages: Messages, content_form: ContentForm) -> Iterator[Me
         case ContentForm.EITHER:
             first = messages
     yield first
-    # Tool messages have a branch of their own in most templates, often one of another form than the rest.
+    # Most templates have a separate branch for tool messages, which often expects another form.
     yield [_as_text(message) if message["role"] == "tool" else message for message in first]
     yield [message if message["role"] == "user" else _as_text(message) for message in first]
     yield [_as_text(message) for message in messages]
@@ -147,8 +147,8 @@ def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_calls(messages: Messages) -> Iterator[Messages]:
-    """A call's arguments as a value, as JSON text, and as an object whatever the model wrote; each with content that is
-    missing as null and as an empty text."""
+    """Yields variants with the arguments of calls as a value, as JSON text, and as an object even if the model wrote
+    something else. In each, missing content is first null and then empty."""
     variants = [[_with_arguments(message, _value) for message in messages]]
     if any(message.get("tool_calls") for message in messages):
         variants += [messages, [_with_arguments(message, _object) for message in messages]]
@@ -164,7 +164,8 @@ def _with_content(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
-    """Templates expect a call's arguments as an object; OpenAI's API carries them as JSON text."""
+    """Returns the message with its calls' arguments parsed by `read`: templates expect objects, OpenAI's API has
+    text."""
     if not message.get("tool_calls"):
         return message
     calls = copy.deepcopy(message["tool_calls"])
@@ -176,8 +177,8 @@ def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict
 
 
 def _value(arguments: str) -> Any:
-    """The arguments' value. Where they are no JSON, because they were cut or the model wrote something else, as much of
-    it as can be read."""
+    """Returns the parsed arguments. If they are not JSON, because they are truncated or the model wrote something else,
+    returns the part that can be parsed."""
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -185,7 +186,8 @@ def _value(arguments: str) -> Any:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """The same as an object, empty where it is none. JSON that is whole needs no library, so that a router of the typed
-    API alone can probe its templates."""
+    """Returns the parsed arguments if they are an object, and {} otherwise. Valid JSON needs no library, so that a
+    router
+    that serves only the typed API can probe its templates."""
     value = _value(arguments)
     return value if isinstance(value, dict) else {}

@@ -1,9 +1,9 @@
-"""What a chat template makes of a conversation, found by rendering small ones.
+"""Finds out what a chat template shows, by rendering small conversations.
 
-A template's source tells little of what it shows. It may name tools in a text only, or assign a content to a variable
-that holds calls elsewhere. So each question is a conversation with words that no template has, and the answer is
-whether the words are in the prompt. A template may refuse such a conversation, say because its first message must be a
-system's: then its source is read instead. A template that refuses the system message is taken to show none.
+A template's source does not show this reliably: it may name tools only in a text, or use variables. So each probe is a
+conversation with words that no template contains, and checks whether they are in the prompt. Some templates refuse such
+a conversation, for example because the first message must be a system message: the source is then searched instead. A
+template that refuses the system message counts as one that shows none.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from services.router.template.messages import THOUGHT_FIELDS, Messages
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
 _TEXT, _MORE, _KEY = "quire-probe-text", "quire-probe-more", "quire-probe-key"
-# None is part of another.
+# No name may be part of another.
 _NAME, _ARGUMENT = "quire_probe", "quire_argument"
-# Not the tool's name: that is in the prompt already.
+# Differs from the tool's name, which is in the prompt in any case.
 _CALLED, _RESULT = "quire_called", "quire-probe-result"
 _SYSTEM = "quire-probe-system"
 _THOUGHT = "quire-probe-thought"
-# Mistral's templates take ids of nine letters and digits only.
+# Mistral's templates accept only ids of nine letters and digits.
 _CALL_ID = "quireprob"
 _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 _TOOL: dict[str, Any] = {
@@ -70,17 +70,17 @@ _TWO_CALLS_TURNS = [
 ]
 
 
-# The prompt of messages and tools; None where the template fails on them.
+# Returns the prompt for messages and tools; None if the template fails.
 Render = Callable[[Messages, Sequence[Mapping[str, Any]] | None], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    # Whether a prompt has the request's tools, the calls of earlier turns with their results, and a system message.
+    # Whether the prompt contains the request's tools, earlier calls with their results, and a system message.
     shows_tools: bool
     shows_calls: bool
     shows_system: bool
-    # Whether it fails on a conversation without tools.
+    # Whether the template fails on a conversation without tools.
     needs_tools: bool = False
 
 
@@ -88,9 +88,9 @@ SHOWS_NOTHING = TemplateTraits(shows_tools=False, shows_calls=False, shows_syste
 
 
 def probe_content(render: Render) -> ContentForm | None:
-    """The form of a user's content that reaches the prompt. None if neither a text nor parts reach the prompt. `render`
-    gives the template the messages unchanged."""
-    # A part that is printed as a value shows its keys.
+    """Returns the form in which a user's content reaches the prompt; None if neither a text nor parts do. `render` must
+    pass the messages to the template unchanged."""
+    # If the template prints a part as a value, the part's keys are in the prompt.
     parts = [{"type": "text", "text": text, _KEY: ""} for text in (_TEXT, _MORE)]
     for before in _openings():
         of_text = render([*before, {"role": "user", "content": _TEXT}], None)
@@ -105,7 +105,7 @@ def probe_content(render: Render) -> ContentForm | None:
 
 
 def probe_traits(source: str, render: Render) -> TemplateTraits:
-    """`render`: it tries the forms that messages may have, as it does for a request."""
+    """Returns the template's traits. `render` must try the same forms of messages as for a request."""
     needs_tools = _needs_tools(render)
     of_system = render([{"role": "system", "content": _SYSTEM}, _USER], [_TOOL] if needs_tools else None)
     return TemplateTraits(
@@ -117,7 +117,7 @@ def probe_traits(source: str, render: Render) -> TemplateTraits:
 
 
 def probe_thoughts(render: Render) -> bool:
-    """Whether a template shows what an assistant had thought before its calls, and refuses a content beside it."""
+    """Returns whether a template shows an assistant's reasoning before its calls, but refuses content beside it."""
     _, called, result = _CALL_TURNS
     thoughtful = called | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)
     for before in _openings():
@@ -127,7 +127,7 @@ def probe_thoughts(render: Render) -> bool:
 
 
 def probe_several_calls(render: Render) -> bool:
-    """Whether a template shows the first one alone of several calls in one message."""
+    """Returns whether a template shows only the first of several calls in one message."""
     for before in _openings():
         if (text := render([*before, *_TWO_CALLS_TURNS], [_TOOL])) is not None:
             return _has(text, _CALLED) and not _has(text, _OTHER_CALLED)
@@ -135,7 +135,7 @@ def probe_several_calls(render: Render) -> bool:
 
 
 def probe_descriptions(render: Render) -> bool:
-    """Whether a template fails on functions for want of a description."""
+    """Returns whether a template fails on functions without a description."""
     for before in _openings():
         if render([*before, _USER], [_TOOL]) is not None:
             return render([*before, _USER], [_UNDESCRIBED]) is None
@@ -158,14 +158,14 @@ def _needs_tools(render: Render) -> bool:
 
 def _shows_calls(source: str, render: Render) -> bool:
     for before in _openings():
-        # Some templates show calls only beside the tools.
+        # Some templates show calls only if the request has tools.
         if (text := render([*before, *_CALL_TURNS], [_TOOL])) is not None:
             return _has(text, _CALLED, _RESULT)
     return "tool_calls" in source
 
 
 def _openings() -> Iterator[Messages]:
-    """What a probe's turns may begin with: nothing, or a system message, where the template wants one."""
+    """Yields the messages with which a probe may begin: none, or a system message if the template requires one."""
     yield []
     yield [{"role": "system", "content": "Be kind."}]
 

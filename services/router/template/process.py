@@ -1,11 +1,11 @@
-"""Renders chat templates that requests bring. `python -m services.router.template.process`
+"""Renders chat templates that requests contain. `python -m services.router.template.process`
 
-Reads {"source", "special_tokens", "content_form"} with either {"arguments"} or {"probes": true} from standard input, in
-a line of JSON each. Answers each with a line: {"text"} or {"traits"}, either with the "content_form" that was found, or
-{"error", "param"}, or LOST. Ends with its input.
+Reads one JSON object per line from standard input: {"source", "special_tokens", "content_form"} with either
+{"arguments"} or {"probes": true}. Answers each with a line: {"text"} or {"traits"}, both with the "content_form" that
+was found, or {"error", "param"}, or LOST. Exits at the end of its input.
 
-It forks for every rendering. The system ends a fork that takes too much, and this process, which has the libraries
-loaded already, goes on at once.
+The process forks for each rendering. The kernel kills a fork that exceeds its limits, and this process, which has the
+libraries already loaded, continues at once.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from services.router.limits import check_text_size, num_bytes
 from services.router.template.content import ContentForm
 from services.router.template.foreign import LOST
 
-# Of one rendering.
+# Limits for one rendering.
 CPU_SECONDS = 2.0
 WALL_SECONDS = 8.0
-# Beside what the process has anyway.
+# In addition to the memory that the process already has.
 MEMORY_BYTES = 64 * 2**20
 
 
 def render(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a task."""
+    """Renders or probes the template of a task, and returns the answer."""
     from services.router.template.chat_template import UNPARSABLE, ChatTemplate
 
     known = task["content_form"]
@@ -54,10 +54,10 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _render_in_limits(line: str) -> None:
-    """Writes the answer and ends this process, a fork."""
+    """Writes the answer and exits. Runs in a fork."""
     memory = _address_space() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    # Without handlers these end the process, in the middle of whatever it computes.
+    # The signals have no handlers, so they kill the process at any point of its computation.
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     answer = json.dumps(render(json.loads(line))).encode() + b"\n"
@@ -68,7 +68,7 @@ def _render_in_limits(line: str) -> None:
 
 
 def _address_space() -> int:
-    """Bytes that this process has mapped."""
+    """Returns the number of bytes that this process has mapped."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[0]) * resource.getpagesize()
 
@@ -78,7 +78,7 @@ def main() -> None:
 
     import_renderer()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Ctrl-C is the router's to answer; this process ends with its pipe.
+    # The router handles Ctrl-C; this process exits when its input closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""Arrays of which it is known how long they can be, or what their items can be: `contains` and `uniqueItems`.
+"""Rewrites `contains` and `uniqueItems`, for arrays whose maximum length or possible items are known.
 
-Where they can be of any length, no keyword that the library has says that some item or no two are such.
+For arrays of any length, llguidance has no keyword that expresses either.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from services.router.grammar.schema_rewrites.negation import negated
 from services.router.grammar.schema_rewrites.values import type_of
 
 _NO_ARRAY = {"type": [name for name in TYPES if name != "array"]}
-# Sets of places at which an array has what it is to contain.
+# Maximum number of combinations of positions for the items that `contains` asks for.
 _MAX_SETS = 64
-# Arrays of different items, written out.
+# Maximum number of arrays that `uniqueItems` enumerates.
 _MAX_ARRAYS = 400
 
 
 def contains(schema: Schema, document: SchemaDocument) -> None:
-    """C 10.3.1.3, V 6.4.4 and 6.4.5"""
+    """Rewrites `contains`, `minContains` and `maxContains` (C 10.3.1.3, V 6.4.4 and 6.4.5)."""
     if "contains" not in schema:
         for keyword in ("minContains", "maxContains"):
             schema.pop(keyword, None)
@@ -41,7 +41,8 @@ def contains(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _counted(contained: Any, least: int, most: int | None, schema: Schema, document: SchemaDocument) -> Any:
-    """Arrays of which at least and at most so many items match; None where it cannot be said."""
+    """Returns a schema of arrays in which `least` to `most` items match `contained`; None if there is no such
+    schema."""
     if most is not None and most < least:
         return _NO_ARRAY
     if contained is True or contained == {}:
@@ -58,7 +59,7 @@ def _counted(contained: Any, least: int, most: int | None, schema: Schema, docum
         return _at_places(contained, least, most, longest, document)
     num_first = len(schema.get("prefixItems", ()))
     if most is None and key(schema.get("items", True)) == key(contained):
-        # All but the first are such: enough are in an array that is long enough.
+        # All items after the first ones match, so every long enough array has enough of them.
         shorter = _at_places(contained, least, most, num_first + least - 1, document)
         return None if shorter is None else any_of([{"minItems": num_first + least}, shorter])
     return None
@@ -69,7 +70,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _longest(schema: Schema) -> int | None:
-    """How many items there can be; None where there is no limit."""
+    """Returns the maximum number of items; None if there is no limit."""
     limits = [schema["maxItems"]] if _is_count(schema.get("maxItems")) else []
     if schema.get("items") is False:
         limits.append(len(schema.get("prefixItems", ())))
@@ -77,7 +78,7 @@ def _longest(schema: Schema) -> int | None:
 
 
 def _at_places(contained: Any, least: int, most: int | None, longest: int, document: SchemaDocument) -> Any:
-    """In arrays of at most `longest` items; None where there are too many ways."""
+    """Returns a schema for arrays of at most `longest` items; None if there are too many combinations of positions."""
     if longest > _MAX_SETS:
         return None
     sizes = [least] if most is None else range(least, min(most, longest) + 1)
@@ -98,7 +99,7 @@ def _at_places(contained: Any, least: int, most: int | None, longest: int, docum
 
 
 def unique_items(schema: Schema, document: SchemaDocument) -> None:
-    """V 6.4.3"""
+    """Rewrites `uniqueItems` (V 6.4.3)."""
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
     if schema.get("uniqueItems") is not True or isinstance(schema.get("items"), list):
@@ -123,7 +124,7 @@ def unique_items(schema: Schema, document: SchemaDocument) -> None:
     document.spend(sum(map(len, arrays)))
     del schema["uniqueItems"]
     if all(_is_listed(inner, document) for inner in items[: len(first) + 1]):
-        # All that these say of arrays is in the list, and the library would look it up for each.
+        # The list already includes everything that these keywords say, and llguidance would check each array again.
         least, most = schema.pop("minItems", 0), schema.pop("maxItems", limit)
         arrays = [array for array in arrays if least <= len(array) <= most]
         schema.pop("prefixItems", None)
@@ -132,7 +133,7 @@ def unique_items(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _is_listed(schema: Any, document: SchemaDocument) -> bool:
-    """Whether it accepts all of its finite values."""
+    """Returns whether the schema accepts all of its finite values."""
     if isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
         schema = document.resolve(schema["$ref"])
     if not isinstance(schema, dict):
@@ -148,11 +149,13 @@ def _is_listed(schema: Any, document: SchemaDocument) -> bool:
 
 
 def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:
-    """All arrays with one of its values (by their keys) at each place, and no two equal; None where they are many."""
+    """Returns all arrays with a different value at each position. `values` maps keys to values for each position. None
+    if
+    there are too many arrays."""
     beginnings: list[tuple[str, ...]] = [()]
     found = [*beginnings]
     for length, of_place in enumerate(values):
-        # At least so many more.
+        # Lower bound of the number of arrays after this position.
         if len(found) + len(beginnings) * (len(of_place) - length) > _MAX_ARRAYS:
             return None
         beginnings = [(*before, value) for before in beginnings for value in of_place if value not in before]

@@ -1,7 +1,8 @@
-"""JSON schemas that outputs are to match: what the library would take wrongly, or not at all, is refused here by name.
+"""Checks and rewrites the JSON schema of an output. Refuses, by name, every keyword that llguidance would get wrong.
 
-The library refuses most of what it has not built; what it is lenient with was found by sampling from the schemas of the
-JSON Schema Test Suite and validating every output (benchmarks/json_schema.py, docs/structured-output.md).
+llguidance itself refuses most of what it does not implement. The keywords that it treats too leniently were found by
+sampling outputs for the schemas of the JSON Schema Test Suite and validating them (benchmarks/json_schema.py,
+docs/structured-output.md).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from services.router.grammar.schema_rewrites.patterns import patterns
 from services.router.grammar.schema_rewrites.references import with_plain_references
 from shared.grammar import GrammarError
 
-# Of what comes out of rewriting, which nests deeper than what was given: recursion in Python stays shallow.
+# Depth of the rewritten schema, which is deeper than the given one. Keeps Python's recursion shallow.
 _MAX_DEPTH = 160
 _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
@@ -31,7 +32,7 @@ _COUNTS = frozenset(
 
 
 def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
-    """The schema as it goes to the library. `is_compound`: one of ours, that has others' as its definitions
+    """Returns the schema that llguidance gets. `is_compound`: a schema that Quire made of several documents
     (schema_rewrites/compound.py). Raises GrammarError."""
     try:
         schema = json.loads(source, parse_constant=_no_constant)
@@ -46,7 +47,7 @@ def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
     if schema is True:
         return {}
     if "x-guidance" in schema:
-        raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
+        raise GrammarError("'x-guidance' is not supported")  # it could make llguidance ignore keywords
     try:
         document = one_document(schema) if is_compound else with_plain_references(schema)
         check_multiples(document.root)
@@ -57,17 +58,17 @@ def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
     except RecursionError:
         raise GrammarError("it is nested too deep") from None
     except (AttributeError, TypeError):
-        raise GrammarError("it is no schema: a keyword has a value of a wrong type") from None
+        raise GrammarError("it is not a schema: a keyword has a value of a wrong type") from None
     return simplified
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
-    """A schema without what says nothing, which the library would refuse all the same, and with the rest said as it
-    takes it."""
+    """Returns the schema without keywords that have no effect, which llguidance would refuse nevertheless, and with the
+    other keywords rewritten for llguidance."""
     document.spend()
     if depth > _MAX_DEPTH:
         raise GrammarError("it is nested too deep")
@@ -77,7 +78,7 @@ def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
         keyword: int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
         for keyword, value in schema.items()
     }
-    # First, as the others take away what evaluates.
+    # Runs first, because the other rewrites remove keywords that evaluate members and items.
     unevaluated(kept, document)
     dependencies(kept)
     property_names(kept, document)

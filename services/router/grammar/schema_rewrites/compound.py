@@ -1,7 +1,7 @@
-"""A compound schema: its definitions are documents of their own, of whoever wrote them.
+"""Combines several schema documents into one. Each definition of a compound schema is a separate document.
 
-What they call `#`, and their identifiers, anchors and drafts, hold in each alone. So their references become plain ones
-first, and then they can stand in one document.
+A document has its own `#`, identifiers, anchors and draft. So the references of each document become plain ones before
+all of them move into one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from services.router.grammar.schema_rewrites.references import with_plain_refere
 
 
 def one_document(root: Schema) -> SchemaDocument:
-    """`root`: refers to its definitions, as `#/$defs/name`, and to nothing else; their names have no dots, and need no
-    escapes in a JSON pointer. Raises GrammarError."""
+    """Returns one document of all definitions. `root` refers only to its definitions, as `#/$defs/name`. Their names
+    contain no dots and need no escapes in a JSON pointer. Raises GrammarError."""
     documents = {name: with_plain_references(schema) for name, schema in root["$defs"].items()}
     definitions: Schema = {}
     for name, document in documents.items():
@@ -24,12 +24,12 @@ def one_document(root: Schema) -> SchemaDocument:
             for inner_name, inner in moved.pop(keyword, {}).items():
                 definitions[f"{name}.{keyword.lstrip('$')}.{inner_name}"] = inner
         definitions[name] = moved
-    # Where only some drafts are such, what the others say beside references is not relied upon.
+    # If only some drafts ignore keywords beside `$ref`, no rewrite relies on these keywords.
     return SchemaDocument(root | {"$defs": definitions}, any(one.ignores_beside_ref for one in documents.values()))
 
 
 def _moved(schema: Any, name: str) -> Any:
-    """The schema, as part of the definition of this name: its own definitions stand beside that one."""
+    """Returns the schema as part of the definition `name`. Its own definitions move to the root beside that one."""
     if not isinstance(schema, dict):
         return schema
     moved = with_inner(schema, lambda inner: _moved(inner, name))

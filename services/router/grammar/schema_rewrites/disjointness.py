@@ -1,4 +1,4 @@
-"""Whether two schemas have no instance in common, where that is plain to see."""
+"""Finds out whether two schemas have no instance in common. Only checks simple reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_DEPTH = 6
 
 
 def disjoint(left: Any, right: Any, document: SchemaDocument, depth: int = 0) -> bool:
-    """False where it is not known."""
+    """Returns whether no value matches both schemas. False if that is unknown."""
     document.spend()
     if depth > _MAX_DEPTH:
         return False
@@ -30,8 +30,9 @@ def disjoint(left: Any, right: Any, document: SchemaDocument, depth: int = 0) ->
 
 
 def told_apart(options: Iterable[Any], beside: Any, document: SchemaDocument) -> bool:
-    """Whether no two of many apply together, by a member that all require and whose values differ, as the kinds of a
-    union do. `beside`: what applies with each."""
+    """Returns whether no two options apply together because all require a member whose values differ, such as the tag
+    of
+    a union. `beside`: the keywords beside the options."""
     parts = [_conjuncts({"allOf": [beside, option]}, document, 0) for option in options]
     parts = [conjuncts for conjuncts in parts if False not in conjuncts]
     if not parts or any(_types(conjuncts) != {"object"} for conjuncts in parts):
@@ -52,7 +53,7 @@ def _differ(schemas: list[Any], document: SchemaDocument) -> bool:
 
 
 def finite_values(schema: Any, document: SchemaDocument) -> list[Any] | None:
-    """What an instance can be at most, where these are a few; None where they are not."""
+    """Returns a finite list that includes every possible instance; None if there is no short list."""
     conjuncts = _conjuncts(schema, document, 0)
     if False in conjuncts:
         return []
@@ -67,7 +68,9 @@ def finite_values(schema: Any, document: SchemaDocument) -> list[Any] | None:
 
 
 def _conjuncts(schema: Any, document: SchemaDocument, depth: int) -> list[Any]:
-    """Schemas that apply together: itself, what it refers to, `allOf`; False where one does not allow anything."""
+    """Returns all schemas that apply together: the schema, its reference's target, and `allOf`. The list contains False
+    if
+    one of them accepts nothing."""
     if schema is True:
         return []
     if schema is False:
@@ -104,7 +107,7 @@ def _listed(schema: Schema) -> list[Any] | None:
 
 
 def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document: SchemaDocument, depth: int) -> bool:
-    """Among the values of one type."""
+    """Returns whether no value of the type `name` matches both sides."""
     left, right = _values(name, lefts), _values(name, rights)
     if left is not None and right is not None:
         return not left & right
@@ -124,7 +127,7 @@ def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document:
 
 
 def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
-    """Those of one type that they list, comparable; None where none lists its values."""
+    """Returns the listed values of one type, as comparable keys; None if no schema lists its values."""
     found: set[str] | None = None
     for conjunct in conjuncts:
         listed = _listed(conjunct)
@@ -135,7 +138,7 @@ def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
 
 
 def _apart(schemas: list[Schema], lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
-    """Whether some lower bound is above some upper one."""
+    """Returns whether a lower bound exceeds an upper bound."""
     lows = [(schema[bound], bound) for schema in schemas for bound in lower if is_number(schema.get(bound))]
     highs = [(schema[bound], bound) for schema in schemas for bound in upper if is_number(schema.get(bound))]
     return any(
@@ -150,7 +153,7 @@ def _required(conjuncts: list[Schema]) -> set[str]:
 
 
 def _member(name: str, conjuncts: list[Schema]) -> Any:
-    """What a member of this name has to match, at least."""
+    """Returns a schema that every member of this name must match."""
     asked = []
     for conjunct in conjuncts:
         if name in conjunct.get("properties", {}):

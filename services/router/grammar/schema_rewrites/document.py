@@ -1,4 +1,4 @@
-"""A schema's document while it is rewritten: its definitions, and how much may become of it."""
+"""The document of a schema during rewriting: its definitions, and a limit on the work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from shared.grammar import GrammarError
 Schema = dict[str, Any]
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
-# Schemas that may come out of one document, and comparisons that may be made for them: some 50 ms.
+# Limit for schemas in the result and comparisons of schemas, together; takes about 50 ms.
 _MAX_WORK = 20_000
 
 
 @dataclass(slots=True)
 class SchemaDocument:
-    """`root`: with references to definitions of the root only, not rewritten. `ignores_beside_ref`: its draft has
-    nothing apply beside a `$ref`. `added`: definitions of what comes out, beside those that were given."""
+    """`root`: the original schema, whose references all point to definitions of the root. `ignores_beside_ref`: the
+    draft
+    ignores keywords beside a `$ref`. `added`: definitions that the rewriting adds."""
 
     root: Any
     ignores_beside_ref: bool = False
@@ -28,7 +29,7 @@ class SchemaDocument:
     _work: int = 0
 
     def resolve(self, reference: Any) -> Any:
-        """The schema that a reference leads to, as it was given; None where that is not in the document."""
+        """Returns the original schema that a reference points to; None if it is not in the document."""
         if reference == "#":
             return self.root
         if not isinstance(reference, str) or not reference.startswith("#/") or reference.count("/") != 2:
@@ -37,21 +38,21 @@ class SchemaDocument:
         return self.root.get(keyword, {}).get(name.replace("~1", "/").replace("~0", "~"))
 
     def define(self, name: str, schema: Schema) -> str:
-        """A reference to a definition that is added once, under this name or one like it."""
+        """Adds a definition once, under this name or a similar one, and returns a reference to it."""
         while name in self.root.get("$defs", {}):
             name += "-"
         self.added[name] = schema
         return f"#/$defs/{name}"
 
     def spend(self, work: int = 1) -> None:
-        """Raises GrammarError where too much becomes of the document."""
+        """Counts work. Raises GrammarError if the document has used more than its limit."""
         self._work += work
         if self._work > _MAX_WORK:
-            raise GrammarError("too much would become of it, said with the keywords that are supported")
+            raise GrammarError("it is too complex: rewriting it with the supported keywords takes too many steps")
 
 
 def any_of(options: Iterable[Any]) -> Any:
-    """One of these schemas applies; booleans are settled."""
+    """Returns a schema that accepts what any of these accept. Simplifies boolean schemas."""
     open_options = [option for option in options if option is not False]
     if any(option is True or option == {} for option in open_options):
         return True
@@ -61,7 +62,7 @@ def any_of(options: Iterable[Any]) -> Any:
 
 
 def all_of(schemas: Iterable[Any]) -> Any:
-    """All of these schemas apply; booleans are settled."""
+    """Returns a schema that accepts what all of these accept. Simplifies boolean schemas."""
     open_schemas = [schema for schema in schemas if schema is not True and schema != {}]
     if False in open_schemas:
         return False
@@ -71,14 +72,15 @@ def all_of(schemas: Iterable[Any]) -> Any:
 
 
 def demand(schema: Schema, *others: Any) -> None:
-    """Has these apply beside what the schema has."""
+    """Adds `others` to the schema's `allOf`."""
     asked = [other for other in others if other is not True]
     if asked:
         schema["allOf"] = [*schema.get("allOf", ()), *asked]
 
 
 def key(value: Any) -> str:
-    """Equal for values that JSON Schema takes for equal (C 4.2.2): 1 and 1.0 are, 1 and true are not."""
+    """Returns a key that is equal for values that JSON Schema considers equal (C 4.2.2): 1 and 1.0, but not 1 and
+    true."""
     return json.dumps(_with_whole_numbers(value), sort_keys=True)
 
 

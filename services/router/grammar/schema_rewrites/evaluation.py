@@ -1,8 +1,8 @@
-"""`unevaluatedProperties` (C 11.3) and `unevaluatedItems` (C 11.2): for members and items that no keyword applied to.
+"""Rewrites `unevaluatedProperties` (C 11.3) and `unevaluatedItems` (C 11.2), which apply to members and items that no
+other keyword evaluated.
 
-Which keywords did depends on the instance, where there is a choice. So there is an option for each set of schemas that
-may apply together, in which it is known; an option need not say that the others do not apply, as they could only
-evaluate more.
+If there is a choice, the keywords that apply depend on the instance. So the result has one option for each set of
+schemas that may apply together. An option need not exclude the other schemas, because they could only evaluate more.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _LAST = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "i
 _MAX_OPTIONS = 64
 _MAX_CHOICES = 6
 _MAX_DEPTH = 16
-# Applied to the same value, so that what they evaluate counts.
+# Keywords that apply schemas to the same value, so that the members and items they evaluate count.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Schemas that apply together, and what they evaluate."""
+    """Schemas that apply together, and the members and items that they evaluate."""
 
     schemas: tuple[Any, ...] = ()
-    # Members by name and by pattern.
+    # Evaluated members, by name and by pattern.
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    # Items: the first so many, and those that match one of these.
+    # Evaluated items: the number of first items, and the schemas that `contains` matches items with.
     num_items: int = 0
     contained: tuple[Any, ...] = ()
-    # All members, or items.
+    # Whether all members, or all items, are evaluated.
     everything: bool = False
 
     def __and__(self, other: _Option) -> _Option:
@@ -50,7 +50,7 @@ class _Option:
         )
 
     def rest(self, keyword: str, schema: Any) -> Any:
-        """Has this schema apply to what is not evaluated."""
+        """Returns a schema that applies `schema` to all members or items that are not evaluated."""
         if self.everything:
             return True
         if keyword == "unevaluatedItems":
@@ -65,7 +65,7 @@ class _Option:
 
 
 class _UnknownError(Exception):
-    """What is evaluated cannot be told."""
+    """Raised if the evaluated members or items cannot be determined."""
 
 
 def unevaluated(schema: Schema, document: SchemaDocument) -> None:
@@ -92,7 +92,7 @@ def unevaluated(schema: Schema, document: SchemaDocument) -> None:
         for name in schema.keys() - own.keys():
             del schema[name]
         if len(said) == 1 and len(said[0]) == 1:
-            # By what the schema itself evaluates, which goes without saying.
+            # The schema already has all keywords of the only option, except the last one.
             schema |= {name: value for name, value in said[0][0].items() if name == _LAST[keyword]}
         else:
             demand(schema, any_of(map(all_of, said)))
@@ -106,11 +106,11 @@ class _Evaluation:
     def __init__(self, keyword: str, document: SchemaDocument) -> None:
         self._keyword = keyword
         self._document = document
-        # Either has evaluated all that was left.
+        # Either keyword evaluates everything that is left.
         self._last = {keyword, _LAST[keyword]}
 
     def options(self, schema: Any, depth: int) -> list[_Option]:
-        """One of which applies where the schema does. Raises _UnknownError."""
+        """Returns options of which at least one applies if the schema does. Raises _UnknownError."""
         self._document.spend()
         if depth > _MAX_DEPTH or (isinstance(schema, dict) and isinstance(schema.get("items"), list)):
             raise _UnknownError
@@ -136,7 +136,7 @@ class _Evaluation:
         )
 
     def _choices(self, schema: Schema, depth: int) -> Iterable[list[_Option]]:
-        """For each schema applied in place, what it may come to."""
+        """Yields the options of each schema that is applied in place."""
         for inner in schema.get("allOf", ()):
             yield self.options(inner, depth)
         if "$ref" in schema:
@@ -164,7 +164,7 @@ class _Evaluation:
                 yield [_Option(({"properties": {name: False}},)), *self.options({"allOf": [has, *there]}, depth)]
 
     def _any_of(self, schemas: Sequence[Any], depth: int) -> Iterable[_Option]:
-        """For each set of schemas that may apply together."""
+        """Yields the options of each set of schemas that may apply together."""
         if len(schemas) > _MAX_CHOICES:
             raise _UnknownError
         sets = chain.from_iterable(combinations(schemas, size) for size in range(1, len(schemas) + 1))

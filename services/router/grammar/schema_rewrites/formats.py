@@ -1,7 +1,7 @@
-"""Formats that the library does not know (V 7.3), or is too lenient with, as patterns.
+"""Patterns for formats (V 7.3) that llguidance does not implement, or implements too leniently.
 
-Some accept less than the format does: what depends on more than a regular expression can say (the length of an encoded
-host name, the order within a range of a regular expression) is left out where it could go wrong.
+Some patterns accept less than the format does. A regular expression cannot check everything (such as the length of an
+encoded host name, or the order within a range of a regular expression), so the patterns exclude doubtful strings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from services.router.grammar.schema_rewrites.regex_format import regular_express
 
 _HEX = "[0-9A-Fa-f]"
 _ENCODED = f"%{_HEX}{{2}}"
-# RFC 3987 2.2, without the marks of direction that 4.1 forbids, and without private use.
+# RFC 3987 2.2, without the bidirectional formatting characters that 4.1 forbids, and without private use.
 _UCS = (
     "\\x{A0}-\\x{1FFF}\\x{2030}-\\x{2060}\\x{2070}-\\x{D7FF}\\x{F900}-\\x{FDCF}\\x{FDF0}-\\x{FFEF}"
     "\\x{10000}-\\x{1FFFD}\\x{20000}-\\x{2FFFD}"
@@ -27,15 +27,15 @@ def formats(schema: Schema, document: SchemaDocument) -> None:
     if not isinstance(name, str) or name in _OF_THE_LIBRARY:
         return
     del schema["format"]
-    # What nobody knows asserts nothing (V 7.2.3): `password` and `binary` of OpenAPI, `path` of Pydantic.
+    # Unknown formats assert nothing (V 7.2.3): for example OpenAPI's `password` and `binary`, Pydantic's `path`.
     if name in _PATTERNS:
-        # Many members may have a format, and some patterns are long.
+        # A definition, because many members may have the same format and some patterns are long.
         demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": format_pattern(name)})})
 
 
 def format_pattern(name: str) -> str | None:
-    """A regular expression of the format's strings, any for one that nobody knows; None where only the library has
-    one."""
+    """Returns a regular expression for the format's strings; one for any string if the format is unknown. None if only
+    llguidance implements the format."""
     if name == "uuid":  # RFC 9562 4
         return f"^{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$"
     if name in _OF_THE_LIBRARY:
@@ -45,7 +45,7 @@ def format_pattern(name: str) -> str | None:
 
 
 def _date() -> str:
-    """RFC 3339 5.6 and 5.7: the library has a 29th of February in every year. Without the year 0."""
+    """RFC 3339 5.6 and 5.7. llguidance allows February 29 in every year; this pattern does not. Excludes year 0."""
     year = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
     leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
     days = (
@@ -57,9 +57,11 @@ def _date() -> str:
 
 
 def _time() -> str:
-    """RFC 3339 5.6 and 5.7: the library has a leap second in every minute; here, it is written in UTC. Fractions are of
-    nanoseconds at most, which is what readers of times take; a model that has lost its way would write digits until its
-    limit."""
+    """RFC 3339 5.6 and 5.7. llguidance allows a leap second in every minute; this pattern allows it only at 23:59:60
+    UTC.
+    Fractions have at most nine digits, which time parsers accept; without a limit, a confused model would write digits
+    until
+    it reaches its output limit."""
     fraction = "(?:\\.[0-9]{1,9})?"
     usual = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
     return f"{usual}|23:59:60{fraction}(?:[zZ]|[+-]00:00)"
@@ -70,17 +72,17 @@ def _date_time() -> str:
 
 
 def _json_pointer() -> str:
-    """RFC 6901 3"""
+    """RFC 6901 3."""
     return _JSON_POINTER
 
 
 def _relative_json_pointer() -> str:
-    """draft-bhutton-relative-json-pointer-00 3, without the manipulation of indices, which earlier drafts lack."""
+    """draft-bhutton-relative-json-pointer-00 3, without index manipulation, which earlier drafts lack."""
     return f"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})"
 
 
 def _resource_identifier(others: str, *, relative: bool) -> str:
-    """RFC 3986 appendix A; with these characters beside ASCII's, RFC 3987 2.2."""
+    """RFC 3986 appendix A. `others`: characters allowed in addition to ASCII's, for RFC 3987 2.2."""
     unreserved = f"A-Za-z0-9._~!$&'()*+,;={others}\\-"
     segment = f"(?:[{unreserved}:@]|{_ENCODED})"
     h16 = f"{_HEX}{{1,4}}"
@@ -91,7 +93,7 @@ def _resource_identifier(others: str, *, relative: bool) -> str:
     further = f"(?:/{segment}*)*"
     from_the_top = f"//{authority}{further}|/(?:{segment}+{further})?"
     absolute = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{from_the_top}|{segment}+{further})?"
-    # Its first segment must not look like a scheme.
+    # The first segment of a relative reference must not look like a scheme.
     from_here = f"(?:{from_the_top}|(?:[{unreserved}@]|{_ENCODED})+{further})?"
     tail = f"(?:[{unreserved}:@/?]|{_ENCODED})*"
     start = f"(?:{absolute}|{from_here})" if relative else absolute
@@ -99,23 +101,23 @@ def _resource_identifier(others: str, *, relative: bool) -> str:
 
 
 def _uri_template() -> str:
-    """RFC 6570 2, without the operators that it reserves."""
+    """RFC 6570 2, without the reserved operators."""
     name = f"(?:[A-Za-z0-9_]|{_ENCODED})(?:\\.?(?:[A-Za-z0-9_]|{_ENCODED}))*"
     variable = f"{name}(?:\\*|:[1-9][0-9]{{0,3}})?"
     literal = f"[!#$&(-;=?-\\[\\]_a-z~{_UCS}]"
     return f"(?:{literal}|{_ENCODED}|\\{{[+#./;?&]?{variable}(?:,{variable})*\\}})*"
 
 
-# Letters that RFC 5892 permits wherever they stand, of scripts that are written from left to right: of Latin, Greek,
-# Cyrillic, kana, Chinese and Korean.
+# Letters that RFC 5892 permits in every position, from scripts that are written left to right: Latin, Greek, Cyrillic,
+# kana, Chinese and Korean.
 _LETTERS = (
     "\\x{DF}-\\x{F6}\\x{F8}-\\x{FF}\\x{3B1}-\\x{3C9}\\x{430}-\\x{45F}\\x{3041}-\\x{3096}\\x{30A1}-\\x{30FA}"
     "\\x{4E00}-\\x{9FA5}\\x{AC00}-\\x{D7A3}"
 )
 
 
-# Of at most 61 and 25 characters. No two hyphens follow one another, as those of `xn--` do, behind which not everything
-# is allowed.
+# Labels of at most 61 and 25 characters. They exclude consecutive hyphens, because not everything is allowed after
+# `xn--`.
 _LONG_LABEL, _SHORT_LABEL = (f"[0-9A-Za-z](?:-?[0-9A-Za-z]){{0,{more}}}" for more in (30, 12))
 
 
@@ -125,8 +127,8 @@ def _host_name() -> str:
 
 
 def _international_host_name() -> str:
-    """RFC 5890 2.3.2.3. A label has at most 63 octets as it is encoded, of which a letter beyond ASCII takes up to six,
-    and a name 253."""
+    """RFC 5890 2.3.2.3. An encoded label has at most 63 octets and a name 253. A non-ASCII letter takes up to six
+    octets."""
     letter = f"[0-9a-z{_LETTERS}]"
     few = f"[0-9a-z]{{0,15}}[{_LETTERS}][0-9a-z]{{0,15}}(?:[{_LETTERS}][0-9a-z]{{0,8}})?"
     label = f"(?:{_LONG_LABEL}|{letter}(?:-?{letter}){{0,7}}|{few})"
@@ -141,7 +143,7 @@ def _mailbox() -> str:
     return f"(?:{plain}|{foreign})@(?:{_international_host_name()})"
 
 
-# Without those that are patterns here.
+# Formats that llguidance implements correctly.
 _OF_THE_LIBRARY = frozenset({"duration", "email", "ipv4", "ipv6", "uri", "uuid"})
 _PATTERNS: dict[str, Callable[[], str]] = {
     "date": _date,

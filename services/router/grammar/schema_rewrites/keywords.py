@@ -1,4 +1,4 @@
-"""Which keywords hold schemas, and which only describe."""
+"""Lists of JSON Schema keywords: those that contain schemas, and those that affect validation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ WITH_A_SCHEMA = frozenset(
     {"additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
-# `items`: of drafts before 2020-12.
+# `items` may be a list in drafts before 2020-12.
 WITH_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 WITH_NAMED_SCHEMAS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
-# These and keywords that no draft knows say nothing about which instances are valid.
+# Keywords that affect which instances are valid. All others, including unknown ones, do not.
 ASSERTIONS = (
     WITH_A_SCHEMA
     | WITH_SCHEMAS
@@ -26,7 +26,7 @@ ASSERTIONS = (
 
 
 def with_inner(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A copy whose schemas, one level down, are changed so."""
+    """Returns a copy of `schema` with `change` applied to each schema directly inside it."""
     changed = dict(schema)
     for keyword, value in schema.items():
         if keyword in WITH_SCHEMAS and isinstance(value, list):

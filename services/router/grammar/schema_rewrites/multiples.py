@@ -1,4 +1,4 @@
-"""`multipleOf` (V 6.2.1)."""
+"""Checks `multipleOf` (V 6.2.1)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from services.router.grammar.schema_rewrites.document import is_number
 from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
-# The library multiplies the digits of two that apply together, and takes what is left of it in 32 bits.
+# llguidance multiplies the digits of two values that apply together and keeps only 32 bits of the product.
 _MAX_PRODUCT = 2**32
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependentSchemas", "dependencies"})
 
 
 def check_multiples(root: Any) -> None:
-    """Raises GrammarError where two could apply together whose least common multiple the library would get wrong."""
+    """Raises GrammarError if two values might apply together and llguidance would get their least common multiple
+    wrong."""
     steps: set[Fraction] = set()
     combines = False
 

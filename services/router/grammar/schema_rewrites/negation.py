@@ -1,8 +1,7 @@
-"""What a schema does not accept, as a schema.
+"""Negates a schema: makes a schema of everything that it does not accept.
 
-An instance fails a schema when it fails one of its keywords, and it fails most keywords only as a value of the type
-that the keyword is about: `not: {minimum: 3}` demands a number, below 3. So the negation is an `anyOf` of what each
-keyword refuses.
+An instance fails a schema if it fails one of its keywords. It can fail most keywords only with a value of the keyword's
+own type: `not: {minimum: 3}` requires a number below 3. So the negation is an `anyOf` of what each keyword refuses.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from services.router.grammar.schema_rewrites.values import all_but, type_of
 ALL_TYPES = frozenset(TYPES)
 _NUMBERS = frozenset({"number", "integer"})
 _MAX_DEPTH = 32
-# Schemas and values in one negation.
+# Maximum number of schemas and values in one negation.
 _MAX_WORK = 2_000
-# Each two options of an `oneOf` may apply together.
+# Limits the pairs of options of a `oneOf` that may apply together.
 _MAX_ONE_OF = 8
-# What each refuses: the type, and the keyword and the amount by which its value differs.
+# For each keyword: the type it applies to, the keyword of its negation, and the difference between their values.
 _COMPLEMENTS = {
     "minLength": ("string", "maxLength", -1),
     "maxLength": ("string", "minLength", 1),
@@ -38,12 +37,12 @@ _COMPLEMENTS = {
 
 
 class _InexpressibleError(Exception):
-    """No keyword that there is says it."""
+    """Raised if no supported keyword expresses the negation."""
 
 
 def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL_TYPES) -> Any:
-    """A schema that accepts what this one does not, of the types that are `allowed` (where `integer` stands alone, the
-    only numbers are integers); None where it cannot be said."""
+    """Returns a schema that accepts the values of the `allowed` types that `schema` refuses; None if that cannot be
+    expressed. If `allowed` has `integer` without `number`, the only numbers are integers."""
     negation = _Negation(document)
     try:
         said = negation.of(schema, allowed, 0)
@@ -57,7 +56,7 @@ def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL
 class _Negation:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
-        # References on the way to where it is: what leads back to one has no end.
+        # References that are being followed. A reference to one of them would never end.
         self._open: list[str] = []
         self.work = 0
 
@@ -83,7 +82,7 @@ class _Negation:
         return bool(names & allowed) or bool(names & _NUMBERS and allowed & _NUMBERS)
 
     def _refused(self, keyword: str, value: Any, schema: Schema, allowed: frozenset[str], depth: int) -> Sequence[Any]:
-        """What fails this keyword: options, each with its type."""
+        """Returns options, each with its type, that together describe the values that fail this keyword."""
         match keyword:
             case "type":
                 return [_other_types({value} if isinstance(value, str) else set(value), allowed)]
@@ -137,7 +136,7 @@ class _Negation:
                     else False,
                 ]
             case "then" | "else":
-                return []  # said with `if`, and nothing without it
+                return []  # handled with `if`; without `if` they have no effect
             case "$ref":
                 target = self._document.resolve(value)
                 if target is not None and value not in self._open:
@@ -157,7 +156,7 @@ class _Negation:
         if keyword in _COMPLEMENTS and is_number(value):
             name, complement, difference = _COMPLEMENTS[keyword]
             if complement.startswith("max") and difference and value + difference < 0:
-                return []  # all are as long
+                return []  # no value is shorter
             return [{"type": name, complement: value + difference}]
         raise _InexpressibleError
 
@@ -186,5 +185,5 @@ def _other_types(types: set[str], allowed: frozenset[str]) -> Any:
     if "number" in types:
         others -= {"integer"}
     if "number" in others and "integer" in types:
-        raise _InexpressibleError  # a number that is no integer
+        raise _InexpressibleError  # numbers except integers
     return {"type": sorted(others)} if others else False

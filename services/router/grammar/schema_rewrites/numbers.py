@@ -1,4 +1,4 @@
-"""Numbers in `const`, `enum` and bounds (V 6.1, 6.2), of which the library keeps 53 bits."""
+"""Checks numbers in `const`, `enum` and bounds (V 6.1, 6.2). llguidance stores them with 53 bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEYWORDS = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusi
 
 
 def check_numbers(root: Any) -> None:
-    """Raises GrammarError where an output would have another integer than the schema's."""
+    """Raises GrammarError if llguidance would change one of the schema's integers."""
 
     def find(schema: Any) -> Any:
         if isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Objects: dependencies, names of members, and patterns of names."""
+"""Rewrites keywords for objects: dependencies, `propertyNames` and `patternProperties`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
 from services.router.grammar.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
-# Of a name; regular expressions count no further.
+# Limit for the length of a name; regular expressions cannot count further.
 _MAX_LENGTH = 10_000
-# From one to the next; what leads on further is some circle.
+# Limit for references in a row; a longer chain is probably a cycle.
 _MAX_REFERENCES = 8
 _LENGTHS = frozenset({"minLength", "maxLength"})
 
 
 def dependencies(schema: Schema) -> None:
-    """V 6.5.4, C 10.2.2.4, and `dependencies` of earlier drafts: the member is not there, or what it asks for holds."""
+    """Rewrites V 6.5.4, C 10.2.2.4 and the earlier `dependencies`: the member is absent, or its condition holds."""
     conditions = []
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, asked in schema.pop(keyword, {}).items():
@@ -30,7 +30,7 @@ def dependencies(schema: Schema) -> None:
 
 
 def property_names(schema: Schema, document: SchemaDocument) -> None:
-    """C 10.3.2.4: the names that are allowed become those of members, or their pattern does; there are no others."""
+    """Rewrites `propertyNames` (C 10.3.2.4): the allowed names, or their pattern, become those of the only members."""
     if "propertyNames" not in schema:
         return
     names = _about_strings(schema["propertyNames"], document)
@@ -49,7 +49,8 @@ def property_names(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _about_strings(names: Any, document: SchemaDocument) -> Any:
-    """What a schema of names says, or the one that it refers to: names are strings, whether it says so or not."""
+    """Returns the keywords that affect strings in a schema of names, after following references: names are always
+    strings."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(names, dict):
             break
@@ -76,7 +77,7 @@ def _listed(names: Any) -> list[str] | None:
 
 
 def _pattern(names: Any, document: SchemaDocument) -> str | None:
-    """A regular expression of the allowed names; None where no single one says it."""
+    """Returns a regular expression for the allowed names; None if a single one cannot express them."""
     match names:
         case {"not": refused, **rest} if not rest:
             names = _about_strings(negated(refused, document, _STRING), document)
@@ -93,14 +94,14 @@ def _pattern(names: Any, document: SchemaDocument) -> str | None:
 
 
 def pattern_properties(schema: Schema) -> None:
-    """C 10.3.2.2, of patterns that the same names may match: the library takes them only where none does."""
+    """Rewrites `patternProperties` (C 10.3.2.2) whose patterns overlap, because llguidance refuses these."""
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict) or len(patterns) < 2:
         return
     by_schema: dict[str, list[str]] = {}
     for pattern, inner in patterns.items():
         if (inner is True or inner == {}) and "additionalProperties" not in schema:
-            continue  # says nothing
+            continue  # has no effect
         by_schema.setdefault(key(inner), []).append(pattern)
     merged: Schema = {}
     for of_schema in by_schema.values():
@@ -114,7 +115,8 @@ def pattern_properties(schema: Schema) -> None:
 
 
 def _either(patterns: list[str]) -> str | None:
-    """One that matches what some of them does; None where anchors may stand within it, as the library takes none."""
+    """Returns a pattern that matches what any of `patterns` matches. None if one may contain anchors inside, which
+    llguidance does not support."""
     if len(patterns) == 1:
         return patterns[0]
     whole = []

@@ -1,11 +1,11 @@
-"""Patterns (V 6.3.3) that the library would get wrong.
+"""Rewrites patterns (V 6.3.3) that llguidance would misread.
 
-It takes a class of characters with all control characters in it for one that a JSON string has escapes for, and then
-has the quotation mark and the backslash match it, too, whether they do or not: `[^"]` matches a `"`. So classes that
-leave out either leave out the null character, which no text has, as well.
+If a character class contains all control characters, llguidance treats it as one that JSON escapes, and lets it also
+match the quotation mark and the backslash: `[^"]` matches a `"`. So a class that excludes one of these also excludes
+the null character, which no text contains.
 
-And it has classes in classes, and operators between them, which ECMA 262 has not: `[`, `&&`, `--` and `~~` are
-characters there. So what could be one is escaped.
+llguidance also supports nested classes and operators on classes, unlike ECMA 262, where `[`, `&&`, `--` and `~~` in a
+class are plain characters. So these characters are escaped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import re
 
 from services.router.grammar.schema_rewrites.document import Schema, all_of
 
-# Whatever is escaped, or a class; `]` is not in it but escaped, as in ECMA 262.
+# An escape, or a class. A `]` in a class must be escaped, as in ECMA 262.
 _TOKEN = re.compile(r"\\.|\[(?P<excludes>\^?)(?P<characters>(?:\\.|[^\]\\])*)\]", re.DOTALL)
 _CHARACTER = re.compile(r"\\?.", re.DOTALL)
-# A range, or what is no end of one.
+# A range, or a character that is not part of one.
 _RANGE = re.compile(r"(\\?.)-(\\?.)|(\\?.)", re.DOTALL)
 _OPERATORS = frozenset("[&-~")
-# With any of these, it leaves out some control characters already.
+# A class that excludes one of these already lacks some control characters.
 _SOME_CONTROL = {"\\s", "\\n", "\\t", "\\r"}
 
 
@@ -36,7 +36,7 @@ def patterns(schema: Schema) -> None:
 
 
 def as_the_library_reads(pattern: str) -> str:
-    """The pattern, whose classes have the same characters for the library."""
+    """Returns the pattern with each class rewritten so that llguidance matches the same characters as ECMA 262."""
     return _TOKEN.sub(_class, pattern)
 
 
@@ -44,7 +44,7 @@ def _class(match: re.Match[str]) -> str:
     characters = match["characters"]
     if characters is None:
         return match[0]
-    if not characters:  # everything, or nothing
+    if not characters:  # [^] matches everything, [] nothing
         return "[\\s\\S]" if match["excludes"] else "[^\\s\\S]"
     written = _RANGE.sub(_escaped, characters)
     if match["excludes"]:

@@ -1,7 +1,8 @@
-"""References, made ones to definitions of the root (C 8.2): rewriting moves what other references lead to.
+"""Turns all references into ones to definitions of the root (C 8.2), because rewriting moves other targets.
 
-A `$dynamicRef` depends on the resources that evaluation came through. There are only so many ways through a document,
-so what it leads to is copied once for each that makes a difference, and it is then a plain reference.
+The target of a `$dynamicRef` depends on the resources that the evaluation passed through. A document has a limited
+number of such paths, so the target is copied once for each path that makes a difference, and the reference becomes a
+plain one.
 """
 
 from __future__ import annotations
@@ -14,25 +15,26 @@ from services.router.grammar.schema_rewrites.document import Schema, SchemaDocum
 from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
-# Deeper ones are some mistake; and recursion in Python, here and in the standard library, stays shallow.
+# Deeper schemas are probably mistakes. The limit keeps recursion shallow, here and in the standard library.
 _MAX_DEPTH = 64
 _MAX_SCHEMAS = 20_000
 _MAX_COPIES = 1_000
 _IDENTIFYING = frozenset({"$id", "$anchor", "$dynamicAnchor"})
-# Resources by the dynamic anchors that they were the first to have: what a `$dynamicRef` leads to (C 8.2.3.2).
+# For each dynamic anchor, the first resource that had it: this determines the target of a `$dynamicRef` (C 8.2.3.2).
 Scope = tuple[tuple[str, str], ...]
 
 
 def with_plain_references(root: Any) -> SchemaDocument:
-    """The document with references of the forms `#`, `#/$defs/name` and `#/definitions/name` only, and absolute ones
-    out of it. Raises GrammarError."""
+    """Returns the document with all references in the forms `#`, `#/$defs/name` and `#/definitions/name`, or absolute
+    if
+    they point outside. Raises GrammarError."""
     return _References(root).document() if isinstance(root, dict) else SchemaDocument(root)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     schema: Any
-    # URI of the resource that it is part of, without a fragment.
+    # URI, without a fragment, of the resource that contains the schema.
     base: str
 
 
@@ -44,10 +46,10 @@ class _References:
         self._id_keyword = "id" if "draft-04" in draft or "draft-03" in draft else "$id"
         self._resources: dict[str, Any] = {}
         self._bases: dict[int, str] = {}
-        # By the resource's URI and the anchor's name.
+        # By the URI of the resource and the name of the anchor.
         self._anchors: dict[tuple[str, str], Any] = {}
         self._dynamic_anchors: dict[tuple[str, str], Any] = {}
-        # Names of the dynamic anchors of a resource.
+        # Names of the dynamic anchors of each resource, by its URI.
         self._dynamic_names: dict[str, list[str]] = {}
         self._definitions = {
             id(schema): f"#/{keyword}/{quote(name.replace('~', '~0').replace('/', '~1'), safe='~')}"
@@ -56,7 +58,7 @@ class _References:
             if isinstance(schema, dict)
         }
         self._copies: dict[tuple[int, Scope], str] = {}
-        # Places to be copied, and the scopes and names of the copies.
+        # Places that are still to be copied, with the scope and name of each copy.
         self._pending: list[tuple[_Place, Scope, str]] = []
         self._num_schemas = 0
         self._find(root, "", 0)
@@ -74,9 +76,9 @@ class _References:
         return SchemaDocument(root, self._ignores_beside_ref)
 
     def _find(self, schema: Any, base: str, depth: int) -> Any:
-        """Notes the resources and anchors in it."""
+        """Records the resources and anchors in the schema."""
         if depth > _MAX_DEPTH:
-            raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep")
+            raise GrammarError(f"it is nested more than {_MAX_DEPTH} levels deep")
         if not isinstance(schema, dict):
             return schema
         name = schema.get(self._id_keyword)
@@ -96,23 +98,23 @@ class _References:
         return schema
 
     def _entered(self, scope: Scope, base: str) -> Scope:
-        """The scope when evaluation has come to this resource, too."""
+        """Returns the scope after the evaluation enters the resource `base`."""
         bound = dict(scope)
         new = {name: base for name in self._dynamic_names.get(base, ()) if name not in bound}
         return tuple(sorted((bound | new).items())) if new else scope
 
     def _plain(self, place: _Place, scope: Scope, depth: int) -> Any:
-        """A copy, reached through this scope."""
+        """Returns a copy of the place's schema with plain references, for an evaluation with this scope."""
         self._num_schemas += 1
         if self._num_schemas > _MAX_SCHEMAS:
-            raise GrammarError("too much would become of it, with every reference one to a definition")
+            raise GrammarError("it is too complex: with every reference to a definition, it has too many schemas")
         if not isinstance(place.schema, dict):
             return place.schema
         base = self._bases.get(id(place.schema), place.base)
         scope = self._entered(scope, base)
         plain = with_inner(place.schema, lambda inner: self._plain(_Place(inner, base), scope, depth + 1))
         if depth:
-            # Of no use but to references, which lead to copies at the root.
+            # Only references use definitions, and these now point to copies at the root.
             for keyword in ("$defs", "definitions"):
                 plain.pop(keyword, None)
         for keyword in _IDENTIFYING | {self._id_keyword}:
@@ -121,21 +123,21 @@ class _References:
         if "$ref" in plain:
             plain["$ref"] = self._reference(plain["$ref"], base, scope, dynamic=False)
             if isinstance(plain["$ref"], str) and "$dynamicRef" not in plain:
-                return plain  # in its place, as members come in order
+                return plain  # keeps the order of the members
             references.append(plain.pop("$ref"))
         if "$dynamicRef" in plain:
             references.append(self._reference(plain.pop("$dynamicRef"), base, scope, dynamic=True))
         return _beside(plain, references)
 
     def _reference(self, reference: Any, base: str, scope: Scope, *, dynamic: bool) -> Any:
-        """To a definition of the root that has what this one leads to; or that, where it is a boolean."""
+        """Returns a reference to the root's definition of the same target; the target itself if it is a boolean."""
         if not isinstance(reference, str):
-            raise TypeError("a reference is a string")
+            raise TypeError("a reference must be a string")
         place = self._target(reference, base)
         if place is None:
             absolute = _joined(base, reference)
             if "://" not in absolute:
-                raise GrammarError(f"the reference {reference!r} leads nowhere")
+                raise GrammarError(f"the reference {reference!r} has no target")
             return absolute
         anchor = unquote(reference.partition("#")[2])
         if dynamic and (place.base, anchor) in self._dynamic_anchors:
@@ -151,12 +153,12 @@ class _References:
         return f"#/$defs/{self._copy(place, scope)}"
 
     def _copy(self, place: _Place, scope: Scope) -> str:
-        """The name of the definition that is its copy, or will be."""
+        """Returns the name of the definition that is, or will be, the place's copy."""
         scope = self._entered(scope, place.base)
         name = self._copies.get((id(place.schema), scope))
         if name is None:
             if len(self._copies) >= _MAX_COPIES:
-                raise GrammarError(f"its references lead to more than {_MAX_COPIES} places that are no definitions")
+                raise GrammarError(f"its references have more than {_MAX_COPIES} targets that are not definitions")
             name = f"copy-{len(self._copies)}"
             while name in self._root.get("$defs", {}):
                 name += "-"
@@ -165,7 +167,8 @@ class _References:
         return name
 
     def _target(self, reference: str, base: str) -> _Place | None:
-        """What a reference leads to at first; None where that is not in the document."""
+        """Returns the place that a reference points to, before dynamic scope applies; None if it is not in the
+        document."""
         uri, _, fragment = _joined(base, reference).partition("#")
         schema = self._resources.get(uri)
         if schema is None:
@@ -187,7 +190,7 @@ class _References:
 
 
 def _beside(schema: Schema, references: list[Any]) -> Schema:
-    """The schema with these, too: where they are one, as it is common."""
+    """Returns the schema with these references added; as a plain `$ref` if there is only one."""
     if len(references) == 1 and isinstance(references[0], str):
         return schema | {"$ref": references[0]}
     demand(schema, *({"$ref": reference} if isinstance(reference, str) else reference for reference in references))
@@ -195,10 +198,10 @@ def _beside(schema: Schema, references: list[Any]) -> Schema:
 
 
 def _joined(base: str, reference: str) -> str:
-    """The reference as a URI; `urljoin` knows no fragments of URNs. Raises GrammarError."""
+    """Returns the reference as a URI; `urljoin` does not support fragments of URNs. Raises GrammarError."""
     if reference.startswith("#"):
         return base + reference
     try:
         return urljoin(base, reference) or base
     except ValueError:
-        raise GrammarError(f"the reference {reference!r} is no URI") from None
+        raise GrammarError(f"the reference {reference!r} is not a URI") from None

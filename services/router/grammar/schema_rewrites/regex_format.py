@@ -1,13 +1,13 @@
-"""The format `regex` (V 7.3.8): a pattern of regular expressions as ECMA 262 has them, groups up to two levels deep.
+"""Pattern for the format `regex` (V 7.3.8): ECMA 262 regular expressions with groups nested up to two levels.
 
-What comes out are expressions that Python and Rust read in the same way: no look-around, no references back, no named
-groups, and ranges that are in order because their ends are of such classes.
+The pattern only accepts expressions that Python and Rust read alike: no look-around, no backreferences and no named
+groups. Ranges are in order, because their ends come from suitable classes.
 """
 
 from __future__ import annotations
 
 _LEVELS = 2
-# Characters that stand for themselves: all but ^ $ \ . * + ? ( ) [ ] { } | and control characters.
+# Characters that match themselves: all but ^ $ \ . * + ? ( ) [ ] { } | and control characters.
 _PLAIN = "[^\\x{0}-\\x{1F}\\x{7F}-\\x{9F}\\^$\\\\.*+?()\\[\\]{}|]"
 _SPECIAL = "[\\^$\\\\.*+?()\\[\\]{}|/]"
 _CLASS_ESCAPE = "\\\\[dDsSwWfnrtv]"
@@ -24,7 +24,8 @@ def _quantifier() -> str:
 
 
 def regular_expression() -> str:
-    """Alternatives of terms: `^`, `$`, `\\b`, or a character, class or group, with a quantifier or without."""
+    """Returns the pattern: a sequence of `^`, `$`, `\\b`, `|`, and characters, classes or groups with optional
+    quantifiers."""
     quantifier = _quantifier()
     alternatives = f"(?:{_ASSERTION}|\\||{_CHARACTER}{quantifier})*"
     for _ in range(_LEVELS):

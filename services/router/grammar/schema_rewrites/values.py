@@ -1,4 +1,4 @@
-"""All values but some: what `not` makes of `const` and `enum`."""
+"""Schemas that exclude given values: the negations of `const` and `enum`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from services.router.grammar.schema_rewrites.document import any_of, is_number
 
-# Characters: each is a group in a group, of which regular expressions bear some 250.
+# In characters. Each character becomes a nested group, and regular expressions support about 250 levels.
 _MAX_STRING = 100
 _Trie = dict[str, "_Trie"]
-# In a trie: a string ends here.
+# Marks the end of a string in a trie.
 _END = ""
 
 
@@ -31,7 +31,8 @@ def type_of(value: Any) -> str:
 
 
 def all_but(values: Sequence[Any], value_type: str) -> Any:
-    """A schema of the other values of this type; the values are all of it. None where it cannot be said."""
+    """Returns a schema of all other values of this type; None if there is no such schema. All `values` have the
+    type."""
     match value_type:
         case "null":
             return False
@@ -43,11 +44,11 @@ def all_but(values: Sequence[Any], value_type: str) -> Any:
             return _other_strings(values)
         case "array":
             return _other_arrays(values[0]) if len(values) == 1 else None
-    return None  # an object with one more member of any name
+    return None  # an object may differ by one more member of any name
 
 
 def but(value: Any) -> Any:
-    """A schema of all other values, of all types. None where it cannot be said."""
+    """Returns a schema of all other values of all types; None if there is no such schema."""
     same_type = all_but([value], type_of(value))
     if same_type is None:
         return None
@@ -76,12 +77,12 @@ def _other_strings(values: Sequence[str]) -> Any:
 
 
 def _leaving(node: _Trie) -> str:
-    """A regular expression of the strings that end in the trie where none of its own does, or leave it."""
+    """Returns a regular expression for all strings that are not in the trie."""
     following = [char for char in node if char != _END]
     options = [] if _END in node else [""]
     others = "".join(map(_escaped, following))
     if '"' in following or "\\" in following:
-        # Apart from the null character: see patterns.py.
+        # The null character is separate, for the reason in patterns.py.
         options.append(f"[^\\x{{0}}{others}][\\s\\S]*")
         options += [] if "\0" in following else ["\\x{0}[\\s\\S]*"]
     else:
@@ -95,7 +96,7 @@ def _escaped(char: str) -> str:
 
 
 def _other_arrays(items: list[Any]) -> Any:
-    """Shorter, longer, or with another item at some place."""
+    """Returns a schema of arrays that are shorter, longer, or have another item at some position."""
     others = [but(item) for item in items]
     if None in others:
         return None

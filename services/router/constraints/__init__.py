@@ -1,4 +1,4 @@
-"""Which tokens a request allows: its grammar, bad words, allowed tokens and thinking limit, checked."""
+"""Constraints on output tokens: checks a request's grammar, bad words, allowed tokens and thinking limit."""
 
 from services.router.constraints.grammar_checker import INVALID_STRUCTURE, TOO_MUCH, grammar_checks
 from services.router.constraints.resolution import MAX_BAD_WORDS, check_copies, resolve_constraints

@@ -1,6 +1,5 @@
-"""Grammars are tried before a request is taken: beside the event loop, in a process with limits, once for all requests
-that bring the same one.
-"""
+"""Tries each new grammar before its request is accepted, in a process with limits. Caches the results across
+requests."""
 
 from __future__ import annotations
 
@@ -20,45 +19,46 @@ from services.router.grammar import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
 from shared.python_child import child_environment, python_command
 
-# Different ones; each takes some 10 ms, and a hostile one 3 s.
+# Different grammars that wait; each takes about 10 ms, and a hostile one 3 s.
 _MAX_PENDING = 1024
-# Then others' are what takes the time, and it is told that there are too many.
+# After this time the client is told that the router is overloaded, because other grammars took the time.
 _MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
-# The code of the error.
+# Error code of a structure that cannot be used.
 INVALID_STRUCTURE = "invalid_structure"
-# In the message of a check that came to the end of its time or memory: another like it would do so, too.
+# Part of the error message if a check reached its time or memory limit. A similar structure would reach it too.
 TOO_MUCH = "too much time or memory"
-# The process has its own limit of computing time; this is for one that does not get to compute.
+# The process limits its own CPU time. This limit is for a process that gets no CPU time.
 _MAX_SECONDS_EACH = 30.0
-# After so many a fresh process takes over, whatever the library has kept of them.
+# Number of checks after which a new process starts, because the library may keep memory of each.
 _MAX_CHECKS_OF_PROCESS = 1000
 
-# What ends the process by these says nothing of the structure, the first time: its own limits end it otherwise.
+# Signals from outside: the first time, they say nothing about the structure. The process's own limits use others.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
 _Result = str | GrammarError
 
 
 class GrammarChecks:
-    """Results are kept, refusals too, so that what is sent again and again is tried once. One process: a hostile client
-    holds up other new structures, and nothing else."""
+    """Checks structures and caches the results, including errors, so that each is tried once. There is only one
+    process,
+    so that a hostile client delays other new structures and nothing else."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-checks")
         self._process = _CheckProcess()
-        # Both of the event loop's thread and that of the checks.
+        # Guards the fields below, which the event loop and the checking thread use.
         self._lock = threading.Lock()
         self._checked: OrderedDict[Structure, _Result] = OrderedDict()
         self._pending: dict[Structure, Future[_Result]] = {}
 
     async def check(self, structure: Structure) -> str:
-        """Its grammar in the library's form. Raises ApiError, naming the structure's field."""
+        """Returns the structure's grammar in llguidance's form. Raises ApiError that names the structure's field."""
         if not has_library():
             raise ApiError(
                 ErrorKind.UNSUPPORTED, "This router lacks llguidance, which structures need.", structure.param
             )
-        if len(structure.source) > MAX_GRAMMAR_BYTES:  # nor is it kept
+        if len(structure.source) > MAX_GRAMMAR_BYTES:  # too large to cache
             result: _Result = GrammarError(
                 f"it has {len(structure.source)} characters; {MAX_GRAMMAR_BYTES} are allowed"
             )
@@ -71,7 +71,7 @@ class GrammarChecks:
         return result
 
     def close(self) -> None:
-        """Ends the process; what waits is answered by an error."""
+        """Ends the process. Pending checks fail."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._process.close()
 
@@ -92,9 +92,9 @@ class GrammarChecks:
             pending.add_done_callback(functools.partial(self._keep, structure))
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
-                # Others may be waiting for the same one.
+                # Shielded, because other requests may wait for the same check.
                 return await asyncio.shield(asyncio.wrap_future(pending))
-        except TimeoutError:  # of this wait, or of the check
+        except TimeoutError:  # from this timeout, or from the check itself
             raise overloaded("This router is too busy to check a grammar.") from None
 
     def _keep(self, structure: Structure, done: Future[_Result]) -> None:
@@ -108,14 +108,14 @@ class GrammarChecks:
 
 
 class _CheckProcess:
-    """Started with the first check and after each that it did not survive. For one thread."""
+    """The checking process. Starts with the first check, and again after it died. One thread uses it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._num_checks = 0
 
     def check(self, structure: Structure) -> _Result:
-        """Raises TimeoutError where the process does not get to compute."""
+        """Tries a structure. Raises TimeoutError if the process gets no CPU time."""
         if self._num_checks >= _MAX_CHECKS_OF_PROCESS:
             self.close()
         for _ in range(2):
@@ -128,10 +128,10 @@ class _CheckProcess:
         return GrammarError(f"it takes {TOO_MUCH} to compile")
 
     def close(self) -> int | None:
-        """Returns how the process has ended, if there was one."""
+        """Ends the process and returns its exit code; None if there was none."""
         if self._child is None:
             return None
-        self._child.kill()  # nothing to one that has ended
+        self._child.kill()  # no effect on a process that has exited
         self._child.communicate()
         ended, self._child, self._num_checks = self._child.returncode, None, 0
         return ended
@@ -146,7 +146,7 @@ class _CheckProcess:
         )
 
     def _ask(self, question: object) -> bytes:
-        """The answer's line; empty where the process has died. Raises TimeoutError."""
+        """Returns the line of the answer; empty if the process has died. Raises TimeoutError."""
         child = self._child = self._child or self._start()
         assert child.stdin is not None
         assert child.stdout is not None
@@ -162,14 +162,14 @@ class _CheckProcess:
         except BrokenPipeError:
             return b""
         except BaseException:
-            self.close()  # its answer would be taken for the next one's
+            self.close()  # otherwise a late answer would be read as the next one
             raise
         return line if line.endswith(b"\n") else b""
 
 
 @functools.cache
 def grammar_checks() -> GrammarChecks:
-    """This process's one; its own process starts with the first structured request."""
+    """Returns the router's only GrammarChecks. Its process starts with the first structured request."""
     checks = GrammarChecks()
     atexit.register(checks.close)
     return checks

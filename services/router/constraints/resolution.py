@@ -1,4 +1,4 @@
-"""Turns what a request wishes of its tokens into checked constraints, for the worker that makes masks of them."""
+"""Turns a request's wishes about tokens into checked constraints, from which the worker makes masks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
-# Of all words together, in both of their forms: as many as a scheduler takes.
+# Limit for all words together, in both of their forms. The scheduler's limit is the same.
 MAX_BAD_WORD_TOKENS = 1 << 18
-# Of one request's constraints times its prompts: each prompt is submitted with a copy of them.
+# Limit for the size of a request's constraints times its prompts, because each prompt is submitted with a copy.
 MAX_CONSTRAINT_BYTES = 2**24
 
 
@@ -31,14 +31,14 @@ async def resolve_constraints(
     around_structure: AroundStructure | None = None,
     thinking: ThinkingLimit | None = None,
 ) -> TokenConstraints | None:
-    """None where any token may be drawn. `path`: before the names of fields in errors. `around_structure`: as in
-    GenerationOptions. Raises ApiError."""
+    """Returns the constraints; None if every token is allowed. `path`: prefix of field names in errors.
+    `around_structure`: as in GenerationOptions. Raises ApiError."""
     vocab_size = model.info.vocab_size
     if allowed_token_ids is not None:
         _check_allowed(allowed_token_ids, vocab_size, f"{path}allowed_token_ids")
     if stop.max_tokens is not None and stop.min_tokens > stop.max_tokens:
         param = f"{path}min_tokens"
-        raise invalid(f"Invalid '{param}': it is {stop.min_tokens}, more than {stop.max_tokens} at most.", param)
+        raise invalid(f"Invalid '{param}': {stop.min_tokens} is more than the maximum of {stop.max_tokens}.", param)
     grammar = "" if structure is None else await _grammar(model, structure, around_structure)
     if not (grammar or stop.min_tokens or allowed_token_ids or bad_words or thinking):
         return None
@@ -54,8 +54,8 @@ async def resolve_constraints(
 
 
 def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Structure | None, path: str = "") -> None:
-    """Raises ApiError where one copy of them for each prompt is too much, naming the field that takes the most.
-    `structure`, `path`: as they were resolved with."""
+    """Raises ApiError if a copy of the constraints for each prompt is too large. The error names the largest field.
+    `structure`, `path`: as in resolve_constraints."""
     words = constraints.bad_words
     sizes = {
         f"{path}bad_words": len(words.token_ids) + len(words.offsets),
@@ -77,7 +77,7 @@ def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Str
 def _strictest(
     structure: Structure | None, allowed_token_ids: tuple[int, ...] | None, bad_words: tuple[str, ...], path: str
 ) -> str:
-    """The name of the field that leaves the least."""
+    """Returns the name of the field that probably excludes the most tokens."""
     if structure is not None:
         return structure.param
     if allowed_token_ids:
@@ -98,7 +98,7 @@ def _check_allowed(token_ids: tuple[int, ...], vocab_size: int, param: str) -> N
 
 async def _grammar(model: ServedModel, structure: Structure, around_structure: AroundStructure | None) -> str:
     if not model.info.eos_token_ids:
-        message = f"The model `{model.info.name}` has no end token, so that no structure could end its output."
+        message = f"The model `{model.info.name}` has no end token, so a structured output could not end."
         raise ApiError(ErrorKind.UNSUPPORTED, message, structure.param)
     grammar = await grammar_checks().check(structure)
     if around_structure is None:
@@ -112,7 +112,7 @@ async def _grammar(model: ServedModel, structure: Structure, around_structure: A
 
 
 async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> BadWords:
-    """As vLLM has it: each word as it is, and as it stands at a word's beginning, where that is another first token."""
+    """Tokenizes bad words as vLLM does: each as it is, and after a space if that changes its first token."""
     if not words:
         return BadWords()
     if len(words) > MAX_BAD_WORDS:

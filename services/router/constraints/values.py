@@ -1,4 +1,4 @@
-"""Which tokens a request allows, as the scheduler is told."""
+"""A request's constraints on tokens, in the form that the scheduler gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.router.columns import ids_to_bytes
 
 @dataclass(frozen=True, slots=True)
 class ThinkingLimit:
-    """The longest reasoning, and the tokens that begin and end it."""
+    """The maximum number of reasoning tokens, and the tokens that begin and end the reasoning."""
 
     num_tokens: int
     end_token_id: int
@@ -21,22 +21,22 @@ class ThinkingLimit:
 
 
 class AroundStructure(Protocol):
-    """Makes a grammar of a whole output from that of the structure in it."""
+    """Makes the grammar of a whole output from the grammar of the structure in it."""
 
     def around(self, structure: str) -> str:
-        """`structure`: its grammar in the library's form, as the result is."""
+        """Returns the grammar of the whole output. `structure` and the result are in llguidance's form."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadWords:
-    """Columns, as in quire/inference/v1/constraints.proto: all words' tokens, and where each word begins and ends."""
+    """All words' tokens, and the offsets between words, as in quire/inference/v1/constraints.proto."""
 
     token_ids: bytes = b""
     offsets: bytes = b""
 
     @staticmethod
     def of(words: Sequence[Sequence[int]]) -> BadWords:
-        """Of the tokens of each word, at least one."""
+        """Encodes words, each given as at least one token id."""
         if not words:
             return BadWords()
         offsets = list(accumulate(map(len, words), initial=0))
@@ -45,17 +45,17 @@ class BadWords:
 
 @dataclass(frozen=True, slots=True)
 class TokenConstraints:
-    """Meanings as in quire/inference/v1/constraints.proto. Token ids are columns: all prompts of a request are
-    submitted with them, and a list takes nine times the memory."""
+    """A request's checked constraints. Fields are as in quire/inference/v1/constraints.proto. Token ids are packed as
+    bytes, because each prompt is submitted with them and a list would take nine times the memory."""
 
-    # As the library takes it, checked; empty: none.
+    # In llguidance's form, checked. Empty: there is no grammar.
     grammar: str = ""
     min_tokens: int = 0
-    # Those that min_tokens is about.
+    # End tokens, which min_tokens forbids at first.
     end_token_ids: bytes = b""
-    # Empty: all.
+    # Empty: all tokens are allowed.
     allowed_token_ids: bytes = b""
     bad_words: BadWords = BadWords()
     thinking: ThinkingLimit | None = None
-    # The field to name where they leave no token to draw.
+    # The request's field to name in an error if no token is left to draw.
     param: str = ""

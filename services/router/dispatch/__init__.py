@@ -1,4 +1,4 @@
-"""Which scheduler runs a request: connections, placement, submissions, and what comes back."""
+"""Dispatch of requests to schedulers: connections, placement, submissions, and the delivery of results."""
 
 from services.router.dispatch.converters import pooling_from_proto, sampling_from_proto, stop_from_proto
 from services.router.dispatch.deliveries import Deliveries

@@ -1,4 +1,4 @@
-"""Between quire.scheduler.v1 and the router's own values."""
+"""Converts between the messages of quire.scheduler.v1 and the router's own types."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 from services.router.parameters import EmbeddingInfo, PoolingParams, SamplingParams, StopConditions
 
-# Of one Submit: four megabytes, far from what its receiver puts together (shared/message_parts.py).
+# Limit for one Submit: 4 MB, well below the maximum size of a joined message (shared/message_parts.py).
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000
-# Ours and the proto's have the same names.
+# The router's fields have the same names as the proto's.
 _REPEATED_SAMPLING_FIELDS = ("logit_bias", "logprob_token_ids")
 _OPTIONAL_SAMPLING_FIELDS = tuple(
     field.name for field in fields(SamplingParams) if field.name not in _REPEATED_SAMPLING_FIELDS
 )
-# What a `top_p` of 0 becomes, for the worker takes none: with less than the likeliest token's share of any vocabulary,
-# that token alone is kept.
+# Replaces a `top_p` of 0, which the worker refuses. It is less than the probability of the most likely token in any
+# vocabulary, so only that token is kept.
 LEAST_TOP_P = 2.0**-30
 _LOAD_FIELDS = tuple(field.name for field in fields(SchedulerLoad))
 _FINISH_REASONS = {
@@ -60,8 +60,8 @@ def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
 
 @lru_cache(maxsize=4)
 def _biases(entries: tuple[tuple[int, float], ...]) -> sampling_pb2.SamplingParams:
-    """These alone; not to be changed. The choices and conversations of one request share them, and to make them anew
-    takes ten times as long as to copy them."""
+    """Returns a message with only the biases, which callers must not change. A request's choices and prompts share it,
+    because making it takes ten times as long as copying it."""
     return sampling_pb2.SamplingParams(
         logit_bias=[sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id, bias in entries]
     )
@@ -140,7 +140,7 @@ def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
 def submits_to_proto(
     submission: Submission, sequences: SequenceOf[Sequence], now: float
 ) -> Iterator[scheduler_pb2.ConnectRequest]:
-    """Sequences of one submission, in as many messages as bring all their output. `now`: on the clock of the
+    """Converts sequences of one submission to messages, as many as their outputs need. `now`: on the clock of the
     submission's deadline."""
     part: list[Sequence] = []
     num_tokens = 0
@@ -197,7 +197,7 @@ def abort_to_proto(sequence_ids: SequenceOf[int]) -> scheduler_pb2.ConnectReques
 
 
 def _partition(offsets: SequenceOf[int], count: int) -> bool:
-    """Whether they ascend from 0 to `count`."""
+    """Returns whether the offsets ascend from 0 to `count`."""
     return offsets[0] == 0 and offsets[-1] == count and all(start <= end for start, end in pairwise(offsets))
 
 
@@ -206,7 +206,7 @@ class FrameRow(NamedTuple):
     attempt: int
     first_output_index: int
     token_ids: list[int]
-    # One per token, or none at all.
+    # One entry per token, or none at all.
     logprobs: TokenLogprobs
 
 
@@ -214,15 +214,15 @@ class FrameRow(NamedTuple):
 class FrameFinish:
     sequence_id: int
     attempt: int
-    # None with an error.
+    # None if there is an error.
     reason: FinishReason | None
     error: ApiError | None
-    # float32, little-endian, of a sequence that was pooled; else empty.
+    # float32, little-endian, of a sequence with pooling; otherwise empty.
     embedding: bytes
 
 
 def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
-    """The rows of a frame. Raises ValueError where its columns disagree."""
+    """Yields the rows of a frame. Raises ValueError if the frame's columns are inconsistent."""
     sequence_ids = ids_from_bytes(frame.sequence_ids)
     attempts = ids_from_bytes(frame.attempts)
     first_output_indices = ids_from_bytes(frame.first_output_indices)
@@ -246,15 +246,15 @@ def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
         )
 
 
-# Of rows without any; never added to.
+# For rows without log probabilities; must not be changed.
 _NO_LOGPROBS = TokenLogprobs()
 
 
 class _LogprobRows:
-    """Cuts a frame's log probabilities into those of its rows, in the order of its tokens."""
+    """Splits a frame's log probabilities into those of its rows, in the order of the frame's tokens."""
 
     def __init__(self, columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf[int]) -> None:
-        """Raises ValueError where the columns disagree."""
+        """Raises ValueError if the columns are inconsistent."""
         self._token_ids = token_ids
         self._indices = column_of("I", columns.token_indices)
         self._own = column_of("f", columns.logprobs)
@@ -269,12 +269,12 @@ class _LogprobRows:
         if any(index >= following for index, following in pairwise(self._indices)):
             raise ValueError("a frame's logprobs are out of order")
         if self._indices and self._indices[-1] >= len(token_ids):
-            raise ValueError("a frame's logprobs name a token that it does not bring")
-        # Entries and candidates that were cut off already.
+            raise ValueError("a frame's logprobs refer to a token that the frame does not contain")
+        # Numbers of entries and candidates that previous calls returned.
         self._entry = self._candidate = 0
 
     def of(self, start: int, end: int) -> TokenLogprobs:
-        """Those of tokens `start` to `end`. Each call goes on from where the last one ended."""
+        """Returns the log probabilities of tokens `start` to `end`. Calls must be in the order of the tokens."""
         first = self._entry
         last = first
         while last < len(self._indices) and self._indices[last] < end:
@@ -293,13 +293,13 @@ class _LogprobRows:
 class PromptRow(NamedTuple):
     sequence_id: int
     attempt: int
-    # Of the entries of its prompt, from the second token on.
+    # Index of the first entry among the prompt's entries, which begin at its second token.
     first_index: int
     entries: PromptLogprobs
 
 
 def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
-    """The log probabilities of prompts in a frame. Raises ValueError where the columns disagree."""
+    """Yields the prompts' log probabilities in a frame. Raises ValueError if the frame's columns are inconsistent."""
     columns = frame.prompt_logprobs
     sequence_ids, firsts = ids_from_bytes(columns.sequence_ids), ids_from_bytes(columns.first_positions)
     attempts, counts = ids_from_bytes(frame.prompt_logprobs_attempts), ids_from_bytes(columns.top_counts)
@@ -328,7 +328,7 @@ def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:
     error = None
     if reason is None:
         retry_after = finished.error.retry_after_ms / 1000 or None
-        message = finished.error.message or "The scheduler ended this request without saying why."
+        message = finished.error.message or "The scheduler ended this request without an error message."
         param = finished.error.field or None
         error = ApiError(kind_of_code(finished.error.code), message, param, retry_after=retry_after)
     return FrameFinish(finished.sequence_id, finished.attempt, reason, error, finished.embedding)

@@ -1,8 +1,8 @@
-"""When requests hear that there is something new for them: at once while that costs little, less often when it is much.
+"""Batches the wake-ups of requests: immediate under low load, less frequent under high load.
 
-What a message to a client costs hardly depends on how much it holds. So after a round of many messages the router
-rests from them for as long as the round took, and reads what its schedulers send meanwhile: what comes for the same
-request goes into the same message. A router that is far from busy has nothing to read then, and nothing waits.
+The cost of a message to a client hardly depends on its size. So after a round of many messages the router pauses for as
+long as the round took, and reads from its schedulers meanwhile. News for the same request then shares one message. At
+low load there is nothing to read during a pause, and no request waits.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# What a message takes at most; more of a round's time was others' work.
+# Maximum time that one message takes. If a round took longer, other tasks used the time.
 _MESSAGE_SECONDS = 0.0001
-# A round that took less is followed by the next at once; none is followed by a longer rest.
+# After a shorter round, the next one follows at once. The pause has a maximum.
 _SHORT_ROUND_SECONDS = 0.0005
 _LONGEST_REST_SECONDS = 0.01
 
 
 class Deliveries:
-    """Wakes whoever waits for news, in rounds. For one event loop, which it never holds up."""
+    """Wakes waiting tasks in rounds, on one event loop, without blocking it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds."""
+        """`clock` returns seconds."""
         self._clock = clock
         self._waiters: list[asyncio.Future[None]] = []
-        # From the first waiter on until the rest after a round is over.
+        # True from the first waiter until the pause after a round is over.
         self._is_busy = False
 
     def wake(self, waiter: asyncio.Future[None]) -> None:
-        """Sets its result with the next round."""
+        """Sets the waiter's result in the next round."""
         self._waiters.append(waiter)
         if not self._is_busy:
             self._is_busy = True
@@ -41,7 +41,7 @@ class Deliveries:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        # Runs once every one that was woken has, as far as it gets without waiting: up to its message being sent.
+        # Runs after each woken task has run until it waits, which is after it has sent its message.
         asyncio.get_running_loop().call_soon(self._delivered, began, len(waiters))
 
     def _delivered(self, began: float, num_messages: int) -> None:

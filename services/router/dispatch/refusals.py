@@ -1,4 +1,4 @@
-"""Schedulers that refused a submission, and for how long each refusal holds."""
+"""Records which schedulers refused a submission, and how long each refusal holds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Protocol
 
 from services.router.errors import ApiError, ErrorKind
 
-# A refusal that is repeated holds for 1, 2, 4 ... loads, and for this many at most.
+# A repeated refusal holds for 1, 2, 4 ... load messages, up to this many.
 _MAX_LOADS = 64
 
 
 class RefusingScheduler(Protocol):
-    """What tells whether a scheduler's refusal still holds. A SchedulerConnection is one."""
+    """The properties of a scheduler that decide whether its refusal still holds. A SchedulerConnection has them."""
 
     @property
     def num_hellos(self) -> int: ...
@@ -32,16 +32,16 @@ class _Refusal:
     error: ApiError
     num_hellos: int
     num_loads: int
-    # How many refusals in a row came from this scheduler since its last hello.
+    # Number of refusals in a row by this scheduler since its last hello.
     count: int
 
 
 class Refusals:
-    """The refusals of one submission; it is not offered to a scheduler whose refusal holds.
+    """The refusals of one submission, which is not offered to a scheduler while its refusal holds.
 
-    A scheduler that says hello may be another process: its refusal is forgotten. A scheduler that had no worker or was
-    draining (UNAVAILABLE) is asked again once its load says that it has a worker and does not drain. Any other refusal
-    holds until the next hello.
+    A new hello ends a refusal, because the scheduler may be another process. A refusal with UNAVAILABLE (no worker, or
+    draining) ends once the scheduler's load message reports a worker and no draining. Any other refusal holds until the
+    next hello.
     """
 
     __slots__ = ("_refusals",)
@@ -56,7 +56,7 @@ class Refusals:
         self._refusals[connection] = _Refusal(error, connection.num_hellos, connection.num_loads, count)
 
     def get(self, connection: RefusingScheduler) -> ApiError | None:
-        """The error of the refusal that holds, or None."""
+        """Returns the error of the scheduler's refusal if it still holds, and None otherwise."""
         refusal = self._refusals.get(connection)
         if refusal is None or refusal.num_hellos != connection.num_hellos:
             return None
@@ -71,14 +71,14 @@ class Refusals:
 
     @property
     def errors(self) -> list[ApiError]:
-        """All of them, oldest first, whether they hold or not."""
+        """The errors of all refusals, oldest first, whether or not they still hold."""
         return [refusal.error for refusal in self._refusals.values()]
 
     def forget(self, connection: RefusingScheduler) -> None:
         self._refusals.pop(connection, None)
 
     def forget_busy(self) -> None:
-        """Schedulers that were too busy for a new request take a request that was accepted already."""
+        """Forgets OVERLOADED refusals: a busy scheduler still takes a request that was accepted before."""
         for connection, refusal in list(self._refusals.items()):
             if refusal.error.kind is ErrorKind.OVERLOADED:
                 del self._refusals[connection]

@@ -1,8 +1,8 @@
-"""The one stream that this router keeps with one scheduler, for all requests that run there.
+"""The router's stream to one scheduler, which all requests on that scheduler share.
 
-One task reads, one writes; nobody else awaits the peer. Frames go straight to their sequences. When the stream ends,
-for whatever reason, the sequences that ran on it go back to the owner (the placement), and the scheduler is dialled
-again.
+One task reads and one writes; no other task awaits the scheduler. Frames go directly to their sequences. When the
+stream
+ends, the owner (the placement) gets the running sequences back, and the connection reconnects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shared.placement import Node
 
 logger = logging.getLogger(__name__)
 
-# A peer that does not take a message within this time is dropped.
+# The stream is dropped if the scheduler does not accept a message within this time.
 WRITE_STALL_SECONDS = 2.0
 _SILENT_TICKS = 5
 _MAX_OUTBOX = 8192
@@ -43,32 +43,33 @@ _MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
 
 
 class StreamLostError(Exception):
-    """The stream is over; the message says why, for the log."""
+    """The stream has ended. The message is the reason, for the log."""
 
 
 class ConnectionOwner(Protocol):
-    """What a connection reports to. Only `on_hello` awaits: it may have to load a tokenizer first."""
+    """Receiver of a connection's events. Only `on_hello` awaits, because it may load a tokenizer."""
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
-        """Whether the bundle of this model is known already."""
+        """Returns whether the tokenizer bundle of this model is already loaded."""
 
     async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
-        """The scheduler is there; `bundle` where has_tokenizer said no. Raises StreamLostError if it is of no use."""
+        """Called after the scheduler's hello, with `bundle` if has_tokenizer was False. Raises StreamLostError to
+        refuse it."""
 
     def on_load(self, connection: SchedulerConnection) -> None:
-        """The scheduler said how busy it is."""
+        """Called after each load message."""
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
-        """The stream broke; `sequences` ran on it."""
+        """Called when the stream has ended; `sequences` were running on it."""
 
     def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None:
-        """The scheduler ended sequences with errors, all in one frame."""
+        """Called when the scheduler has ended sequences with errors, all in one frame."""
 
     def on_gap(self, sequence: Sequence) -> None:
-        """Tokens of one sequence were lost on the way."""
+        """Called when tokens of a sequence were lost in transit."""
 
     def on_behind(self, submission: Submission) -> None:
-        """The client does not take what comes of it."""
+        """Called when the submission's client does not read its response."""
 
 
 class SchedulerConnection:
@@ -79,13 +80,14 @@ class SchedulerConnection:
         owner: ConnectionOwner,
         silence_seconds: float,
     ) -> None:
-        """`silence_seconds`: loads come every 100 ms; a scheduler that says nothing for this long is dropped."""
+        """`silence_seconds`: the stream is dropped after this time without a message; load messages come every 100
+        ms."""
         self.address = address
-        # None until the scheduler has said hello on the present stream.
+        # None until the scheduler has sent its hello on the current stream.
         self.info: ModelInfo | None = None
         self.scheduler_id = ""
         self.load = LoadTracker()
-        # Messages of these kinds received since the router's start.
+        # Numbers of hello and load messages received since the router's start.
         self.num_hellos = 0
         self.num_loads = 0
         self._router_id = router_id
@@ -93,7 +95,7 @@ class SchedulerConnection:
         self._silence_seconds = silence_seconds
         self._sequences: dict[int, Sequence] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
-        # Written after the outbox: an abort never overtakes its submission.
+        # Sent after the outbox, so that an abort never overtakes its submission.
         self._aborts: list[int] = []
         self._wake_writer = asyncio.Event()
         self._heard = False
@@ -109,18 +111,18 @@ class SchedulerConnection:
 
     @property
     def node(self) -> Node:
-        """As placement sees it."""
+        """The scheduler as an input of placement."""
         last = self.load.last
         return Node(self.scheduler_id, self.load.outstanding_tokens, last.num_blocks * last.block_size)
 
     @property
     def has_workers(self) -> bool:
-        """Whether the scheduler has said that it holds a worker group."""
+        """Whether the scheduler has reported a ready worker group."""
         return self.load.last.num_ready_groups > 0
 
     @property
     def lacks_workers(self) -> bool:
-        """Whether it has said that it holds none."""
+        """Whether the scheduler has reported that it has no ready worker group."""
         return self.load.has_report and not self.has_workers
 
     @property
@@ -128,7 +130,9 @@ class SchedulerConnection:
         return self.load.last.is_draining
 
     def has_kept(self, sequence: Sequence) -> bool:
-        """Whether it accepted a sequence that was submitted to it last: a refusal comes before the second load."""
+        """Returns whether the scheduler accepted its latest submission of a sequence: a refusal would have arrived
+        before
+        the second load message."""
         return self.num_loads - sequence.num_loads_at_submit >= 2
 
     @property
@@ -137,11 +141,11 @@ class SchedulerConnection:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Those that run here now."""
+        """The sequences that run on this scheduler now."""
         return list(self._sequences.values())
 
     def submit(self, sequences: SequenceOf[Sequence], sequence_ids: SequenceOf[int]) -> None:
-        """Starts or goes on with sequences of one submission here, under fresh ids."""
+        """Starts or resumes sequences of one submission on this scheduler, under new ids."""
         submission = sequences[0].submission
         for sequence, sequence_id in zip(sequences, sequence_ids, strict=True):
             sequence.connection = self
@@ -156,7 +160,7 @@ class SchedulerConnection:
         self.load.sent(submission.outstanding_tokens(sequences))
 
     def drop(self, sequence: Sequence, *, abort: bool) -> None:
-        """Forgets a sequence that runs here; `abort` tells the scheduler, too."""
+        """Forgets a running sequence. `abort`: also tell the scheduler to end it."""
         if self._sequences.pop(sequence.sequence_id, None) is None:
             return
         sequence.connection = None
@@ -165,12 +169,12 @@ class SchedulerConnection:
             self._wake_writer.set()
 
     async def reset_prefix_cache(self) -> None:
-        """Raises grpc.aio.AioRpcError where the scheduler is not there."""
+        """Clears the scheduler's prefix cache. Raises grpc.aio.AioRpcError if the scheduler does not answer."""
         if self._stub is not None:
             await self._stub.ResetPrefixCache(scheduler_pb2.ResetPrefixCacheRequest(), timeout=_CALL_TIMEOUT_SECONDS)
 
     async def run(self) -> None:
-        """Keeps the stream up until cancelled."""
+        """Keeps the stream connected until cancelled."""
         backoff = _FIRST_BACKOFF_SECONDS
         last_reason = ""
         async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
@@ -181,7 +185,7 @@ class SchedulerConnection:
                     except StreamLostError as lost:
                         if self.is_ready:
                             backoff = _FIRST_BACKOFF_SECONDS
-                        # Said once for each reason: a scheduler that stays away would fill the log.
+                        # Each reason is a warning only once, because a missing scheduler would fill the log.
                         is_news = self.is_ready or str(lost) != last_reason
                         last_reason = str(lost)
                         level = logging.WARNING if is_news else logging.DEBUG
@@ -189,13 +193,13 @@ class SchedulerConnection:
                     finally:
                         self._close()
                 except Exception:
-                    # A fault of ours in one session must not cost the router its scheduler for good.
+                    # A bug in one session must not disconnect the scheduler permanently.
                     logger.exception("the session with scheduler %s failed", self.address)
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
                 backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
 
     async def _session(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
-        """One stream, from hello to its end. Raises StreamLostError, always."""
+        """Runs one stream from hello to its end. Always raises StreamLostError."""
         self._stub = stub
         call = stub.Connect(wait_for_ready=True)
         tasks: list[asyncio.Task[None]] = []
@@ -208,15 +212,15 @@ class SchedulerConnection:
             ]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                # gRPC cancels whoever reads a call that this side ended, as a write that took too long does.
+                # gRPC cancels a pending read if this side ends the call, for example after a write timeout.
                 if not task.cancelled():
                     task.result()
-            raise StreamLostError("the stream was given up")
+            raise StreamLostError("the router dropped the stream")
         except grpc.aio.AioRpcError as error:
             raise StreamLostError(f"{error.code().name.lower()}: {error.details()}") from None
         except (asyncio.InvalidStateError, ValueError) as error:
-            # Writing to a call that is over; or a message that breaks the contract.
-            raise StreamLostError(str(error) or "the stream is over") from None
+            # A write to a call that has ended, or a message that violates the protocol.
+            raise StreamLostError(str(error) or "the stream has ended") from None
         finally:
             call.cancel()
             for task in tasks:
@@ -234,7 +238,7 @@ class SchedulerConnection:
             await self._raise_status(call)
             return
         if first.WhichOneof("message") != "hello":
-            raise StreamLostError("its first message is no hello")
+            raise StreamLostError("its first message is not a hello")
         info = converters.model_from_proto(first.hello.model)
         bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(stub, info)
         self.scheduler_id = first.hello.scheduler_id
@@ -249,7 +253,7 @@ class SchedulerConnection:
             chunks.append(response.chunk)
             size += len(response.chunk)
             if size > min(info.tokenizer_bytes, _MAX_TOKENIZER_BYTES):
-                raise StreamLostError("its tokenizer is larger than it said")
+                raise StreamLostError("its tokenizer is larger than announced")
         return b"".join(chunks)
 
     async def _read(
@@ -291,16 +295,16 @@ class SchedulerConnection:
                         async with Patience(WRITE_STALL_SECONDS):
                             await call.write(part)
             except TimeoutError:
-                raise StreamLostError(f"it took no message for {WRITE_STALL_SECONDS} s") from None
+                raise StreamLostError(f"it accepted no message for {WRITE_STALL_SECONDS} s") from None
 
     async def _watch(self) -> None:
-        # Counted in ticks of this event loop: if the router itself was stopped for a while, that is one tick.
+        # Counts ticks of this event loop, so that a pause of the router itself counts as only one tick.
         num_silent = 0
         while num_silent < _SILENT_TICKS:
             self._heard = False
             await asyncio.sleep(self._silence_seconds / _SILENT_TICKS)
             num_silent = 0 if self._heard else num_silent + 1
-        raise StreamLostError(f"it said nothing for {self._silence_seconds} s")
+        raise StreamLostError(f"it sent nothing for {self._silence_seconds} s")
 
     async def _raise_status(
         self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
@@ -311,7 +315,7 @@ class SchedulerConnection:
         )
 
     def _apply(self, frame: scheduler_pb2.Frame) -> None:
-        """Raises ValueError for a frame that breaks the contract."""
+        """Applies a frame to its sequences. Raises ValueError if the frame violates the protocol."""
         sequences = self._sequences
         for started in frame.started:
             sequence = sequences.get(started.sequence_id)
@@ -345,7 +349,8 @@ class SchedulerConnection:
             sequence = sequences.get(loss.sequence_id)
             if sequence is not None and sequence.attempt == loss.attempt:
                 sequence.num_worker_losses = loss.num_losses
-        # They stay here until all of the frame was read: where the rest breaks the contract, they are lost with others.
+        # The sequences stay in place until the whole frame is read: if the rest is invalid, they are lost with the
+        # stream.
         errors: dict[Sequence, ApiError] = {}
         for message in frame.finished:
             sequence = sequences.get(message.sequence_id)
@@ -380,12 +385,12 @@ class SchedulerConnection:
                 self._owner.on_gap(sequence)
                 continue
             if len(received) + len(row.entries) > len(sequence.submission.prompt_token_ids) - 1:
-                raise ValueError("a frame brings more log probabilities than its prompt has tokens")
+                raise ValueError("a frame contains more log probabilities than its prompt has tokens")
             received += row.entries
             sequence.submission.mailbox.put(sequence)
 
     def _close(self) -> None:
-        """Hands over what ran here; idempotent."""
+        """Ends the session and returns its sequences to the owner. Idempotent."""
         was_ready = self.is_ready
         self.info = None
         self._outbox.clear()
@@ -400,9 +405,9 @@ class SchedulerConnection:
 
 
 def _check_row(row: converters.FrameRow, sequence: Sequence) -> None:
-    """Raises ValueError for tokens that nobody asked for, and for some without the log probabilities asked for."""
+    """Raises ValueError if a row has more tokens than requested, or tokens without the requested log probabilities."""
     submission = sequence.submission
     if len(sequence.output_token_ids) + len(row.token_ids) > submission.work.max_tokens:
-        raise ValueError(f"a frame brings more than the {submission.work.max_tokens} tokens of its sequence")
+        raise ValueError(f"a frame contains more than the {submission.work.max_tokens} tokens of its sequence")
     if submission.work.wants_logprobs and len(row.logprobs) != len(row.token_ids):
-        raise ValueError(f"a frame brings {len(row.logprobs)} log probabilities of {len(row.token_ids)} tokens")
+        raise ValueError(f"a frame has {len(row.logprobs)} log probabilities for {len(row.token_ids)} tokens")

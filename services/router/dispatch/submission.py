@@ -1,8 +1,8 @@
-"""A request under way: its sequences as this router knows them, wherever they run at the moment.
+"""A running request: its sequences as this router knows them, independent of the scheduler that runs them.
 
-Ownership: the connection's reader appends to a sequence's output, the request's own task takes from it. Both run on
-the one event loop, and what has not been taken merges by itself: a slow client costs no more memory than its answer's
-tokens.
+Ownership: the connection's reader appends to a sequence's output, and the request's own task takes from it. Both run on
+the same event loop. New output merges with output that is not taken yet, so a slow client costs no more memory than its
+answer's tokens.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 
-# Of tokens that a client has not taken. More than the first stop the request's sequences at once; more than the second
-# stop them when the client has taken nothing for so many seconds (docs/adr/0021-answers-in-pieces.md).
+# Limits for output that a client has not read. Above the first limit, the request's sequences pause at once. Above the
+# second one, they pause if the client has read nothing for this many seconds (docs/adr/0021-answers-in-pieces.md).
 MAX_UNREAD_BYTES = 2**20
 MAX_UNREAD_BYTES_OF_IDLE = 4096
 IDLE_CLIENT_SECONDS = 1.0
-# What the router keeps of a token, and of each of its candidates, roughly.
+# Approximate memory of a token, and of each of its candidates.
 _TOKEN_BYTES = 64
 _CANDIDATE_BYTES = 8
 
@@ -33,7 +33,7 @@ _turn_ids = itertools.count(1)
 
 
 class Mailbox:
-    """Wakes the one task that serves a request when any of its sequences has news."""
+    """Wakes the one task that serves a request when any of its sequences has new output."""
 
     __slots__ = (
         "_busy_since",
@@ -48,22 +48,25 @@ class Mailbox:
     )
 
     def __init__(self, deliveries: Deliveries) -> None:
-        # Of the request that is served, for schedulers.
+        # Identifies the request to the schedulers.
         self.turn_id = next(_turn_ids)
         self._deliveries = deliveries
-        # Of the news; and since when the task has been busy with what it took, in seconds, monotonic.
+        # Size of the output that is not taken, and the time since which the task processes what it took (monotonic
+        # seconds).
         self._num_unread_bytes = 0
         self._busy_since = time.monotonic()
         self._news: list[Sequence] = []
-        # When the oldest of the news came, and of those taken last; seconds, monotonic.
+        # Arrival times of the oldest output that is waiting, and of the oldest output that was taken last; monotonic
+        # seconds.
         self._put_at = 0.0
         self.news_since = 0.0
-        # Of the task that waits and has not been called yet.
+        # Set while the task waits and has not been woken.
         self._waiter: asyncio.Future[None] | None = None
         self._error: ApiError | None = None
 
     def put(self, sequence: Sequence, num_tokens: int = 0, num_candidates: int = 0) -> None:
-        """`num_tokens`: how many are new of it. `num_candidates`: of all of these."""
+        """Records new output of a sequence: the number of new tokens, and the number of candidates of all these
+        tokens."""
         self._num_unread_bytes += num_tokens * _TOKEN_BYTES + num_candidates * _CANDIDATE_BYTES
         if not sequence.has_news:
             sequence.has_news = True
@@ -73,12 +76,14 @@ class Mailbox:
             self._call()
 
     def fail(self, error: ApiError) -> None:
-        """The request as a whole has failed; the first error stays."""
+        """Fails the request as a whole. The first error is kept."""
         self._error = self._error or error
         self._call()
 
     async def take(self) -> list[Sequence]:
-        """Sequences with news, at least one. Raises ApiError once the request has failed and all news was taken."""
+        """Waits for and returns sequences with new output, at least one. Raises ApiError if the request has failed and
+        all
+        output was taken."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         if self._news or self._error is not None:
             self._call()
@@ -100,7 +105,7 @@ class Mailbox:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client reads so slowly that no more should be computed for it until it does."""
+        """Whether the client reads so slowly that its sequences should pause."""
         if self._num_unread_bytes <= MAX_UNREAD_BYTES_OF_IDLE or self._waiter is not None:
             return False
         is_idle = time.monotonic() - self._busy_since > IDLE_CLIENT_SECONDS
@@ -114,17 +119,17 @@ class Mailbox:
 
 
 class HostingScheduler(RefusingScheduler, Protocol):
-    """What a sequence knows of the scheduler that runs it. A SchedulerConnection is one."""
+    """The scheduler of a sequence, as the sequence uses it. A SchedulerConnection is one."""
 
     @property
     def address(self) -> str: ...
 
     def drop(self, sequence: Sequence, *, abort: bool) -> None:
-        """Forgets the sequence. `abort`: whether the scheduler is told to end it."""
+        """Forgets the sequence. `abort`: also tell the scheduler to end it."""
 
 
 class Sequence:
-    """One answer to one prompt."""
+    """One choice of one prompt."""
 
     __slots__ = (
         "_num_tokens_at_worker_loss",
@@ -151,31 +156,32 @@ class Sequence:
 
     def __init__(self, submission: Submission, choice_index: int) -> None:
         self.submission = submission
-        # Keys the randomness, with the submission's seed.
+        # Selects the random numbers, together with the submission's seed.
         self.choice_index = choice_index
-        # Everything received, by whoever sent it: what a resubmission goes on from.
+        # All tokens received, from every scheduler so far; a resubmission continues after them.
         self.output_token_ids: list[int] = []
-        # Of the last of output_token_ids, where the request asked for them: those that its task has not taken.
+        # Log probabilities of the last tokens, which the request's task has not taken yet. Empty if not requested.
         self.logprobs = TokenLogprobs()
         self.finish_reason: FinishReason | None = None
-        # float32, little-endian, of a submission with `pooling`, once it has finished.
+        # The vector (float32, little-endian) of a finished sequence with `pooling`.
         self.embedding = b""
         self.num_cached_tokens = 0
-        # When it was last submitted to a scheduler, and when a scheduler first planned it; seconds, monotonic.
+        # Time of the last submission, and time at which a scheduler first planned the sequence; monotonic seconds.
         self.submitted_at = 0.0
         self.scheduled_at: float | None = None
-        # When it was last submitted: how many loads its connection had received, and how many tokens it had itself.
+        # At the last submission: the number of loads that the connection had received, and the sequence's number of
+        # tokens.
         self.num_loads_at_submit = 0
         self.num_tokens_at_submit = 0
         self.attempt = 0
-        # Where it runs now, under which name; None while it waits for a scheduler, and once it is over.
+        # The scheduler that runs the sequence, and its id there. None while it waits for a scheduler and after its end.
         self.connection: HostingScheduler | None = None
         self.sequence_id = 0
         self.has_news = False
-        # How often in a row a scheduler was lost without a new token in between.
+        # Number of schedulers lost in a row without a new token in between.
         self.num_losses = 0
         self.num_tokens_at_loss = -1
-        # Whether it was at a scheduler that was lost or had lost its workers: no queue is too long for it.
+        # Whether a scheduler accepted the sequence before. A full queue does not refuse such a sequence.
         self.was_accepted = False
         self.num_worker_losses = 0
 
@@ -185,7 +191,7 @@ class Sequence:
 
     @property
     def is_just_moved(self) -> bool:
-        """Whether another scheduler accepted it before, and the present one has sent no token of it."""
+        """Whether an earlier scheduler accepted the sequence and the current one has sent no token of it yet."""
         return self.was_accepted and len(self.output_token_ids) == self.num_tokens_at_submit
 
     def finish(self, reason: FinishReason) -> None:
@@ -194,7 +200,8 @@ class Sequence:
 
     @property
     def num_worker_losses(self) -> int:
-        """Worker groups lost in a row while they computed it, with no new token in between, as its schedulers count."""
+        """Number of worker groups lost in a row while they ran the sequence without a new token, as its schedulers
+        count."""
         has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
         return 0 if has_progressed else self._num_worker_losses
 
@@ -204,7 +211,7 @@ class Sequence:
         self._num_tokens_at_worker_loss = len(self.output_token_ids)
 
     def count_loss(self) -> int:
-        """Counts a lost scheduler; returns how many in a row brought nothing new."""
+        """Counts a lost scheduler. Returns the number of schedulers lost in a row without a new token."""
         self.was_accepted = True
         progressed = len(self.output_token_ids) > self.num_tokens_at_loss
         self.num_tokens_at_loss = len(self.output_token_ids)
@@ -252,7 +259,7 @@ class Submission:
         tenant: str = "",
         affinity: bytes = b"",
     ) -> None:
-        """`deadline`: in seconds on the event loop's clock. `affinity`: a key of shared/placement.py."""
+        """`deadline`: seconds on the event loop's clock. `affinity`: a key of shared/placement.py."""
         self.request_id = request_id
         self.model = model
         self.prompt_token_ids = prompt_token_ids
@@ -264,35 +271,37 @@ class Submission:
         self.priority = priority
         self.tenant = tenant
         self.affinity = affinity
-        # Of the prompt's tokens from the second on, as they come with the first choice.
+        # Log probabilities of the prompt's tokens from the second one on. They arrive with the first choice.
         self.prompt_logprobs = PromptLogprobs()
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
-        # On the event loop's clock: how long it may wait for a scheduler in all, once it has had to, and how many
-        # tokens it had then.
+        # Set when the submission first waits for a scheduler: the time limit for all its waits (event loop's clock),
+        # and
+        # its number of tokens then.
         self.waits_until: float | None = None
         self.num_tokens_at_wait = 0
         self.is_closed = False
-        # Sequences that run nowhere until the client reads what there is of them.
+        # Sequences that no scheduler runs until the client has read the output so far.
         self.paused: list[Sequence] = []
 
     def end_of(self, sequence: Sequence) -> FinishReason | None:
-        """How the tokens received end the sequence. None if it continues."""
+        """Returns the finish reason that follows from the received tokens; None if the sequence continues."""
         return self.work.end_of(sequence.output_token_ids, self.model.eos_token_ids)
 
     def param_of(self, field: str | None) -> str | None:
-        """The client's name for the field that a scheduler refuses. `field`: of Submit; None: not named."""
+        """Returns the client's name for a field that a scheduler refused. `field`: its name in Submit, if the scheduler
+        named it."""
         # The router has checked the other fields itself.
         return self.work.param_of_choices(len(self.sequences)) if field == "choices" else self.work.checked_param
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """Whether log probabilities of the prompt are wanted that have not come yet."""
+        """Whether some of the requested log probabilities have not arrived."""
         return self.work.wants_prompt_logprobs and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
 
     @property
     def num_context_tokens(self) -> int:
-        """The context that a scheduler must have to take it, as schedulers judge: prompt and longest output."""
+        """Number of tokens of prompt and longest output, which a scheduler's context must hold."""
         return len(self.prompt_token_ids) + self.work.max_tokens
 
     @property
@@ -300,6 +309,6 @@ class Submission:
         return sum(len(sequence.output_token_ids) for sequence in self.sequences)
 
     def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
-        """Tokens that a scheduler still has to compute for `sequences`, at most, as Load counts them."""
+        """Returns the maximum number of tokens that a scheduler has to compute for `sequences`, as Load counts them."""
         most = self.num_context_tokens
         return sum(most - len(sequence.output_token_ids) for sequence in sequences)

@@ -1,4 +1,4 @@
-"""Vectors instead of tokens: what every API that asks for embeddings shares."""
+"""Embeddings: the parts that all embedding APIs share."""
 
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, check_token_inputs, embedding_of, encode_texts

@@ -1,5 +1,6 @@
-"""From token ids to vectors: what every API shares. Each prompt is a sequence of its own, placed, resubmitted and
-counted like one that generates.
+"""Computes the embeddings of prompts, for every API.
+
+Each prompt is a separate sequence, which is placed, resubmitted and counted like a sequence that generates text.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from services.router.generation import Generator
 from services.router.metrics import RequestMetrics
 from shared.placement import prompt_key
 
-# Prompts of one request that the schedulers have at a time: a long list neither fills their queues nor starves others.
+# Maximum number of a request's prompts at the schedulers at a time, so that a long list does not fill their queues.
 MAX_OPEN = 256
 
 
 class Embedder:
     def __init__(self, generator: Generator, metrics: RequestMetrics) -> None:
-        """`generator`: whose limit on requests in progress counts these, too."""
+        """`generator`: its limit on requests in progress also counts embedding requests."""
         self._generator = generator
         self._placement = generator.placement
         self._metrics = metrics
 
     async def all_vectors(self, request: EmbeddingRequest) -> list[bytes]:
-        """In the order of the prompts. Raises ApiError."""
+        """Returns the vectors in the order of the prompts. Raises ApiError."""
         vectors = [b""] * len(request.prompts)
         async with aclosing(self.embed(request)) as done:
             async for index, vector in done:
@@ -39,8 +40,9 @@ class Embedder:
         return vectors
 
     async def embed(self, request: EmbeddingRequest) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Which prompt, and its vector (float32, little-endian), as they come. To be closed (`aclosing`), which ends
-        what still runs. Raises ApiError."""
+        """Yields a prompt's index and its vector (float32, little-endian) as each one completes. Close it with
+        `aclosing`,
+        which aborts the sequences that still run. Raises ApiError."""
         self._generator.check_room()
         self._generator.began()
         timer = self._metrics.start(request.model.info.name, request.num_tokens)
@@ -94,7 +96,7 @@ def _submission(request: EmbeddingRequest, prompt: list[int], deadline: float | 
 
 
 def floats_of(vector: bytes) -> array[float]:
-    """Of float32, little-endian."""
+    """Converts a vector of float32, little-endian, to an array."""
     values = array("f", vector)
     if sys.byteorder == "big":
         values.byteswap()

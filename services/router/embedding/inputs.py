@@ -1,4 +1,4 @@
-"""From what a request wants embedded to token ids that fit the model."""
+"""Converts the inputs of an embedding request to token ids that fit the model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from services.router.model import ServedModel
 from services.router.parameters import EmbeddingInfo
 from services.router.prompt import check_token_range
 
-# Of one request. OpenAI's own limit.
+# Limit for one request, the same as OpenAI's.
 MAX_INPUTS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    # Longer inputs are cut to so many tokens, -1 for as many as the model takes; None: they are refused.
+    # Longer inputs are cut to this many tokens; -1: to the model's maximum length. None: longer inputs are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
-    # What to do about an input that is too long, besides shortening it, in the API's words.
+    # Advice for an input that is too long, besides shortening it, in the API's terms.
     remedy: str = "set 'truncate_prompt_tokens'"
 
     def max_tokens(self, model: ServedModel) -> int | None:
-        """To cut to. Raises ApiError where that is more than the model takes."""
+        """Returns the length to cut inputs to; None for no cut. Raises ApiError if it exceeds the model's maximum
+        length."""
         given, limit = self.truncate_prompt_tokens, model.info.max_model_len
         if given is None or given == -1:
             return given and limit
@@ -34,7 +35,7 @@ class InputOptions:
 
 
 def embedding_of(model: ServedModel) -> EmbeddingInfo:
-    """Raises ApiError where the model gives none."""
+    """Returns the model's embedding sizes. Raises ApiError if the model has no embeddings."""
     if model.info.embedding is None:
         raise invalid(f"The model `{model.info.name}` gives no embeddings.", "model")
     return model.info.embedding
@@ -43,7 +44,9 @@ def embedding_of(model: ServedModel) -> EmbeddingInfo:
 async def encode_texts(
     model: ServedModel, texts: Sequence[str], params: Sequence[str], options: InputOptions
 ) -> list[list[int]]:
-    """`params`: the texts' names in errors. Raises ApiError; for a text that must be too long without tokenizing it."""
+    """Returns the texts' token ids. `params`: the texts' names in errors. If a text must exceed the context, raises
+    ApiError
+    without tokenizing it."""
     max_tokens, tokenizer = options.max_tokens(model), model.tokenizer
     if max_tokens is not None:
         prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens, params=params)
@@ -59,7 +62,8 @@ async def encode_texts(
 def check_token_inputs(
     model: ServedModel, inputs: Sequence[list[int]], params: Sequence[str], options: InputOptions
 ) -> list[list[int]]:
-    """Cut as the options say. Raises ApiError for ids that the model has not, or too many."""
+    """Returns the inputs, cut as the options require. Raises ApiError if an id is unknown, or if an input is too
+    long."""
     max_tokens = options.max_tokens(model)
     cut = [token_ids[:max_tokens] for token_ids in inputs]
     _check_lengths(model, cut, params, options)

@@ -1,4 +1,4 @@
-"""What to embed, checked."""
+"""A validated embedding request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.router.rpc import Caller
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """`timeout` and what follows it as in GenerationRequest."""
+    """`timeout` and the fields after it are as in GenerationRequest."""
 
     request_id: str
     model: ServedModel

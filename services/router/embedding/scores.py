@@ -1,4 +1,4 @@
-"""How alike texts are: the cosines of their embeddings."""
+"""Similarity of texts: the cosines of their embeddings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.parameters import PoolingParams
 
-# A cosine is the product of vectors of length 1.
+# With vectors of length 1, the cosine is the dot product.
 UNIT_LENGTH = PoolingParams(normalize=True)
-# To multiply so many bytes of vectors takes as long as to tokenize one character.
+# Multiplying this many bytes of vectors takes as long as tokenizing one character.
 _VECTOR_BYTES_PER_CHAR = 64
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, str] = ("text_1", "text_2")) -> None:
-    """One text goes with each of some, or as many with as many, pair by pair. `params`: their names in errors. Raises
-    ApiError for other numbers."""
+    """Raises ApiError unless `first` has one text, or as many as `second`. One text is paired with each of `second`;
+    otherwise texts are paired by position. `params`: the names of both lists in errors."""
     if len(first) not in (1, len(second)):
         param, other = params
         message = f"Invalid '{param}': expected one text or {len(second)}, as in '{other}', but got {len(first)}."
@@ -26,7 +26,9 @@ def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, 
 
 
 async def cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:
-    """Of each of `second` with the one of `first`, or with that at its place. Vectors are of UNIT_LENGTH."""
+    """Returns the cosine for each of `second`, with the only vector of `first` or the one at the same position. All
+    vectors
+    must have UNIT_LENGTH."""
 
     def work() -> list[float]:
         left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]

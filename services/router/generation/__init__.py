@@ -1,4 +1,4 @@
-"""From a request in token ids to its answers as text, for every API."""
+"""Text generation: runs requests given as token ids and returns their choices as text, for every API."""
 
 from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
 from services.router.generation.generator import Generator

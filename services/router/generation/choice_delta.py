@@ -1,4 +1,4 @@
-"""What is new of one choice, and how a long delta is cut."""
+"""The delta of one choice, and how a long delta is split."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from services.router.dispatch import FinishReason
 from services.router.generation.usage import Usage
 from services.router.logprobs import PromptLogprob, TokenLogprob
 
-# Tokens of one delta that come with log probabilities. With 20 candidates each, an API's message of them is made within
-# a few milliseconds and stays under 200 KB.
+# Maximum number of tokens with log probabilities in one delta. With 20 candidates per token, an API encodes such a
+# delta within a few milliseconds and 200 KB.
 MAX_TOKENS_WITH_LOGPROBS = 128
-# Tokens of one delta without log probabilities. They are a few tens of KB.
+# Maximum number of tokens without log probabilities in one delta: a few tens of KB.
 MAX_TOKENS_OF_DELTA = 8192
 
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """What is new of one choice. Text is whole characters and may lag behind the tokens."""
+    """New part of one choice. Text has only complete characters and may lag behind the tokens."""
 
-    # Prompt by prompt: prompt index × n + choice index.
+    # prompt index * n + choice index
     index: int
     text: str
     token_ids: list[int]
     logprobs: Sequence[TokenLogprob]
     finish_reason: FinishReason | None
-    # In each choice's first deltas, where they are wanted: more of its prompt's, from that of the second token on.
+    # Only if requested, in the first deltas of each choice: the next entries for the prompt, which begin at its second
+    # token.
     prompt_logprobs: Sequence[PromptLogprob] | None = None
-    # What ended it, where that was a stop string or one of the request's stop tokens.
+    # The stop string, or the request's stop token, that ended the choice.
     stop_reason: str | int | None = None
-    # Of the whole request so far, where every delta tells it.
+    # Usage of the whole request so far, if the request asks for it in every delta.
     usage: Usage | None = None
 
 
 def in_short_deltas(delta: ChoiceDelta) -> Iterator[ChoiceDelta]:
-    """The same in deltas of a bounded length: first those of the prompt's log probabilities, then those of the output.
-    All of its text is in the first delta of the output, and its finish reason in the last."""
+    """Splits a delta into short ones: first the prompt's log probabilities, then the output. The first delta of the
+    output
+    has all of its text, and the last one its finish reason."""
     if delta.prompt_logprobs is not None:
         entries = delta.prompt_logprobs
         for start in range(0, max(1, len(entries)), MAX_TOKENS_WITH_LOGPROBS):

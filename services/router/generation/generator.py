@@ -1,7 +1,7 @@
-"""From a request in token ids to its answers as text: what every API shares.
+"""Generates text for requests given as token ids. All APIs use it.
 
-A Generation runs one or more prompts, each with n choices, and yields what is new whenever there is something new and
-the caller is ready for it.
+A Generation runs one or more prompts, each with n choices. It yields deltas whenever there are any and the caller is
+ready for them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from services.router.metrics import RequestMetrics
 from services.router.text import StopMatcher, StopStrings, TextOutput
 from shared.placement import prompt_key
 
-# Sequences that one turn of the event loop submits, about.
+# Approximate number of sequences that are submitted in one turn of the event loop.
 _SUBMITTED_AT_A_TIME = 64
-# Tokens of one round of deltas, and tokens among them with log probabilities. A round that has so many is over.
+# A round of deltas ends after this many tokens, or after this many log probabilities.
 _ROUND_TOKENS = 512
 _ROUND_LOGPROBS = 128
 
 
 class Generator:
-    """Starts generations, up to a number at a time."""
+    """Starts generations, up to a maximum number at a time."""
 
     def __init__(self, placement: Placement, metrics: RequestMetrics, max_num_requests: int) -> None:
         self.placement = placement
@@ -45,20 +45,21 @@ class Generator:
         return self._num_requests
 
     def start(self, request: GenerationRequest) -> Generation:
-        """A context manager: leaving it ends what still runs. `deltas` submits the prompts. Raises ApiError when there
-        are too many."""
+        """Returns a context manager that aborts the running sequences on exit. `deltas` submits the prompts. Raises
+        ApiError
+        if too many requests are in progress."""
         self.check_room()
         generation = Generation(self, request, self._metrics)
         self.began()
         return generation
 
     def check_room(self) -> None:
-        """Raises ApiError when there are too many requests in progress."""
+        """Raises ApiError if too many requests are in progress."""
         if self._num_requests >= self._max_num_requests:
-            raise overloaded(f"This router has {self._max_num_requests} requests in progress and takes no more.")
+            raise overloaded(f"This router already has {self._max_num_requests} requests in progress.")
 
     def began(self) -> None:
-        """One more is in progress, until `ended`."""
+        """Counts a request as in progress, until `ended`."""
         self._num_requests += 1
 
     def ended(self) -> None:
@@ -77,7 +78,8 @@ class Generation:
         self._outputs: list[TextOutput] = []
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
-        # By prompt: of the choice that found least of it. The others may have shared what that one computed.
+        # For each prompt: the minimum over its choices, because the other choices may share what the first one
+        # computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
         self._submissions: list[Submission] = []
         self._num_open = len(request.prompts) * request.n
@@ -90,7 +92,7 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """So far; final once `deltas` has ended."""
+        """The usage so far; final after `deltas` has ended."""
         return Usage(
             prompt_tokens=sum(len(prompt) for prompt in self._request.prompts),
             completion_tokens=sum(output.num_tokens for output in self._outputs),
@@ -100,7 +102,7 @@ class Generation:
 
     @property
     def timings(self) -> Timings:
-        """So far, as `usage`."""
+        """The timings so far; final after `deltas` has ended."""
         timer = self._timer
         scheduled = [at for sequence in self._indices if (at := sequence.scheduled_at) is not None]
         moments = (min(scheduled, default=None), timer.first_token_at, timer.last_token_at)
@@ -112,8 +114,9 @@ class Generation:
         return self._finish_reasons
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """Submits the prompts, then yields what is new whenever the caller asks and there is some. Ends when every
-        choice is over. Raises ApiError."""
+        """Submits the prompts, then yields the deltas since the last round, as soon as there are any. Ends when every
+        choice
+        has finished. Raises ApiError."""
         try:
             await self._submit()
             while self._num_open:
@@ -126,14 +129,14 @@ class Generation:
                     if index:
                         await asyncio.sleep(0)
                     yield deltas
-                    # The caller has written them by the time it asks for more.
+                    # The caller asks for more after it has written the last deltas.
                     self._timer.delivered(time.monotonic() - self._mailbox.news_since)
         except ApiError:
             self._timer.failed()
             raise
 
     def close(self) -> None:
-        """Ends what still runs. Idempotent."""
+        """Aborts the sequences that still run. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -152,7 +155,7 @@ class Generation:
         num_at_turn = 0
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
             if len(self._outputs) >= num_at_turn + _SUBMITTED_AT_A_TIME:
-                # To submit a thousand takes a tenth of a second. Others run in between.
+                # Submitting a thousand sequences takes a tenth of a second; other tasks run in between.
                 await asyncio.sleep(0)
                 num_at_turn = len(self._outputs)
             submission = Submission(
@@ -182,13 +185,13 @@ class Generation:
             self._placement.submit(submission)
 
     def _go_on(self) -> None:
-        """The client has taken everything: what was stopped because it did not goes on."""
+        """Resumes the paused sequences, because the client has read everything."""
         for submission in self._submissions:
             if submission.paused:
                 self._placement.go_on(submission)
 
     def _rounds(self, news: list[Sequence]) -> Iterator[list[ChoiceDelta]]:
-        """What is new of these, in rounds that take a few milliseconds each. Nearly always there is one round."""
+        """Yields the deltas of these sequences in rounds of a few milliseconds each. Usually there is one round."""
         deltas: list[ChoiceDelta] = []
         num_tokens = num_logprobs = 0
         for sequence in news:
@@ -207,8 +210,9 @@ class Generation:
 
     @staticmethod
     def _with_prompts(news: list[Sequence]) -> list[Sequence]:
-        """Sequences with something to say. None of a prompt's has before its log probabilities are there, which come
-        with the first one: then all have."""
+        """Returns the sequences that can send deltas. A prompt's log probabilities arrive with its first sequence;
+        until they
+        are complete, no sequence of the prompt sends anything, and afterwards all of them do."""
         found: dict[Sequence, None] = {}
         for sequence in news:
             if not sequence.submission.lacks_prompt_logprobs:
@@ -226,7 +230,7 @@ class Generation:
             logprobs, sequence.logprobs = sequence.logprobs, TokenLogprobs()
         reason = sequence.finish_reason
         if not self._request.max_tokens[index // self._request.n]:
-            # The one token is nobody's business.
+            # The client asked for no tokens: drop the one that was generated.
             token_ids, logprobs, num_taken = [], (), 0
             reason = reason and FinishReason.LENGTH
         text, num_counted = output.push(token_ids)
@@ -259,6 +263,6 @@ class Generation:
         return delta
 
     def _stop_token(self, token_ids: list[int]) -> int | None:
-        """The last token, where it is one that the request named."""
+        """Returns the last token if it is one of the request's stop tokens."""
         last = token_ids[-1] if token_ids else None
         return last if last in self._request.stop.stop_token_ids else None

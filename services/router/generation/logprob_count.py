@@ -1,4 +1,4 @@
-"""How many log probabilities an answer may have, counted before anything is computed."""
+"""Limits the number of log probabilities in an answer, before anything is computed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from services.router.errors import invalid
 from services.router.generation.request import GenerationRequest
 from services.router.parameters import SamplingParams
 
-# Of one answer: for each token its own and those of its candidates. As many are some 200 MB of JSON, and 25 MB in the
-# router's memory while they wait for their client.
+# Limit for one answer. Each token counts once for itself and once per candidate. This many take about 200 MB of JSON,
+# and 25 MB of the router's memory while they wait for the client.
 MAX_LOGPROBS_OF_ANSWER = 2**21
 
 
 def check_num_logprobs(count: int, param: str) -> None:
-    """Raises ApiError. `param`: the field of the request that makes them so many."""
+    """Raises ApiError if there are too many. `param`: the field of the request that causes the number."""
     if count > MAX_LOGPROBS_OF_ANSWER:
         message = (
             f"Invalid '{param}': the answer could have {count} log probabilities, which is answers × tokens × log "
@@ -25,7 +25,7 @@ def check_num_logprobs(count: int, param: str) -> None:
 
 
 def num_of_prompts(request: GenerationRequest) -> int:
-    """Log probabilities of the request's prompts. Each of a prompt's answers tells them."""
+    """Returns the number of log probabilities for the request's prompts. Each choice reports those of its prompt."""
     num_top = request.sampling.prompt_logprobs
     if num_top is None:
         return 0
@@ -33,8 +33,8 @@ def num_of_prompts(request: GenerationRequest) -> int:
 
 
 def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequest:
-    """A request whose answer is sent when it is whole. One that names no limit of its own gets the longest that is
-    allowed. Raises ApiError where the limit that it names allows too many."""
+    """Limits a request whose answer is sent as a whole. Without `max_tokens`, the request gets the largest one that the
+    limit allows. Raises ApiError if its own `max_tokens` allows too many log probabilities."""
     num_of_token = per_token(request.sampling)
     if not num_of_token:
         return request
@@ -48,7 +48,7 @@ def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequ
 
 
 def per_token(sampling: SamplingParams) -> int:
-    """Log probabilities of each token of the output: its own, and its candidates'."""
+    """Returns the number of log probabilities per output token: its own, and those of its candidates."""
     if sampling.logprobs is None:
         return 0
     return 1 + (len(sampling.logprob_token_ids) or sampling.logprobs)

@@ -1,4 +1,4 @@
-"""What a request says of its generation besides the prompt, checked: the same for every API."""
+"""A request's options for generation besides the prompt, checked. All APIs use them."""
 
 from __future__ import annotations
 
@@ -23,37 +23,38 @@ from shared.placement import named_key
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """`stop.max_tokens` is the client's; what the context leaves is worked out with the prompt."""
+    """`stop.max_tokens` is the client's own limit; the limit by the context is computed with the prompt."""
 
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     structure: Structure | None = None
-    # None: the structure's grammar is the whole output's.
+    # None: the structure's grammar is that of the whole output.
     around_structure: AroundStructure | None = None
-    # None: no limit.
+    # None: reasoning has no limit.
     thinking: ThinkingLimit | None = None
-    # None: all of them.
+    # None: all tokens are allowed.
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
     n: int = 1
     skip_special_tokens: bool = True
-    # As in GenerationRequest.
+    # The next two are as in GenerationRequest.
     includes_stop: bool = False
     continuous_usage: bool = False
     truncation: Truncation | None = None
     cache_salt: str = ""
     priority: int = 0
-    # What the sender calls requests whose prompts begin alike; empty: they are told by their beginnings.
+    # The client's key for requests whose prompts begin alike. Empty: the key is computed from the prompt's beginning.
     prompt_cache_key: str = ""
-    # Before the names of these fields in errors.
+    # Prefix of these fields' names in errors.
     path: str = ""
-    # The field that asks for log probabilities of the prompt, for errors.
+    # Name, in errors, of the field that asks for the prompt's log probabilities.
     prompt_logprobs_param: str = "prompt_logprobs"
 
     async def constraints(self, model: ServedModel, num_prompts: int) -> TokenConstraints | None:
-        """Raises ApiError where the model has no such token, or cannot be held to the structure; or where they are too
-        much for so many prompts."""
+        """Returns the checked constraints. Raises ApiError if the model does not have a token or cannot follow the
+        structure,
+        or if the constraints are too large for this number of prompts."""
         check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
         constraints = await resolve_constraints(
             model, self.structure, self.effective_stop, self.allowed_token_ids, self.bad_words, self.path,
@@ -65,7 +66,8 @@ class GenerationOptions:
 
     @property
     def effective_stop(self) -> StopConditions:
-        """As `stop`; but nothing can follow an output with a structure once it is complete."""
+        """The stop conditions. With a structure, the end token always counts, because nothing may follow the
+        structure."""
         return self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
 
     async def request(
@@ -78,9 +80,11 @@ class GenerationOptions:
         affinity: bytes = b"",
         resolve: ResolveConstraints | None = None,
     ) -> GenerationRequest:
-        """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key.
-        `resolve`: in place of `constraints`. Raises ApiError as that does, and where the prompts' log probabilities are
-        too many for an answer."""
+        """Makes the generation request. `max_tokens`: one limit per prompt. `affinity`: as in GenerationRequest;
+        ignored if
+        the client sets `prompt_cache_key`. `resolve`: replaces `constraints`. Raises ApiError as `constraints` does,
+        and if
+        the prompts have too many log probabilities for an answer."""
         if resolve is None:
             constraints = await self.constraints(model, len(prompts))
         else:
@@ -109,5 +113,5 @@ class GenerationOptions:
         return request
 
 
-# A request's token constraints; raises as GenerationOptions.constraints does.
+# Returns a request's token constraints; raises as GenerationOptions.constraints does.
 ResolveConstraints = Callable[[GenerationOptions, ServedModel], Awaitable[TokenConstraints | None]]

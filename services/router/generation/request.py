@@ -1,4 +1,4 @@
-"""A request in token ids, checked: what a Generator takes."""
+"""A validated request in token ids, which a Generator runs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from services.router.parameters import SamplingParams, StopConditions
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What to generate, checked. `stop.max_tokens` is not read: `max_tokens` has it, prompt by prompt."""
+    """What to generate. `max_tokens` has a limit per prompt; `stop.max_tokens` is not used."""
 
     request_id: str
     model: ServedModel
     prompts: tuple[list[int], ...]
-    # Beside the prompts: the most tokens to generate for each. With 0 one is generated, and nobody learns of it.
+    # For each prompt, the maximum number of tokens to generate. With 0, one token is generated and dropped.
     max_tokens: tuple[int, ...]
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     # None: any token may be drawn.
     constraints: TokenConstraints | None = None
-    # Whether the text has what ended it: the stop string, or the stop token's own text.
+    # Whether the text includes the stop string, or the stop token's text, that ended it.
     includes_stop: bool = False
     n: int = 1
     skip_special_tokens: bool = True
-    # Special tokens that the text shows all the same.
+    # Special tokens that the text shows even with `skip_special_tokens`.
     visible_token_ids: frozenset[int] = frozenset()
-    # Whether every delta tells the usage so far.
+    # Whether every delta has the usage so far.
     continuous_usage: bool = False
-    # Seconds until the client gives up; None: no limit.
+    # Seconds until the request times out; None: no limit.
     timeout: float | None = None
     traceparent: str = ""
-    # Prompts share what is cached of their beginnings only where this is equal.
+    # Prompts share cached prefixes only if their salts are equal.
     cache_salt: str = ""
-    # Less is sooner, where the schedulers heed it.
+    # Lower values run first, if the schedulers use priorities.
     priority: int = 0
-    # Whose request it is, where the schedulers are fair among tenants.
+    # Owner of the request, if the schedulers share capacity fairly between tenants.
     tenant: str = ""
-    # What brings requests together whose prompts begin alike (shared/placement.py); empty: made of the prompt.
+    # Key that routes requests with the same beginning to the same scheduler (shared/placement.py). Empty: the prompt's
+    # own.
     affinity: bytes = b""

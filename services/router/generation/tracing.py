@@ -1,4 +1,4 @@
-"""One server span per request, with OpenTelemetry's gen_ai attributes (semantic conventions 1.41)."""
+"""Traces requests: one server span each, with OpenTelemetry's gen_ai attributes (semantic conventions 1.41)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ P = ParamSpec("P")
 
 
 class Tracing:
-    """Makes request spans; while nothing collects them, only passes the caller's trace context on."""
+    """Makes request spans. Without a collector, only passes the caller's trace context on."""
 
     def __init__(self, enabled: bool) -> None:
         self._tracer = tracer("quire.router") if enabled else None
 
     def request(self, operation: str, model: str, traceparent: str) -> RequestSpan:
-        """`operation`: gen_ai.operation.name, chat or text_completion. `traceparent`: the caller's, or empty."""
+        """Starts a span. `operation`: gen_ai.operation.name, chat or text_completion. `traceparent`: the caller's, or
+        empty."""
         if self._tracer is None:
             return RequestSpan(None, traceparent)
         from opentelemetry.trace import SpanKind
@@ -51,12 +52,12 @@ class Tracing:
 
 
 class RequestSpan:
-    """A context manager around the request's work. It may be entered again: see `go_on`."""
+    """A context manager around a request's work. It can be entered several times: see `go_on`."""
 
     def __init__(self, span: Any, traceparent: str) -> None:
         self._span = span
         self._goes_on = False
-        # What the scheduler and the workers continue.
+        # The trace context for the scheduler and the workers.
         self.traceparent = traceparent
 
     def __enter__(self) -> RequestSpan:
@@ -76,16 +77,17 @@ class RequestSpan:
         self._span.end()
 
     def go_on(self) -> None:
-        """Keeps the span open when the present block ends without an error. The caller enters the span again later."""
+        """Keeps the span open if the current block ends without an error. The caller enters the span again later."""
         self._goes_on = True
 
     def abandon(self, error: BaseException) -> None:
-        """Ends a span that was kept open, with an error, because it will not be entered again."""
+        """Ends a span that was kept open, with an error, because it is not entered again."""
         self.__exit__(type(error), error, None)
 
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
-        """Returns `answer(*args, **kwargs)` as the rest of the call. It runs within this span, which ends with it. No
-        argument may refer to the request's body."""
+        """Returns `answer(*args, **kwargs)` as the rest of the call, which runs within this span and ends it. No
+        argument may
+        refer to the request's body, so that the body is freed."""
         self.go_on()
 
         async def work() -> Any:
@@ -127,6 +129,6 @@ def _sampling_attributes(sampling: SamplingParams) -> dict[str, Any]:
     values = ((attribute, getattr(sampling, name)) for attribute, name in _SAMPLING_ATTRIBUTES)
     attributes = {attribute: value for attribute, value in values if value is not None}
     if sampling.seed is not None:
-        # Attributes are signed.
+        # OpenTelemetry's integers are signed 64-bit.
         attributes["gen_ai.request.seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
     return attributes

@@ -1,4 +1,4 @@
-"""How many tokens a request has taken, and how long it took."""
+"""Token counts and timings of a request."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    # Of the completion's, those of the model's reasoning, where whoever answers can tell them.
+    # Number of completion tokens that belong to the model's reasoning; 0 if the API does not parse reasoning.
     reasoning_tokens: int = 0
-    # From the request's start to the first token of any choice.
+    # Seconds from the request's start to the first token of any choice.
     seconds_to_first_token: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds from the request's submission. None where there was no such moment."""
+    """Seconds since the request's submission. None: the event did not happen."""
 
-    # To the first step that a scheduler planned for any choice.
+    # Until a scheduler first planned a step for any choice.
     queue: float | None
     first_token: float | None
     last_token: float | None

@@ -1,13 +1,13 @@
-"""Counts what a JSON body holds before any of it becomes an object, and refuses a body that holds too much.
+"""Counts the values of a JSON body before it is parsed, and refuses a body with too many.
 
-Converting a body keeps Python's interpreter, and with it every stream of the router, from anything else: a field takes
-about 1 µs, an object or an array 1 to 10 µs with its validation, a number 0.1 µs (docs/adr/0020-what-clients-send.md).
-A body of 4 MB can hold two million of them.
+Parsing a body holds Python's interpreter lock, which stops every stream of the router. A field takes about 1 µs, an
+object or an array 1 to 10 µs with its validation, a number 0.1 µs (docs/adr/0020-what-clients-send.md). A body of 4 MB
+can hold two million of them.
 
-Nearly every body passes by the number of its brackets, colons and commas, which costs 1 ms for 4 MB. A text may
-hold many of those, too: then a scan tells texts from structure. The scan ends at the first count that is too high, so
-that its own work is bounded as well. It does not validate. It reads a valid document correctly, and a parser that stops
-at the first error never reads further into an invalid one than the scan has counted.
+For nearly every body, counting brackets, colons and commas is enough, which takes 1 ms for 4 MB. Texts may contain many
+of these characters too. In that case a scan separates texts from structure. It stops at the first count that is too
+high, so its own work is limited as well. It does not validate: it counts a valid document correctly, and for an invalid
+one it scans at least as far as a parser that stops at the first error.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import AnyStr
 
 from services.router.errors import ApiError, invalid
 
-# Of one body: objects and arrays, fields of all objects, and whatever else stands in arrays, such as token ids.
+# Limits for one body: objects and arrays; fields of all objects; strings and numbers in arrays, such as token ids.
 MAX_CONTAINERS = 32_768
 MAX_FIELDS = 65_536
 MAX_ITEMS = 524_288
 
 _ITEMS = "strings and numbers in arrays"
 _MAX_NAME_CHARS = 64
-# A path in an error names so many of the outermost objects and arrays.
+# Maximum number of nested objects and arrays that a path in an error names.
 _MAX_NAMED_DEPTH = 8
-# A string, with the colon behind it where it is a field's name; a bracket; what stands between those; or the quote of a
-# string that never ends.
+# One of: a string, with the colon after it if it is a field's name; a bracket; text between these; the quote of an
+# unterminated string.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(?:[ \t\r\n]*+:)?+|[{}\[\]]|[^"{}\[\]]++|"', re.DOTALL)
 _QUOTE, _COLON = ord('"'), ord(":")
 _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END = ord("{"), ord("["), ord("}"), ord("]")
 
 
 def check_json(body: bytes) -> None:
-    """Raises ApiError, naming the field, where the body holds more than is allowed."""
+    """Raises ApiError, naming the field, if the body holds too many values."""
     if not _Counts.at_most(body).is_allowed:
         _Scan(body).run(_Counts())
 
 
 def check_json_texts(texts: Sequence[tuple[str, str]]) -> None:
-    """Raises ApiError where JSON in text fields of a request holds more, in all of the fields together, than one body
+    """Raises ApiError if the JSON in text fields of a request holds more values, in all fields together, than one body
     may. `texts`: each field's name in errors, and its text."""
     most = _Counts()
     for _, text in texts:
@@ -56,13 +56,13 @@ def check_json_texts(texts: Sequence[tuple[str, str]]) -> None:
 
 
 def num_values(body: bytes) -> int:
-    """No fewer than the body's values."""
+    """Returns an upper bound of the number of values in the body."""
     return body.count(b",") + body.count(b"{") + body.count(b"[") + 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Numbers of objects and arrays, of fields, and of the values in arrays."""
+    """Numbers of objects and arrays, of fields, and of strings and numbers in arrays."""
 
     containers: int = 0
     fields: int = 0
@@ -70,7 +70,7 @@ class _Counts:
 
     @classmethod
     def at_most(cls, document: AnyStr) -> _Counts:
-        """Upper bounds for a document. Brackets, colons and commas inside its texts count, too."""
+        """Returns upper bounds for a document, because brackets, colons and commas inside texts also count."""
         opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(document, str) else (b"{", b"[", b":", b",")
         num_containers = document.count(opening) + document.count(array)
         return cls(num_containers, document.count(colon), document.count(comma) + num_containers)
@@ -90,21 +90,21 @@ class _Level:
 
     def __init__(self, is_object: bool) -> None:
         self.is_object = is_object
-        # Strings, objects and arrays in an array so far.
+        # Number of strings, objects and arrays so far, if this is an array.
         self.count = 0
-        # Where the name of an object's last field stands in the body.
+        # Position in the body of the name of an object's last field.
         self.key = (0, 0)
 
 
 class _Scan:
     def __init__(self, body: bytes, param: str = "") -> None:
-        """`param`: the field that the document is the text of."""
+        """`param`: name of the field that contains the document; empty if the document is the body."""
         self._body = body
         self._param = param
         self._open: list[_Level] = []
 
     def run(self, counts: _Counts) -> _Counts:
-        """`counts`: of what was scanned before. Returns those with the document's. Raises ApiError."""
+        """Adds the document's counts to `counts` and returns the sum. Raises ApiError if it exceeds a limit."""
         body, levels = self._body, self._open
         num_containers, num_fields, num_items = counts.containers, counts.fields, counts.items
         for token in _TOKEN.finditer(body):
@@ -113,14 +113,14 @@ class _Scan:
             level = levels[-1] if levels else None
             if first == _QUOTE:
                 if end - start == 1:
-                    # The parser ends here, too. Each quote behind this one would have the rest read to its end again.
+                    # The parser stops here too. Continuing would read the rest of the body once per quote.
                     break
                 if body[end - 1] == _COLON:
                     num_fields += 1
                     if level is not None:
                         level.key = (start, end)
                     if num_fields > MAX_FIELDS:
-                        # The object is named, and the field only where it is one of the body's own.
+                        # The error names the object, and the field itself only if it is a top-level field.
                         del levels[max(1, len(levels) - 1) :]
                         raise self._too_many(MAX_FIELDS, "fields of objects")
                 elif level is not None and not level.is_object:
@@ -152,7 +152,7 @@ class _Scan:
         return invalid(message, param, "too_many_values")
 
     def _path(self) -> str:
-        """The place that is being read, as in messages[0].content."""
+        """Returns the path of the current place, such as messages[0].content."""
         path = ""
         for level, inner in zip(self._open[:_MAX_NAMED_DEPTH], [*self._open[1:], None], strict=False):
             if level.is_object:

@@ -1,7 +1,9 @@
-"""How many large bodies a router works on at a time.
+"""Limits how many large bodies a router processes at a time.
 
-What a body becomes can take ten times its bytes, until its prompt is tokens. So a few large bodies are worked on at a
-time. Others wait as bytes, up to a bound on their sum and for a bounded time, and are then refused with 429.
+A body's objects can take ten times its bytes, until its prompt is tokenized. So only a few large bodies are processed
+at
+a time. Others wait as bytes, with limits on their total size and on the time. Beyond these, the router answers with
+429.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from contextvars import ContextVar
 
 from services.router.errors import overloaded
 
-# A smaller body is converted beside any others.
+# Smaller bodies are not limited.
 LARGE_BODY_BYTES = 64 * 1024
 MAX_AT_A_TIME = 4
-# Of all large bodies that are worked on or wait.
+# Limit for all large bodies that are processed or wait.
 MAX_HELD_BYTES = 64 * 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
 _RETRY_AFTER_SECONDS = 5.0
@@ -23,19 +25,21 @@ _RETRY_AFTER_SECONDS = 5.0
 class LargeBodies:
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AT_A_TIME)
-        # Held while a large body becomes objects, which keeps the interpreter. Threads that do so at the same time keep
-        # it for as long as all of them take.
+        # Held while a large body is parsed, which holds the interpreter lock. Parallel parsing would hold up the event
+        # loop
+        # for the sum of the times.
         self.conversion = asyncio.Lock()
         self._num_bytes = 0
 
     @property
     def num_bytes(self) -> int:
-        """Of those that are worked on or wait."""
+        """Total size of the large bodies that are processed or wait."""
         return self._num_bytes
 
     async def enter(self, num_bytes: int) -> None:
-        """Waits until this call may work on its body; does nothing where the body is small, or this call has entered
-        before. The call leaves with `leave_large_bodies`. Raises ApiError when too many wait, or for too long."""
+        """Waits until this call may process its body. Returns at once if the body is small or if the call has already
+        entered. The call leaves with `leave_large_bodies`. Raises ApiError if too many bytes wait, or if the wait is
+        long."""
         place = _place.get()
         if num_bytes <= LARGE_BODY_BYTES or (place is not None and place.is_taken):
             return
@@ -58,7 +62,7 @@ class LargeBodies:
 
 
 class _Place:
-    """One call's right to work on its body. The tasks that the call starts share it."""
+    """One call's permission to process its body, which the tasks of the call share."""
 
     __slots__ = ("_bodies", "_num_bytes")
 
@@ -71,17 +75,17 @@ class _Place:
         return self._bodies is not None
 
     def leave(self) -> None:
-        """Idempotent."""
+        """Gives the permission back. Idempotent."""
         bodies, self._bodies = self._bodies, None
         if bodies is not None:
             bodies._leave(self._num_bytes)
 
 
-# Every call is a task with a context of its own.
+# Every call runs in a task with its own context.
 _place: ContextVar[_Place | None] = ContextVar("large_body", default=None)
 
 
 def leave_large_bodies() -> None:
-    """Says that what this call read has become a prompt, or an error. Idempotent."""
+    """Gives up the call's permission, after its body has become a prompt or an error. Idempotent."""
     if (place := _place.get()) is not None:
         place.leave()

@@ -1,7 +1,6 @@
-"""Gives up clients that take nothing of their answer.
+"""Ends requests of clients that do not read their response.
 
-One timer looks after all writes that are under way, so that a write, of which there is one per token and stream, pays
-for no timer of its own.
+One timer watches all writes in progress. There is one write per token and stream, so a timer for each would be costly.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from shared.patience import NUM_TICKS
 
 
 class ClientStalledError(Exception):
-    """The client reads nothing of its answer."""
+    """Raised if the client does not read its response."""
 
 
 class StallWatch:
-    """For one event loop."""
+    """Watches the writes of one event loop."""
 
     def __init__(self, limit: float) -> None:
-        """`limit`: seconds that one write may take."""
+        """`limit`: maximum seconds for one write."""
         self._limit = limit
-        # When each began, the oldest first; seconds, monotonic. A task writes one thing at a time.
+        # Start time of each write, oldest first; monotonic seconds. A task has at most one write at a time.
         self._writing: dict[asyncio.Task[object], float] = {}
-        # Told to stop. Nothing more is written in a task that has been.
+        # Tasks that were cancelled because of a stall. They write no more.
         self._stalled: weakref.WeakSet[asyncio.Task[object]] = weakref.WeakSet()
         self._is_watching = False
-        # When the next look is due; seconds, monotonic.
+        # Time of the next check; monotonic seconds.
         self._due = 0.0
 
     async def over(self, write: Awaitable[None]) -> None:
-        """Awaits it. Raises ClientStalledError where it takes longer than the limit."""
+        """Awaits `write`. Raises ClientStalledError if it takes longer than the limit."""
         task = asyncio.current_task()
         assert task is not None
         self._writing[task] = time.monotonic()
@@ -57,7 +56,7 @@ class StallWatch:
         now = time.monotonic()
         late, tick = now - self._due, self._limit / NUM_TICKS
         if late > tick:
-            # The router was held up itself, and has yet to look at what its clients took meanwhile.
+            # The router itself was delayed and has not yet seen what its clients read meanwhile, so they get more time.
             self._writing = {task: min(began + late + tick, now) for task, began in self._writing.items()}
         for task, began in self._writing.items():
             if began + self._limit > now:

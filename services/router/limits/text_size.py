@@ -1,20 +1,20 @@
-"""How long a text may be that becomes tokens."""
+"""Limits the size of a text to tokenize."""
 
 from __future__ import annotations
 
 from services.router.errors import invalid
 
-# Of one text, in UTF-8. The tokenizer's library takes some 200 bytes of memory for each of them while it works.
+# Limit for one text, in UTF-8. While the tokenizers library works, it takes about 200 bytes of memory per byte of text.
 MAX_TEXT_BYTES = 1024 * 1024
 
 
 def num_bytes(text: str) -> int:
-    """Bytes of UTF-8."""
+    """Returns the number of bytes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def check_text_size(size: int, param: str | None) -> None:
-    """`size`: of a text to tokenize, in bytes of UTF-8. Raises ApiError where it is too large, naming `param`."""
+    """Raises ApiError, naming `param`, if a text to tokenize is too large. `size`: its bytes of UTF-8."""
     if size > MAX_TEXT_BYTES:
-        message = f"A text to tokenize may have at most {MAX_TEXT_BYTES} bytes of UTF-8, but this has {size}."
+        message = f"A text to tokenize may have at most {MAX_TEXT_BYTES} bytes of UTF-8, but this one has {size}."
         raise invalid(message if param is None else f"Invalid '{param}': {message}", param, "string_above_max_length")

@@ -1,4 +1,4 @@
-"""What a request asks for besides its prompt: sampling, stop conditions, pooling and truncation, as plain values."""
+"""A request's parameters besides its prompt, as plain values: sampling, stop conditions, pooling and truncation."""
 
 from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
 from services.router.parameters.sampling import (

@@ -1,4 +1,4 @@
-"""What vectors a model gives, and what a request wants of them: plain values between the APIs and the schedulers."""
+"""A model's embedding sizes and a request's pooling parameters, as plain values between the APIs and the schedulers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from services.router.errors import invalid
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """As in quire/inference/v1/pooling.proto, but for what the schedulers see to."""
+    """As in quire/inference/v1/pooling.proto, without the fields that only schedulers use."""
 
-    # Values in a vector.
+    # Number of values in a vector.
     size: int
     is_matryoshka: bool
     matryoshka_dimensions: tuple[int, ...]
@@ -19,14 +19,15 @@ class EmbeddingInfo:
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams:
-    """None: left out by the client. Meanings as in quire/inference/v1/pooling.proto."""
+    """Pooling parameters as in quire/inference/v1/pooling.proto. None: the client did not set the field."""
 
     dimensions: int | None = None
     normalize: bool | None = None
 
     def check(self, embedding: EmbeddingInfo, param: str) -> None:
-        """Raises ApiError where the model has no embeddings of so many dimensions. Its own number changes nothing, so
-        every model takes that; others only those that were trained for it."""
+        """Raises ApiError if the model has no embeddings with this number of dimensions. Every model accepts its own
+        number;
+        only Matryoshka models accept others."""
         given = self.dimensions
         if given is None or given == embedding.size:
             return
@@ -42,5 +43,5 @@ class PoolingParams:
         raise invalid(f"Invalid '{param}': {given}. {why[0].upper()}{why[1:]}.", param)
 
     def size(self, embedding: EmbeddingInfo) -> int:
-        """Values in each vector."""
+        """Returns the number of values in each vector."""
         return self.dimensions or embedding.size

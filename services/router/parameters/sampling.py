@@ -1,4 +1,4 @@
-"""How a request wants its tokens chosen, and when it wants to end: plain values between the APIs and the schedulers."""
+"""Sampling parameters and stop conditions of a request, as plain values between the APIs and the schedulers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_STOP_STRING_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """None: left out by the client. Meanings and defaults as in quire/inference/v1/sampling.proto."""
+    """Meanings and defaults as in quire/inference/v1/sampling.proto. None: the client did not set the field."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -34,8 +34,9 @@ class SamplingParams:
     logprob_token_ids: tuple[int, ...] = ()
 
     def resolve(self, model_defaults: SamplingParams) -> SamplingParams:
-        """Every field but those of log probabilities set: the client's, else the model's, else the API's default; and a
-        seed drawn."""
+        """Returns a copy with every field set, except those for log probabilities. A field's value is the client's,
+        else the
+        model's, else the API's default. Draws a seed if the client set none."""
         values = {name: getattr(self, name) for name in _DEFAULTS}
         for name, default in _DEFAULTS.items():
             if values[name] is None:
@@ -55,7 +56,7 @@ _DEFAULTS: dict[str, float | int] = {
     "frequency_penalty": 0.0,
 }
 
-# field: (lowest, whether it may be the lowest itself, highest)
+# field: (lowest value, whether the lowest value itself is allowed, highest value)
 _RANGES: dict[str, tuple[float, bool, float]] = {
     "temperature": (0.0, True, 2.0),
     "top_p": (0.0, True, 1.0),
@@ -70,30 +71,31 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class StopConditions:
-    """`max_tokens` None: as many as the context leaves."""
+    """`max_tokens` None: as many tokens as the context leaves."""
 
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    # Neither an end token nor a stop string ends the output before.
+    # Number of tokens before which neither an end token nor a stop string ends the output.
     min_tokens: int = 0
 
     def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
-        """Every token that ends the output; `eos_token_ids` are the model's own."""
+        """Returns every token that ends the output. `eos_token_ids`: the model's own end tokens."""
         own = frozenset(self.stop_token_ids)
         return own if self.ignore_eos else own | eos_token_ids
 
 
 def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
-    """The same, with its floats as the wire has them: in single precision. Raises ApiError, naming the field, where one
-    is out of its range then: a `repetition_penalty` of 1e-50 would arrive as 0."""
+    """Returns the parameters with floats rounded to single precision, as on the wire. Raises ApiError, naming the
+    field, if
+    a rounded value is out of range: a `repetition_penalty` of 1e-50 would arrive as 0."""
     rounded: dict[str, float] = {}
     for name, (lowest, inclusive, highest) in _RANGES.items():
         given = getattr(sampling, name)
         if given is None:
             continue
         value = _single(given) if isinstance(given, float) else given
-        # Written so that NaN fails too.
+        # This form of the comparison also refuses NaN.
         if not ((value >= lowest if inclusive else value > lowest) and value <= highest):
             bounds = f"{'at least' if inclusive else 'over'} {lowest} and at most {highest}"
             raise invalid(f"Invalid '{path}{name}': expected a value of {bounds}, but got {given}.", path + name)
@@ -106,19 +108,19 @@ def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
             )
     if sampling.logprob_token_ids and sampling.logprobs is None:
         rounded["logprobs"] = 0
-    # Each is reported once.
+    # Removes duplicates, because each token is reported once.
     given = tuple(dict.fromkeys(sampling.logprob_token_ids))
     biases = tuple((token_id, _single(bias)) for token_id, bias in sampling.logit_bias)
     return dataclasses.replace(sampling, logit_bias=biases, logprob_token_ids=given, **rounded)  # type: ignore[arg-type]
 
 
 def _single(value: float) -> float:
-    """The nearest float32; infinite where there is none."""
+    """Returns the nearest float32; infinity if the value is too large."""
     return array("f", (value,))[0]
 
 
 def check_token_ids(sampling: SamplingParams, stop: StopConditions, vocab_size: int, path: str = "") -> None:
-    """Raises ApiError where the model has no such token."""
+    """Raises ApiError if a list is too long or an id is outside the model's vocabulary."""
     for name, ids, limit in (
         ("logit_bias", [token_id for token_id, _ in sampling.logit_bias], MAX_LOGIT_BIAS),
         ("stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS),
@@ -135,7 +137,7 @@ def check_token_ids(sampling: SamplingParams, stop: StopConditions, vocab_size: 
 
 
 def check_stop_strings(stops: tuple[str, ...], param: str) -> None:
-    """Raises ApiError where there are too many, or one is empty or too long."""
+    """Raises ApiError if there are too many stop strings, or if one is empty or too long."""
     if len(stops) > MAX_STOP_STRINGS:
         raise invalid(f"Invalid '{param}': at most {MAX_STOP_STRINGS} stop strings, but got {len(stops)}.", param)
     for stop in stops:

@@ -1,4 +1,4 @@
-"""Prompts that are cut to a length."""
+"""Truncation of prompts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A prompt that is longer is cut."""
+    """Cuts longer prompts to a number of tokens."""
 
-    # Tokens that are kept; None: as many as the context has besides the answer.
+    # Number of tokens to keep. None: as many as fit the context besides the answer.
     num_tokens: int | None
     keeps_beginning: bool = False
 

@@ -1,4 +1,4 @@
-"""From a request's text or messages to token ids that fit the model."""
+"""Prompts: converts a request's text or messages to token ids that fit the model's context."""
 
 from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import (

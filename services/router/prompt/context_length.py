@@ -1,4 +1,4 @@
-"""How many tokens of prompt and answer fit a model's context."""
+"""Checks that prompt and answer fit the model's context."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from services.router.model import ModelInfo
 def output_budget(
     info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str], *, clamps: bool = False
 ) -> int:
-    """The `max_tokens` to submit. `params` names the request's fields for prompt and limit in errors. Raises ApiError
-    where prompt and answer do not fit the context; with `clamps`, an answer is given what there is."""
+    """Returns the `max_tokens` to submit. `params`: the request's fields for prompt and limit, for errors. Raises
+    ApiError
+    if prompt and answer do not fit the context; with `clamps`, the answer is limited to the remaining context
+    instead."""
     prompt_param, max_tokens_param = params
     if num_prompt_tokens == 0:
         raise invalid(f"Invalid '{prompt_param}': it has no tokens.", prompt_param)
@@ -39,7 +41,7 @@ def context_length_exceeded(info: ModelInfo, however: str, param: str) -> ApiErr
 
 
 def check_generates(info: ModelInfo) -> None:
-    """Raises ApiError for a model that gives embeddings alone."""
+    """Raises ApiError for a model that only serves embeddings."""
     if info.is_encoder:
         message = f"The model `{info.name}` is an encoder: it gives embeddings and generates no text."
         raise invalid(message, "model")

@@ -1,4 +1,4 @@
-"""From a request's text or messages to token ids that fit the model, for every API."""
+"""Converts a request's text or messages to token ids that fit the model. All APIs use it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from services.router.prompt.context_length import context_length_exceeded
 from services.router.prompt.prompt_template import PromptTemplate
 from services.router.template import no_chat_template, num_forms, text_of
 
-# Longer chats are some mistake, and would be rendered for seconds.
+# More messages are probably a mistake, and would take seconds to render.
 MAX_MESSAGES = 10_000
 MAX_DOCUMENTS = 1024
-# What a message costs a template beside its text, in characters.
+# Cost of rendering a message without its text, in characters of text.
 _MESSAGE_CHARS = 32
-# Of a tool or a document: so much that a template that writes any is rendered beside other requests.
+# Cost of a tool or a document: large enough that rendering even one runs on a thread.
 _TOOL_CHARS = 4096
 
 
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
-    """Raises ApiError, without tokenizing, where the text must have more tokens than the context."""
+    """Returns the text's token ids. If the text must exceed the context, raises ApiError without tokenizing it."""
     check_length(model, text, param)
     (token_ids,) = await model.tokenizer.encode([text], add_special_tokens, [param])
     return token_ids
 
 
 def check_length(model: ServedModel, prompt: str | Sequence[int], param: str) -> None:
-    """Raises ApiError where the prompt, however its text is tokenized, has more tokens than the context."""
+    """Raises ApiError if the prompt must exceed the context, however its text is tokenized."""
     is_text = isinstance(prompt, str)
     least = len(prompt) // model.tokenizer.max_token_chars if is_text else len(prompt)
     if least > model.info.max_model_len:
@@ -53,10 +53,10 @@ async def encode_chat(
     checks_length: bool = True,
     param: str = "messages",
 ) -> list[int]:
-    """Templates write the special tokens themselves, so none are added. `template`: None where the model has none.
-    `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: what a truncation leaves room for.
-    `checks_length`: whether a text that must have more tokens than the context is refused without tokenizing it.
-    `param`: what the messages are called in errors. Raises ApiError."""
+    """Renders the messages and returns the token ids. Adds no special tokens by default, because templates write them.
+    `template`: None if the model has none. `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: room for the
+    answer that a truncation leaves. `checks_length`: refuse a text that must exceed the context without tokenizing it.
+    `param`: the name of the messages in errors. Raises ApiError."""
     size = sum(map(_message_chars, messages))
     arguments: dict[str, Any] = {
         "messages": messages,
@@ -68,7 +68,7 @@ async def encode_chat(
     }
     calls = [(param, text) for message in messages for text in _call_arguments(message)]
     if calls:
-        # Templates get them as values.
+        # Templates get the arguments as parsed values, so their size is limited like a body's.
         await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
     if template is None:
         raise no_chat_template(model.info.name)
@@ -81,7 +81,7 @@ async def encode_chat(
 
 
 def _call_arguments(message: Mapping[str, Any]) -> list[str]:
-    """Of each call that the message makes, as JSON."""
+    """Returns the arguments of each call in the message, as JSON."""
     return [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
 
 
@@ -91,7 +91,7 @@ def _message_chars(message: Mapping[str, Any]) -> int:
 
 
 def check_token_range(model: ServedModel, token_ids: Sequence[int], param: str) -> None:
-    """Raises ApiError where an id is no token of the model."""
+    """Raises ApiError if an id is outside the model's vocabulary."""
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < model.info.vocab_size):
         position, token_id = next(
             (position, token_id)

@@ -1,7 +1,7 @@
-"""The chat template that a request's prompt is made with: one of the model's, or the request's own.
+"""The chat template that renders a request's prompt: the model's, or the request's own.
 
-The two are rendered in different places. A model's is its operator's choice and is rendered in this process. A
-request's own may be anybody's code and is rendered in processes with limits.
+The operator chose the model's template, so this process renders it. A request's own template is untrusted code, so
+processes with limits render it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class PromptTemplate(Protocol):
     def source(self) -> str: ...
 
     async def traits(self) -> TemplateTraits:
-        """Raises ApiError where the template cannot be probed."""
+        """Returns what the template shows. Raises ApiError if the template cannot be probed."""
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
-        """The prompt's text. `size`: the work to reckon with, in characters. `arguments`: of ChatTemplate.render.
-        Raises ApiError."""
+        """Returns the prompt's text. `size`: an estimate of the work, in characters. `arguments`: those of
+        ChatTemplate.render. Raises ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ModelTemplate:
         return self.template.source
 
     async def traits(self) -> TemplateTraits:
-        # Found when the model was loaded.
+        # Probed when the model was loaded.
         return self.template.traits
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
@@ -49,7 +49,7 @@ class ForeignTemplate:
     source: str
     special_tokens: Mapping[str, str]
     processes: ForeignTemplates
-    # For the traits and the rendering together, in time.monotonic's seconds.
+    # Time limit for traits and rendering together, as time.monotonic() seconds.
     deadline: float
 
     async def traits(self) -> TemplateTraits:
@@ -60,9 +60,9 @@ class ForeignTemplate:
 
 
 def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> list[PromptTemplate]:
-    """The templates that may write the request's prompt, the first choice first; empty where there is none. `own`: the
-    request's. Of several named ones, `tool_use` is for requests with tools, as in transformers. Raises ApiError where
-    the request's own is too large to look at."""
+    """Returns the templates that may render the request's prompt, in order of preference. `own`: the request's own
+    template. The model's template `tool_use` is for requests with tools, as in transformers. Raises ApiError if the
+    request's own template is too large."""
     if own is not None:
         check_size(own)
         processes = tokenizer.threads.foreign_templates

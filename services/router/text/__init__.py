@@ -1,4 +1,4 @@
-"""Text to token ids and back: the tokenizer, the detokenizer and stop strings."""
+"""Conversion between text and token ids: the tokenizer, the detokenizer and stop strings."""
 
 from services.router.text.detokenizer import Vocabulary
 from services.router.text.output import TextOutput

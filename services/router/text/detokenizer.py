@@ -1,9 +1,10 @@
-"""From token ids to text, token by token, without a broken character.
+"""Converts token ids to text, token by token, without broken characters.
 
-Most models' tokens are byte strings: byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and sentencepiece with byte
-fallback (Llama 2, Mistral, Gemma). For these the output is the UTF-8 decoding of the tokens' bytes: an incomplete
-character waits for the rest of its bytes, invalid bytes become U+FFFD as in any decoder, and what is incomplete at
-the end is never sent. For other decoders the library decodes a sliding window, as vLLM and TGI do.
+The tokens of most models are byte strings: byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and sentencepiece with byte
+fallback (Llama 2, Mistral, Gemma). For these, the output is the UTF-8 decoding of the tokens' bytes. An incomplete
+character waits for the rest of its bytes, and is never sent if the output ends before. Invalid bytes become U+FFFD, as
+in
+any decoder. For other kinds of decoders, the tokenizers library decodes a sliding window, as in vLLM and TGI.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as Library
 
 _REPLACEMENT = "\ufffd"
-# UTF-8 has at most four bytes per character, so no more of the prompt's tokens can reach into the output.
+# A UTF-8 character has at most four bytes, so only this many of the prompt's tokens can affect the output.
 _NUM_CONTEXT_TOKENS = 4
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokenizer(Protocol):
-    """Follows one choice."""
+    """Converts the tokens of one choice."""
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes; often one word, sometimes none."""
+        """Returns the characters that this token completes: often one word, sometimes none."""
 
 
 class Vocabulary:
-    """Makes detokenizers for one tokenizer, and remembers the text of each token met."""
+    """Makes the detokenizers of one tokenizer, and caches the text of each token seen."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -38,10 +39,10 @@ class Vocabulary:
         self._to_bytes = _token_bytes_function(definition)
         self._strips_first_space = _strips_first_space(definition)
         added = {token["id"]: token for token in definition.get("added_tokens") or ()}
-        # The library would read an added token's characters as bytes too, and break those beyond ASCII.
+        # The library would treat an added token's characters as bytes too, and break non-ASCII characters.
         self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
         self._special = frozenset(token_id for token_id, token in added.items() if token["special"])
-        # By token id, filled as tokens appear; the vocabulary bounds it. A text is None where its bytes are not UTF-8.
+        # Caches by token id, limited by the size of the vocabulary. A text is None if its bytes are not valid UTF-8.
         self._bytes: dict[int, bytes] = {}
         self._texts: dict[int, str | None] = {}
 
@@ -51,27 +52,27 @@ class Vocabulary:
         skip_special_tokens: bool = True,
         visible: frozenset[int] = frozenset(),
     ) -> Detokenizer:
-        """For the output that follows this prompt. `visible`: special tokens that are not skipped."""
+        """Returns a detokenizer for the output after this prompt. `visible`: special tokens that are not skipped."""
         context = list(prompt_token_ids[-_NUM_CONTEXT_TOKENS:])
         hidden = self._special - visible if skip_special_tokens else frozenset[int]()
         if self._to_bytes is None:
             return _WindowDetokenizer(self._library, context, hidden)
-        # The space before a text's first word is no part of the text; after a prompt it is.
+        # The decoder drops the space before the first word of a text, but not before the first word after a prompt.
         is_first_word = self._strips_first_space and all(token_id in hidden for token_id in prompt_token_ids)
         return _BytesDetokenizer(self, context, hidden, is_first_word)
 
     def special_ids(self, tokens: Iterable[str]) -> frozenset[int]:
-        """Of those of `tokens` that are special here."""
+        """Returns the ids of those `tokens` that are special tokens of this tokenizer."""
         ids = map(self.token_id, tokens)
         return frozenset(token_id for token_id in ids if token_id is not None and token_id in self._special)
 
     def token_id(self, token: str) -> int | None:
-        """By its name in the vocabulary."""
+        """Returns the id of a token by its name in the vocabulary; None if there is none."""
         token_id: int | None = self._library.token_to_id(token)
         return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, special ones too; empty for ids that have no text."""
+        """Returns the bytes of one token, including special ones; empty for ids without text."""
         known = self._bytes.get(token_id)
         if known is None:
             token = self._library.id_to_token(token_id)
@@ -87,16 +88,16 @@ class Vocabulary:
         return known
 
     def token_name(self, token_id: int) -> str:
-        """The token as the vocabulary writes it; empty for ids that have no text."""
+        """Returns the token as the vocabulary writes it; empty for ids without text."""
         return self._library.id_to_token(token_id) or ""
 
     def shown_text(self, token_id: int) -> str:
-        """The token's text, with replacement characters where its bytes are a piece of a character."""
+        """Returns the token's text, with replacement characters for incomplete characters."""
         text = self.token_text(token_id)
         return self.token_bytes(token_id).decode(errors="replace") if text is None else text
 
     def token_text(self, token_id: int) -> str | None:
-        """The token's text, or None where its bytes alone are not valid UTF-8."""
+        """Returns the token's text; None if its bytes alone are not valid UTF-8."""
         try:
             return self._texts[token_id]
         except KeyError:
@@ -119,7 +120,7 @@ class _BytesDetokenizer:
         self._texts = vocabulary._texts
         self._hidden = hidden
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # A character that the prompt began is completed by the output.
+        # The output may complete a character that the prompt began.
         self._decoder.decode(b"".join(vocabulary.token_bytes(i) for i in context if i not in hidden))
         self._is_whole = not self._decoder.getstate()[0]
 
@@ -145,7 +146,8 @@ class _BytesDetokenizer:
 
 
 class _WindowDetokenizer:
-    """Decodes [prefix, read) and [prefix, end) and sends the difference once it ends in a whole character."""
+    """Decodes the tokens [prefix, read) and [prefix, end), and sends the difference once its last character is
+    complete."""
 
     __slots__ = ("_hidden", "_ids", "_library", "_prefix_text", "_read")
 
@@ -174,7 +176,7 @@ class _WindowDetokenizer:
 
 
 def _token_bytes_function(definition: dict[str, Any]) -> Callable[[str], bytes] | None:
-    """What turns a token's name in the vocabulary into its bytes, or None where the decoder is of another kind."""
+    """Returns a function from a token's name to its bytes; None for other kinds of decoders."""
     decoder = definition.get("decoder") or {}
     steps = decoder.get("decoders", [decoder])
     kinds = [step.get("type") for step in steps]
@@ -205,7 +207,7 @@ def _byte_level_bytes(token: str) -> bytes:
 
 
 def _byte_by_character() -> dict[str, int]:
-    """GPT-2's printable alphabet for the 256 bytes: printable ones stand for themselves, others follow from U+0100."""
+    """Returns GPT-2's alphabet for bytes: printable bytes are their own characters, the others start at U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

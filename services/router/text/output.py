@@ -1,4 +1,4 @@
-"""One choice's text as it grows: detokenizing and stop strings, for streamed and whole answers alike."""
+"""One choice's text while it is generated: detokenization and stop strings, for streamed and unary responses."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ class TextOutput:
         end_token_ids: frozenset[int],
         min_tokens: int = 0,
     ) -> None:
-        """`end_token_ids`: tokens that end the output and have no text in it. `min_tokens`: a stop string that is
-        complete with so many tokens or fewer ends nothing."""
+        """`end_token_ids`: tokens that end the output and are not part of its text. `min_tokens`: stop strings within
+        the
+        first `min_tokens` tokens do not end the output."""
         self._detokenizer = detokenizer
         self._matcher = matcher
         self._end_token_ids = end_token_ids
         self._min_tokens = min_tokens
-        # Tokens taken so far; after a stop string, up to and including the one that completed it.
+        # Tokens so far; after a stop string, up to and including the token that completed it.
         self.num_tokens = 0
         # Whether a stop string was found.
         self.stopped = False
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
-        """New text that can be sent, and how many of the tokens count: all, unless a stop string came earlier."""
+        """Returns the new text that can be sent, and how many of the tokens count: all, unless a stop string ended
+        first."""
         push, end_token_ids, matcher = self._detokenizer.push, self._end_token_ids, self._matcher
         pieces = []
         for position, token_id in enumerate(token_ids):
@@ -50,9 +52,9 @@ class TextOutput:
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that was found."""
+        """The stop string that ended the text; None if there was none."""
         return self._matcher.found if self._matcher is not None and self.stopped else None
 
     def finish(self) -> str:
-        """What was held back and can be sent now that no more tokens come. An incomplete character is not."""
+        """Returns the text that was held back, at the end of the output. Drops an incomplete character."""
         return self._matcher.flush() if self._matcher is not None else ""

@@ -1,9 +1,8 @@
-"""Stop strings: found wherever token boundaries fall, and held back only as far as the text could still become one.
+"""Finds stop strings across token boundaries, and holds back only text that may be the start of one.
 
-One Aho-Corasick automaton for all of a request's stop strings (Aho and Corasick, "Efficient string matching", 1975).
-Its state is the longest suffix of the text so far that begins some stop string, so the state's depth is exactly how
-many characters must be held back. The stop string that completes first ends the text, in whatever pieces the text
-comes.
+All stop strings of a request share one Aho-Corasick automaton (Aho and Corasick, "Efficient string matching", 1975).
+Its state is the longest suffix of the text that is a prefix of a stop string. The state's depth is therefore the number
+of characters to hold back. The first stop string that is complete ends the text, however the text is split.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from collections.abc import Iterable
 
 
 class StopStrings:
-    """The automaton; immutable, shared by the choices of a request."""
+    """The automaton. Immutable; a request's choices share it."""
 
     __slots__ = ("children", "depth", "fallback", "match_length")
 
     def __init__(self, stops: Iterable[str]) -> None:
-        """`stops`: none of them empty."""
+        """`stops`: stop strings, none of them empty."""
         self.children: list[dict[str, int]] = [{}]
         self.depth = [0]
         self.fallback = [0]
-        # Per state: length of the longest stop string that ends here, 0 for none.
+        # For each state: length of the longest stop string that ends there; 0 if none does.
         self.match_length = [0]
         for stop in stops:
             self._insert(stop)
@@ -57,7 +56,7 @@ class StopStrings:
 
 
 class StopMatcher:
-    """Follows one choice's text."""
+    """Finds the stop strings in one choice's text."""
 
     __slots__ = ("_held", "_includes_stop", "_state", "_stops", "found", "stopped")
 
@@ -72,8 +71,9 @@ class StopMatcher:
         self.found = ""
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """The text that can be sent now. After a stop string `stopped` is True, and nothing more is to be pushed.
-        `may_stop`: whether one that is complete in this text counts."""
+        """Returns the text that can be sent now. After a stop string `stopped` is True, and the caller must push no
+        more.
+        `may_stop`: whether a stop string that ends in this text counts."""
         stops = self._stops
         children, fallback = stops.children, stops.fallback
         state = self._state
@@ -95,6 +95,6 @@ class StopMatcher:
         return whole[:sendable]
 
     def flush(self) -> str:
-        """What was held back, at the end of the output."""
+        """Returns the text that was held back, at the end of the output."""
         held, self._held = self._held, ""
         return held

@@ -1,4 +1,4 @@
-"""Threads for work on long texts, which would hold up the event loop."""
+"""Threads for work on long texts, which would block the event loop."""
 
 from __future__ import annotations
 
@@ -12,48 +12,50 @@ from services.router.errors import overloaded
 from services.router.limits import LargeBodies
 from services.router.template import ForeignTemplates
 
-# Below this, working on a text takes less than handing it to a thread would cost the event loop.
+# For shorter texts, the work takes less time than passing it to a thread.
 _INLINE_CHARS = 2048
-# Long texts that wait for a thread, over all models.
+# Maximum number of long texts that wait for a thread, across all models.
 _MAX_PENDING = 256
 
 R = TypeVar("R")
 
 
 class TextThreads:
-    """A few threads for work on long texts, so that it does not hold up the event loop, and the processes that render
-    the templates of requests."""
+    """Threads for work on long texts, so that it does not block the event loop. Also owns the processes that render
+    requests' own chat templates."""
 
     def __init__(self, num_threads: int) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
         self._num_pending = 0
-        # Renders the templates that requests bring.
+        # Renders the chat templates that requests contain.
         self.foreign_templates = ForeignTemplates()
-        # What may be converted at a time; its work is done on these threads.
+        # Limits how many large bodies are converted at a time; these threads do the conversion.
         self.large_bodies = LargeBodies()
-        # One thread, because the library's memory stays with the thread that worked on a text.
+        # One thread, because the tokenizers library keeps the memory it used in the thread that used it.
         self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
 
     @property
     def num_pending(self) -> int:
-        """Long texts that are worked on or wait for it."""
+        """Number of long texts that are being processed or wait."""
         return self._num_pending
 
     async def run(self, size: int, work: Callable[[], R]) -> R:
-        """`work()`; beside the event loop if `size` (characters, tokens) is large. Raises ApiError when overloaded."""
+        """Returns `work()`, run on a thread if `size` (characters or tokens) is large. Raises ApiError when
+        overloaded."""
         if size <= _INLINE_CHARS:
             return work()
         self._check_room()
         return await self.run_beside(work)
 
     async def run_alone(self, work: Callable[[], R]) -> R:
-        """As `run`, for work that takes much memory: one at a time."""
+        """Returns `work()`, for work that takes much memory: one at a time. Raises ApiError when overloaded."""
         self._check_room()
         return await self._run_on(self._long_texts, work)
 
     async def run_beside(self, work: Callable[[], R]) -> R:
-        """`work()`, beside the event loop in any case. A caller that is cancelled goes on when the work has ended, or
-        at once where it had not begun and never will: what the caller holds is in use until then."""
+        """Returns `work()`, always run on a thread. If the caller is cancelled, it waits until the work has ended,
+        because
+        the work still uses the caller's objects. Work that has not begun is cancelled at once."""
         return await self._run_on(self._executor, work)
 
     async def _run_on(self, executor: ThreadPoolExecutor, work: Callable[[], R]) -> R:
@@ -69,16 +71,17 @@ class TextThreads:
             raise
         finally:
             self._num_pending -= 1
-            # An error of the work refers to this frame, which would keep it until a collection.
+            # An exception of `work` refers to this frame; the cycle would keep the frame alive until a garbage
+            # collection.
             del running, ended
 
     def _check_room(self) -> None:
-        """Raises ApiError when too much waits."""
+        """Raises ApiError if too many long texts wait."""
         if self._num_pending >= _MAX_PENDING:
             raise overloaded("Too many long texts are waiting to be tokenized.")
 
     def start(self, work: Callable[[], object]) -> None:
-        """Runs `work` some time; nobody waits for it."""
+        """Runs `work` in the background."""
         self._executor.submit(work)
 
     def close(self) -> None:
@@ -88,10 +91,10 @@ class TextThreads:
 
 
 async def _wait_in_any_case(ended: asyncio.Future[Any]) -> None:
-    """However often the caller is cancelled meanwhile."""
+    """Waits until `ended` is done, even if the caller is cancelled meanwhile."""
     while not ended.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait((ended,))
     if not ended.cancelled():
-        # Nobody else asks for it, and asyncio would log that.
+        # Retrieves the exception, because asyncio logs exceptions that are never retrieved.
         ended.exception()

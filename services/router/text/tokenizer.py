@@ -1,4 +1,4 @@
-"""A model's tokenizer, made from the bundle that its worker sent: no disk, no hub."""
+"""A model's tokenizer, made from the bundle that its worker sent, without disk or hub access."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from services.router.template import ChatTemplate, from_tokenizer_config, specia
 from services.router.text.detokenizer import Vocabulary
 from services.router.text.threads import TextThreads
 
-# Texts of one request are tokenized so many bytes at a time; texts that are longer, one at a time over all requests.
+# Bytes of a request's texts that are tokenized at once. Longer texts are tokenized one at a time, across all requests.
 _GROUP_BYTES = 64 * 1024
 
 
 class Tokenizer:
-    """Text to ids and back. Special tokens that a text spells out become such tokens, as in vLLM and transformers."""
+    """Converts text to token ids and back. Text that spells a special token becomes that token, as in vLLM."""
 
     def __init__(self, tokenizer_json: bytes, tokenizer_config_json: bytes, threads: TextThreads) -> None:
-        """`threads`: where long texts are worked on. Raises ValueError where the bundle is none."""
+        """`threads`: threads for work on long texts. Raises ValueError if the bundle cannot be read."""
         self.threads = threads
         try:
             self._library = Library.from_str(tokenizer_json.decode())
-            # A tokenizer_config.json, as the worker read it.
+            # Content of tokenizer_config.json, from the worker.
             self.config: dict[str, Any] = json.loads(tokenizer_config_json or b"{}")
-            # A tokenizer.json may ask for truncation or padding of training batches; a prompt is neither.
+            # A tokenizer.json may enable truncation or padding for training batches; prompts need neither.
             self._library.no_truncation()
             self._library.no_padding()
             self.chat_template: ChatTemplate | None = from_tokenizer_config(self.config)
-            # For requests with tools, where the model has one of its own for them.
+            # Template for requests with tools, if the model has a separate one.
             self.tool_template: ChatTemplate | None = from_tokenizer_config(self.config, "tool_use")
             self.special_tokens = special_tokens(self.config)
             self.vocabulary = Vocabulary(self._library)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(f"the tokenizer bundle cannot be read: {error}") from error
-        # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
+        # No token has more characters, so a text has at least len(text) / max_token_chars tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
 
     def warm_templates(self) -> list[str]:
-        """As in ChatTemplate.warm. Returns what is wrong with the templates."""
+        """Warms the templates as ChatTemplate.warm does. Returns the problems of templates that cannot be parsed."""
         templates = [template for template in (self.chat_template, self.tool_template) if template is not None]
         return [problem for template in templates if (problem := template.warm()) is not None]
 
-    # The library lets other threads run while it works on a batch, and not while it works on a single text.
+    # The library releases the GIL for a batch, but not for a single text, so the methods below use batches.
 
     async def encode(
         self, texts: Sequence[str], add_special_tokens: bool = True, params: Sequence[str] = ()
     ) -> list[list[int]]:
-        """The token ids of each text. `params`: the texts' names in errors. Raises ApiError when a text is longer than
-        MAX_TEXT_BYTES, or too many long texts wait."""
+        """Returns the token ids of each text. `params`: the texts' names in errors. Raises ApiError if a text is longer
+        than
+        MAX_TEXT_BYTES, or if too many long texts wait."""
 
         def work(group: Sequence[str]) -> list[list[int]]:
             encodings = self._library.encode_batch_fast(group, add_special_tokens=add_special_tokens)
@@ -69,8 +70,9 @@ class Tokenizer:
         keeps_end: bool = False,
         params: Sequence[str] = (),
     ) -> list[list[int]]:
-        """As `encode`, but for what goes beyond `max_tokens`: texts end sooner then (or with `keeps_end` begin later),
-        and special tokens stay."""
+        """Encodes as `encode` does, and truncates each text to `max_tokens` tokens: at its end or, with `keeps_end`, at
+        its
+        beginning. Special tokens are kept."""
         num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
 
         def work(group: Sequence[str]) -> list[list[int]]:
@@ -84,7 +86,7 @@ class Tokenizer:
     async def _in_groups(
         self, texts: Sequence[str], params: Sequence[str], work: Callable[[Sequence[str]], list[list[int]]]
     ) -> list[list[int]]:
-        """`work` on all of the texts, a bounded number of bytes at a time."""
+        """Returns the results of `work` for all texts, on a limited number of bytes at a time."""
         sizes = list(map(num_bytes, texts))
         for index, size in enumerate(sizes):
             check_text_size(size, params[index] if params else None)
@@ -97,7 +99,7 @@ class Tokenizer:
         return result
 
     async def decode(self, prompts: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:
-        """The text of each list of token ids. Raises ApiError when too many long texts wait."""
+        """Returns the text of each list of token ids. Raises ApiError if too many long texts wait."""
         return await self.threads.run(
             sum(map(len, prompts)),
             lambda: self._library.decode_batch(prompts, skip_special_tokens=skip_special_tokens),
@@ -105,7 +107,7 @@ class Tokenizer:
 
 
 def _groups(texts: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[Sequence[str], int]]:
-    """The texts in order, and each group's bytes. A group has _GROUP_BYTES at most, or is one text that is longer."""
+    """Yields groups of texts in order, with each group's bytes: at most _GROUP_BYTES, or a single longer text."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > _GROUP_BYTES:

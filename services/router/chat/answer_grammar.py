@@ -111,8 +111,7 @@ def schema_grammar(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def named(grammar: str, name: str) -> list[dict[str, Any]]:
     """Returns `grammar` as a list of llguidance grammars, the first one called `name`. `grammar` is either a JSON list
-    of
-    grammars or one grammar in Lark."""
+    of grammars or one grammar in Lark."""
     if not grammar.lstrip().startswith("{"):
         return [{"name": name, "lark_grammar": grammar}]
     first, *rest = json.loads(grammar)["grammars"]

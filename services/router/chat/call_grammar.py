@@ -2,8 +2,7 @@
 structure.
 
 The grammar restricts names to the request's tools. Arguments may be any JSON object, as in requests without a
-structure:
-with tool choice `auto`, Quire does not enforce the tools' schemas, so their size and keywords do not matter.
+structure: with tool choice `auto`, Quire does not enforce the tools' schemas, so their size and keywords do not matter.
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ class FormChoice:
 
     def of(self, template: str, traits: TemplateTraits = SHOWS_NOTHING) -> ModelForms:
         """Returns the model's forms. `template` is the chat template's source, empty if there is none. `traits`
-        describe
-        what it renders; only requests with tools or calls need them."""
+        describe what it renders; only requests with tools or calls need them."""
         return _forms(self.tool_call_parser, self.reasoning_parser, template, traits)
 
 

@@ -96,5 +96,4 @@ class MessageForm(Protocol):
 
     def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> MessagePlan:
         """Returns the plan for one request. `prompt_end` is the text of the prompt's last tokens, or of the message
-        that
-        is continued; empty if `heeds_prompt` is False."""
+        that is continued; empty if `heeds_prompt` is False."""

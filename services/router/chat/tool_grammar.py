@@ -66,8 +66,7 @@ def _parameters(tool: Tool) -> dict[str, Any]:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **tool.parameters}
     # JSON Schema allows properties that a schema does not name. A function cannot use them, and a model without
-    # training
-    # on tool calls keeps inventing them.
+    # training on tool calls keeps inventing them.
     return schema | {"additionalProperties": False} if _names_all(schema) else schema
 
 

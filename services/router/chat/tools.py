@@ -139,8 +139,7 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 def check_tool_messages(messages: Sequence[Mapping[str, Any]], path: str = "messages") -> None:
     """Raises ApiError if a tool message answers no earlier call. `messages`: in the form for chat templates. `path`:
-    their
-    name in errors."""
+    their name in errors."""
     made: set[str] = set()
     for index, message in enumerate(messages):
         made.update(call["id"] for call in message.get("tool_calls") or ())

@@ -41,8 +41,7 @@ _Result = str | GrammarError
 
 class GrammarChecks:
     """Checks structures and caches the results, including errors, so that each is tried once. There is only one
-    process,
-    so that a hostile client delays other new structures and nothing else."""
+    process, so that a hostile client delays other new structures and nothing else."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-checks")

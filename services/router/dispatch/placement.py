@@ -1,4 +1,4 @@
-"""Which scheduler runs what: choosing one, going on with another when it is lost, waiting when there is none."""
+"""Placement of requests: chooses a scheduler, moves requests from lost schedulers, and parks requests without one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)
 
-# A sequence that has lost this many schedulers in a row without a new token is suspected of killing them.
+# After losing this many schedulers in a row without a new token, a sequence is suspected of crashing them.
 MAX_LOSSES = 5
-# Models that no scheduler serves at the moment, and that are still known.
+# Maximum number of models that are still known although no scheduler serves them now.
 _MAX_AWAY_MODELS = 8
 _LAST_SEQUENCE_ID = 2**32 - 1
 
@@ -37,7 +37,7 @@ class _Parked:
 
 
 class Placement:
-    """All schedulers of this router. Runs on one event loop; only `models`, `model`, `stop` and `on_hello` await."""
+    """All schedulers of this router, on one event loop. Only `models`, `model`, `stop` and `on_hello` await."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Placement:
         scheduler_silence: float,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`scheduler_wait`: seconds a request waits for a scheduler. `scheduler_silence`: seconds without a word after
-        which one is taken for lost. `on_change`: called when readiness may have changed."""
+        """`scheduler_wait`: seconds that a request waits for a scheduler. `scheduler_silence`: seconds without a
+        message after which a scheduler counts as lost. `on_change`: called when readiness may have changed."""
         self.connections = [
             SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
         ]
         self.num_resubmissions = 0
-        # Sequences that were stopped because their clients did not read.
+        # Number of sequences that were paused because their clients did not read.
         self.num_pauses = 0
         self._threads = threads
         self._scheduler_wait = scheduler_wait
@@ -66,12 +66,12 @@ class Placement:
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
         self._tasks: list[asyncio.Task[None]] = []
-        # Of every submission, once the router gives up on all of them.
+        # Error for every submission, once the router has failed all of them.
         self._last_error: ApiError | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether some scheduler can take requests."""
+        """Whether at least one scheduler can take requests."""
         return any(connection.is_ready for connection in self.connections)
 
     @property
@@ -79,7 +79,7 @@ class Placement:
         return sum(len(parked.sequences) for parked in self._parked)
 
     def start(self) -> None:
-        """Dials every scheduler; returns at once."""
+        """Starts to connect to every scheduler; returns at once."""
         self._tasks = [asyncio.create_task(connection.run()) for connection in self.connections]
 
     async def stop(self) -> None:
@@ -90,9 +90,8 @@ class Placement:
             self._fail(parked.submission, unavailable("The router is stopping."))
 
     async def models(self) -> list[ServedModel]:
-        """The models that some scheduler serves now; while there is none at all, those last seen. A router that has
-        just started waits for its first scheduler. Raises ApiError where none comes.
-        """
+        """Returns the models that schedulers serve now; if no scheduler is connected, the last known ones. After its
+        start the router waits for its first scheduler. Raises ApiError if none connects."""
         try:
             async with asyncio.timeout(self._scheduler_wait):
                 await self._first_hello.wait()
@@ -100,41 +99,41 @@ class Placement:
             raise unavailable("No scheduler is connected yet.") from None
         ready = {connection.info.key for connection in self.connections if connection.info is not None}
         models = [model for key, model in self._models.items() if key in ready]
-        # Two tokenizers under one name, in the middle of a rolling update: requests get the newer.
+        # During a rolling update one name may have two tokenizers: requests get the newer one.
         newest = {model.info.name: model for model in models or self._models.values()}
         return list(newest.values())
 
     async def model(self, name: str | None) -> ServedModel:
-        """By name or alias; None means the only one. Raises ApiError."""
+        """Returns the model with this name or alias; None: the only model. Raises ApiError."""
         models = await self.models()
         if name is None:
             if len(models) == 1:
                 return models[0]
             raise ApiError(ErrorKind.INVALID_REQUEST, "Missing required parameter: 'model'.", "model")
-        # Its schedulers may be away for a moment, while another model's are here.
+        # A known model stays available while its schedulers are briefly disconnected.
         for model in (*models, *self._models.values()):
             if name == model.info.name or name in model.info.aliases:
                 return model
         raise model_not_found(name)
 
     async def reset_prefix_caches(self) -> None:
-        """Every connected scheduler forgets what it has cached. Raises ApiError where one does not answer."""
+        """Makes every connected scheduler clear its prefix cache. Raises ApiError if one does not answer."""
         connected = [connection for connection in self.connections if connection.is_ready]
         outcomes = await asyncio.gather(
             *(connection.reset_prefix_cache() for connection in connected), return_exceptions=True
         )
         if any(isinstance(outcome, BaseException) for outcome in outcomes):
-            raise unavailable("A scheduler did not answer; the others have forgotten what they had cached.")
+            raise unavailable("A scheduler did not answer. The others have cleared their prefix caches. Try again.")
 
     def submit(self, submission: Submission) -> None:
-        """Starts it; what becomes of it arrives in its mailbox."""
+        """Starts a submission. Its results and errors arrive in its mailbox."""
         if self._last_error is not None:
             self._fail(submission, self._last_error)
         else:
             self._place(submission, submission.sequences)
 
     def fail_all(self, error: ApiError) -> None:
-        """Ends every submission with this error, those that come later, too."""
+        """Fails every submission with this error, including all later ones."""
         self._last_error = error
         running = [sequence for connection in self.connections for sequence in connection.sequences]
         waiting = [sequence for parked in self._parked for sequence in parked.sequences]
@@ -142,7 +141,8 @@ class Placement:
             self._fail(group[0].submission, error)
 
     def go_on(self, submission: Submission) -> None:
-        """Its client reads again: submits what was stopped by `on_behind`, to go on from the tokens that came."""
+        """Resumes a submission whose client reads again: resubmits the sequences that `on_behind` paused, with the
+        tokens received so far."""
         paused, submission.paused = submission.paused, []
         submission.waits_until = None
         if self._last_error is not None:
@@ -151,7 +151,7 @@ class Placement:
             self._place(submission, self._next_attempt(submission, paused))
 
     def close(self, submission: Submission) -> None:
-        """Ends what still runs of it, because its client is gone, was answered, or will not be."""
+        """Ends a submission's sequences because its client disconnected or its request has ended. Idempotent."""
         if submission.is_closed:
             return
         for sequence in submission.sequences:
@@ -163,7 +163,7 @@ class Placement:
             self._unpark(parked)
 
     def end(self, sequence: Sequence) -> None:
-        """Ends one sequence early: a stop string was found in it."""
+        """Ends one sequence early because it contains a stop string."""
         if sequence.connection is not None:
             sequence.connection.drop(sequence, abort=True)
         if sequence in sequence.submission.paused:
@@ -172,7 +172,7 @@ class Placement:
             if sequence in parked.sequences:
                 parked.sequences.remove(sequence)
 
-    # What connections report.
+    # Events from connections.
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
         return info.tokenizer_sha256 in self._tokenizers
@@ -180,7 +180,7 @@ class Placement:
     async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
         if bundle is not None:
             if hashlib.sha256(bundle).hexdigest() != info.tokenizer_sha256:
-                raise StreamLostError("its tokenizer does not have the sha256 it said")
+                raise StreamLostError("its tokenizer does not have the sha256 that it announced")
             try:
                 tokenizer = await self._threads.run_beside(lambda: self._load(bundle))
             except ValueError as error:
@@ -207,10 +207,10 @@ class Placement:
         for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
                 message = f"{MAX_LOSSES} schedulers in a row were lost while they worked on this request."
-                # Not UNAVAILABLE: nobody is to send it once more.
+                # Not UNAVAILABLE, because clients would retry the request.
                 self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
             else:
-                # Those that were busy then may not be now.
+                # Schedulers that were busy may have room now.
                 group[0].submission.refusals.clear()
                 group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
@@ -222,8 +222,8 @@ class Placement:
                 self._offer_elsewhere(connection, refused, errors[refused[0]])
 
     def _offer_elsewhere(self, connection: SchedulerConnection, refused: list[Sequence], error: ApiError) -> None:
-        """Sequences of one submission go on together, so that they are one Submit again: the prompt goes over the wire
-        once, and the next scheduler takes all of them or none. Fails the submission where no other may take them."""
+        """Resubmits refused sequences of one submission. They stay together in one Submit, so that the prompt is sent
+        once and the next scheduler takes all or none. Fails the submission if no other scheduler may take them."""
         submission = refused[0].submission
         if submission.is_closed:
             return
@@ -235,12 +235,12 @@ class Placement:
             and submission.refusals.num_holding < MAX_REFUSALS
             and self._choose(submission) is not None
         )
-        # Another scheduler accepted it, so the request itself is valid: this one is unable to take it.
+        # Another scheduler accepted the request before, so it is valid: only this scheduler is unable to take it.
         is_just_moved = all(sequence.is_just_moved for sequence in refused)
         is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
-        # A scheduler that is stopping, or has no worker, is soon replaced: the request waits for that if it has to.
+        # A scheduler that is stopping or has no worker is replaced soon, so the request may wait.
         if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
-            # The others of this submission there will be refused in their own time, or not at all.
+            # The submission's other sequences there are handled when the scheduler refuses them.
             self._resubmit(submission, refused)
         else:
             if error.kind is ErrorKind.INVALID_REQUEST:
@@ -250,12 +250,12 @@ class Placement:
     def on_gap(self, sequence: Sequence) -> None:
         connection = sequence.connection
         if connection is not None:
-            logger.warning("tokens from scheduler %s were lost on the way: going on from the last", connection.address)
+            logger.warning("tokens from scheduler %s were lost: resubmitting the sequence", connection.address)
             connection.drop(sequence, abort=True)
         self._resubmit(sequence.submission, [sequence])
 
     def on_behind(self, submission: Submission) -> None:
-        """Its sequences give their places to those whose clients read."""
+        """Pauses a submission whose client does not read, so that other sequences get its room."""
         running = [sequence for sequence in submission.sequences if sequence.connection is not None]
         for sequence in running:
             assert sequence.connection is not None
@@ -267,7 +267,7 @@ class Placement:
     # Placing.
 
     def _forget_old_models(self) -> None:
-        """Of the models that nobody serves, the last seen stay: their schedulers may be away for a moment."""
+        """Forgets models that no scheduler serves, except the last seen ones: their schedulers may come back soon."""
         served = {connection.info.key for connection in self.connections if connection.info is not None}
         away = [key for key in self._models if key not in served]
         for key in away[:-_MAX_AWAY_MODELS]:
@@ -279,7 +279,7 @@ class Placement:
         message = model_pb2.TokenizerBundle.FromString(bundle)
         tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._threads)
         for problem in tokenizer.warm_templates():
-            logger.warning("%s Chat requests will fail; completions work. --chat-template gives another one.", problem)
+            logger.warning("%s Chat requests will fail; completions work. --chat-template sets another one.", problem)
         return tokenizer
 
     def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:
@@ -289,7 +289,7 @@ class Placement:
 
     @staticmethod
     def _next_attempt(submission: Submission, sequences: list[Sequence]) -> list[Sequence]:
-        """Those that have not ended by their tokens."""
+        """Prepares sequences for another attempt. Returns those whose received tokens have not ended them."""
         unfinished = []
         for sequence in sequences:
             reason = submission.end_of(sequence)
@@ -297,7 +297,7 @@ class Placement:
                 sequence.attempt += 1
                 unfinished.append(sequence)
             else:
-                # Its last token arrived; only the word that it was the last was lost.
+                # The last token arrived, but the scheduler's message about the end was lost.
                 sequence.finish(reason)
         return unfinished
 
@@ -316,7 +316,7 @@ class Placement:
     def _park(self, submission: Submission, sequences: list[Sequence]) -> None:
         loop = asyncio.get_running_loop()
         num_tokens = submission.num_output_tokens
-        # One wait, however often it is refused meanwhile; a new one after new tokens.
+        # All refusals share one waiting time; new tokens start another.
         if submission.waits_until is None or num_tokens > submission.num_tokens_at_wait:
             submission.waits_until = loop.time() + self._scheduler_wait
             submission.num_tokens_at_wait = num_tokens
@@ -324,19 +324,18 @@ class Placement:
         self._parked.append(_Parked(submission, sequences, timer))
 
     def _resume(self, connection: SchedulerConnection) -> None:
-        """Places what waited for such a scheduler."""
+        """Places the parked sequences that this scheduler can take."""
         for parked in list(self._parked):
-            # One that fails takes the others of its submission along.
+            # A submission that fails also removes its other parked sequences.
             if parked in self._parked and self._serves(connection, parked.submission):
                 self._unpark(parked)
                 parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
 
     def _relieve(self, connection: SchedulerConnection) -> None:
-        """Moves the sequences of a scheduler that has lost all of its workers to schedulers that have some. If no other
-        scheduler of the model has one, they stay: the worker may come back. The loss of a worker is counted by the
-        scheduler (WorkerLoss), so the move itself does not count.
-        """
+        """Moves the sequences of a scheduler that has lost all workers to schedulers that have some. If no other
+        scheduler of the model has a worker, they stay, because the worker may come back. The scheduler counts the lost
+        worker (WorkerLoss), so the move itself does not count as a loss."""
         if not connection.num_sequences or not any(
             other.has_workers and not other.is_draining and _have_same_model(other, connection)
             for other in self.connections
@@ -360,8 +359,9 @@ class Placement:
             logger.warning("scheduler %s has no worker: moved %d sequences to others", connection.address, num_moved)
 
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
-        """Of the model's schedulers that take new work and have not refused this submission, the one its prompt belongs
-        to; one without a worker only where no other is left."""
+        """Returns the scheduler for a submission by its prompt's affinity, among the model's schedulers that take new
+        work and have not refused it. Chooses a scheduler without a worker only if no other one is left. None: there is
+        none."""
         candidates = [
             connection
             for connection in self.connections
@@ -380,7 +380,8 @@ class Placement:
 
     @staticmethod
     def _serves(connection: SchedulerConnection, submission: Submission) -> bool:
-        """Whether it serves the model, with a context that holds the submission: schedulers of one model may differ."""
+        """Returns whether the scheduler serves the submission's model with enough context; schedulers of a model may
+        differ."""
         info = connection.info
         return (
             info is not None
@@ -393,7 +394,7 @@ class Placement:
         return self._takes(connection, submission) and (error is None or error.kind is ErrorKind.OVERLOADED)
 
     def _may_take(self, submission: Submission) -> bool:
-        """Whether some scheduler that is not known to refuse it takes it now, or may do so once it is back."""
+        """Returns whether a scheduler without a known refusal may take the submission, now or after it reconnects."""
         return any(
             submission.refusals.get(connection) is None
             and (connection.info is None or self._serves(connection, submission))
@@ -414,7 +415,7 @@ class Placement:
         submission.mailbox.fail(error)
 
     def _next_sequence_id(self) -> int:
-        # Wraps after four billion; what is that old is over.
+        # Wraps around after four billion ids; sequences that old have ended.
         self._last_sequence_id = self._last_sequence_id % _LAST_SEQUENCE_ID + 1
         return self._last_sequence_id
 

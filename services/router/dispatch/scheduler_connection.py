@@ -1,8 +1,7 @@
 """The router's stream to one scheduler, which all requests on that scheduler share.
 
 One task reads and one writes; no other task awaits the scheduler. Frames go directly to their sequences. When the
-stream
-ends, the owner (the placement) gets the running sequences back, and the connection reconnects.
+stream ends, the owner (the placement) gets the running sequences back, and the connection reconnects.
 """
 
 from __future__ import annotations
@@ -131,8 +130,7 @@ class SchedulerConnection:
 
     def has_kept(self, sequence: Sequence) -> bool:
         """Returns whether the scheduler accepted its latest submission of a sequence: a refusal would have arrived
-        before
-        the second load message."""
+        before the second load message."""
         return self.num_loads - sequence.num_loads_at_submit >= 2
 
     @property

@@ -82,8 +82,7 @@ class Mailbox:
 
     async def take(self) -> list[Sequence]:
         """Waits for and returns sequences with new output, at least one. Raises ApiError if the request has failed and
-        all
-        output was taken."""
+        all output was taken."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         if self._news or self._error is not None:
             self._call()
@@ -276,8 +275,7 @@ class Submission:
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
         # Set when the submission first waits for a scheduler: the time limit for all its waits (event loop's clock),
-        # and
-        # its number of tokens then.
+        # and its number of tokens then.
         self.waits_until: float | None = None
         self.num_tokens_at_wait = 0
         self.is_closed = False
@@ -289,8 +287,8 @@ class Submission:
         return self.work.end_of(sequence.output_token_ids, self.model.eos_token_ids)
 
     def param_of(self, field: str | None) -> str | None:
-        """Returns the client's name for a field that a scheduler refused. `field`: its name in Submit, if the scheduler
-        named it."""
+        """Returns the client's name for a field that a scheduler refused. `field`: name in Submit; None: the scheduler
+        named none."""
         # The router has checked the other fields itself.
         return self.work.param_of_choices(len(self.sequences)) if field == "choices" else self.work.checked_param
 

@@ -41,8 +41,7 @@ class Embedder:
 
     async def embed(self, request: EmbeddingRequest) -> AsyncGenerator[tuple[int, bytes], None]:
         """Yields a prompt's index and its vector (float32, little-endian) as each one completes. Close it with
-        `aclosing`,
-        which aborts the sequences that still run. Raises ApiError."""
+        `aclosing`, which aborts the sequences that still run. Raises ApiError."""
         self._generator.check_room()
         self._generator.began()
         timer = self._metrics.start(request.model.info.name, request.num_tokens)

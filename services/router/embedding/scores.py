@@ -27,8 +27,7 @@ def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, 
 
 async def cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:
     """Returns the cosine for each of `second`, with the only vector of `first` or the one at the same position. All
-    vectors
-    must have UNIT_LENGTH."""
+    vectors must have UNIT_LENGTH."""
 
     def work() -> list[float]:
         left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]

@@ -37,8 +37,7 @@ class ChoiceDelta:
 
 def in_short_deltas(delta: ChoiceDelta) -> Iterator[ChoiceDelta]:
     """Splits a delta into short ones: first the prompt's log probabilities, then the output. The first delta of the
-    output
-    has all of its text, and the last one its finish reason."""
+    output has all of its text, and the last one its finish reason."""
     if delta.prompt_logprobs is not None:
         entries = delta.prompt_logprobs
         for start in range(0, max(1, len(entries)), MAX_TOKENS_WITH_LOGPROBS):

@@ -46,8 +46,7 @@ class Generator:
 
     def start(self, request: GenerationRequest) -> Generation:
         """Returns a context manager that aborts the running sequences on exit. `deltas` submits the prompts. Raises
-        ApiError
-        if too many requests are in progress."""
+        ApiError if too many requests are in progress."""
         self.check_room()
         generation = Generation(self, request, self._metrics)
         self.began()
@@ -115,8 +114,7 @@ class Generation:
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
         """Submits the prompts, then yields the deltas since the last round, as soon as there are any. Ends when every
-        choice
-        has finished. Raises ApiError."""
+        choice has finished. Raises ApiError."""
         try:
             await self._submit()
             while self._num_open:
@@ -211,8 +209,7 @@ class Generation:
     @staticmethod
     def _with_prompts(news: list[Sequence]) -> list[Sequence]:
         """Returns the sequences that can send deltas. A prompt's log probabilities arrive with its first sequence;
-        until they
-        are complete, no sequence of the prompt sends anything, and afterwards all of them do."""
+        until they are complete, no sequence of the prompt sends anything, and afterwards all of them do."""
         found: dict[Sequence, None] = {}
         for sequence in news:
             if not sequence.submission.lacks_prompt_logprobs:

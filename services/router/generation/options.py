@@ -53,8 +53,7 @@ class GenerationOptions:
 
     async def constraints(self, model: ServedModel, num_prompts: int) -> TokenConstraints | None:
         """Returns the checked constraints. Raises ApiError if the model does not have a token or cannot follow the
-        structure,
-        or if the constraints are too large for this number of prompts."""
+        structure, or if the constraints are too large for this number of prompts."""
         check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
         constraints = await resolve_constraints(
             model, self.structure, self.effective_stop, self.allowed_token_ids, self.bad_words, self.path,
@@ -81,10 +80,8 @@ class GenerationOptions:
         resolve: ResolveConstraints | None = None,
     ) -> GenerationRequest:
         """Makes the generation request. `max_tokens`: one limit per prompt. `affinity`: as in GenerationRequest;
-        ignored if
-        the client sets `prompt_cache_key`. `resolve`: replaces `constraints`. Raises ApiError as `constraints` does,
-        and if
-        the prompts have too many log probabilities for an answer."""
+        ignored if the client sets `prompt_cache_key`. `resolve`: replaces `constraints`. Raises ApiError as
+        `constraints` does, and if the prompts have too many log probabilities for an answer."""
         if resolve is None:
             constraints = await self.constraints(model, len(prompts))
         else:

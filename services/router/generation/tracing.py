@@ -86,8 +86,7 @@ class RequestSpan:
 
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Returns `answer(*args, **kwargs)` as the rest of the call, which runs within this span and ends it. No
-        argument may
-        refer to the request's body, so that the body is freed."""
+        argument may refer to the request's body, so that the body is freed."""
         self.go_on()
 
         async def work() -> Any:

@@ -1,8 +1,7 @@
 """Limits how many large bodies a router processes at a time.
 
 A body's objects can take ten times its bytes, until its prompt is tokenized. So only a few large bodies are processed
-at
-a time. Others wait as bytes, with limits on their total size and on the time. Beyond these, the router answers with
+at a time. Others wait as bytes, with limits on their total size and on the time. Beyond these, the router answers with
 429.
 """
 
@@ -26,8 +25,7 @@ class LargeBodies:
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AT_A_TIME)
         # Held while a large body is parsed, which holds the interpreter lock. Parallel parsing would hold up the event
-        # loop
-        # for the sum of the times.
+        # loop for the sum of the times.
         self.conversion = asyncio.Lock()
         self._num_bytes = 0
 

@@ -26,8 +26,7 @@ class PoolingParams:
 
     def check(self, embedding: EmbeddingInfo, param: str) -> None:
         """Raises ApiError if the model has no embeddings with this number of dimensions. Every model accepts its own
-        number;
-        only Matryoshka models accept others."""
+        number; only Matryoshka models accept others."""
         given = self.dimensions
         if given is None or given == embedding.size:
             return

@@ -35,8 +35,7 @@ class SamplingParams:
 
     def resolve(self, model_defaults: SamplingParams) -> SamplingParams:
         """Returns a copy with every field set, except those for log probabilities. A field's value is the client's,
-        else the
-        model's, else the API's default. Draws a seed if the client set none."""
+        else the model's, else the API's default. Draws a seed if the client set none."""
         values = {name: getattr(self, name) for name in _DEFAULTS}
         for name, default in _DEFAULTS.items():
             if values[name] is None:
@@ -87,8 +86,7 @@ class StopConditions:
 
 def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
     """Returns the parameters with floats rounded to single precision, as on the wire. Raises ApiError, naming the
-    field, if
-    a rounded value is out of range: a `repetition_penalty` of 1e-50 would arrive as 0."""
+    field, if a rounded value is out of range: a `repetition_penalty` of 1e-50 would arrive as 0."""
     rounded: dict[str, float] = {}
     for name, (lowest, inclusive, highest) in _RANGES.items():
         given = getattr(sampling, name)

@@ -10,8 +10,7 @@ def output_budget(
     info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str], *, clamps: bool = False
 ) -> int:
     """Returns the `max_tokens` to submit. `params`: the request's fields for prompt and limit, for errors. Raises
-    ApiError
-    if prompt and answer do not fit the context; with `clamps`, the answer is limited to the remaining context
+    ApiError if prompt and answer do not fit the context; with `clamps`, the answer is limited to the remaining context
     instead."""
     prompt_param, max_tokens_param = params
     if num_prompt_tokens == 0:

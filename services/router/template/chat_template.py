@@ -75,8 +75,7 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """Returns the prompt's text. `messages`, `tools`: in OpenAI's JSON form. `documents`: most templates expect
-        `title`
-        and `text`. Raises ApiError if the template refuses the messages or cannot be parsed."""
+        `title` and `text`. Raises ApiError if the template refuses the messages or cannot be parsed."""
         prepared = [self._prepare(message) for message in messages]
         if any(len(message.get("tool_calls") or ()) > 1 for message in prepared) and self._shows_one_call:
             prepared = one_call_each(prepared)
@@ -139,8 +138,7 @@ class ChatTemplate:
 
     def warm(self) -> str | None:
         """Compiles and probes the template, so that the first request does not wait for it. Returns why the template
-        cannot
-        be parsed, or None."""
+        cannot be parsed, or None."""
         try:
             self.render([{"role": "user", "content": "Hello"}])
         except ApiError as error:
@@ -196,8 +194,7 @@ def _is_described(tool: Mapping[str, Any]) -> bool:
 
 def _attempt(render: Callable[[], str]) -> str | None:
     """Returns the result of `render`; None if the template fails. Any exception is accepted, because a probe passes
-    input
-    that no request may ever pass."""
+    input that no request may ever pass."""
     try:
         return render()
     except MemoryError:

@@ -76,8 +76,7 @@ class ForeignTemplates:
     ) -> str:
         """Renders the template. `arguments`: those of ChatTemplate.render. `deadline`: time.monotonic() seconds; None:
         MAX_SECONDS from now. Raises ApiError if the template cannot be parsed, refuses the messages or takes too long,
-        or
-        if too many templates wait."""
+        or if too many templates wait."""
         key = _key(source, special_tokens)
         known = self._known.get(key) or _Known()
         task = {"content_form": known.content_form, "arguments": arguments}

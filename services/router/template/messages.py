@@ -187,7 +187,6 @@ def _value(arguments: str) -> Any:
 
 def _object(arguments: str) -> dict[str, Any]:
     """Returns the parsed arguments if they are an object, and {} otherwise. Valid JSON needs no library, so that a
-    router
-    that serves only the typed API can probe its templates."""
+    router that serves only the typed API can probe its templates."""
     value = _value(arguments)
     return value if isinstance(value, dict) else {}

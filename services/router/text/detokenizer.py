@@ -3,8 +3,7 @@
 The tokens of most models are byte strings: byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and sentencepiece with byte
 fallback (Llama 2, Mistral, Gemma). For these, the output is the UTF-8 decoding of the tokens' bytes. An incomplete
 character waits for the rest of its bytes, and is never sent if the output ends before. Invalid bytes become U+FFFD, as
-in
-any decoder. For other kinds of decoders, the tokenizers library decodes a sliding window, as in vLLM and TGI.
+in any decoder. For other kinds of decoders, the tokenizers library decodes a sliding window, as in vLLM and TGI.
 """
 
 from __future__ import annotations

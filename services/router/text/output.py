@@ -19,8 +19,7 @@ class TextOutput:
         min_tokens: int = 0,
     ) -> None:
         """`end_token_ids`: tokens that end the output and are not part of its text. `min_tokens`: stop strings within
-        the
-        first `min_tokens` tokens do not end the output."""
+        the first `min_tokens` tokens do not end the output."""
         self._detokenizer = detokenizer
         self._matcher = matcher
         self._end_token_ids = end_token_ids

@@ -72,8 +72,7 @@ class StopMatcher:
 
     def push(self, text: str, may_stop: bool = True) -> str:
         """Returns the text that can be sent now. After a stop string `stopped` is True, and the caller must push no
-        more.
-        `may_stop`: whether a stop string that ends in this text counts."""
+        more. `may_stop`: whether a stop string that ends in this text counts."""
         stops = self._stops
         children, fallback = stops.children, stops.fallback
         state = self._state

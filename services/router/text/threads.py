@@ -54,8 +54,7 @@ class TextThreads:
 
     async def run_beside(self, work: Callable[[], R]) -> R:
         """Returns `work()`, always run on a thread. If the caller is cancelled, it waits until the work has ended,
-        because
-        the work still uses the caller's objects. Work that has not begun is cancelled at once."""
+        because the work still uses the caller's objects. Work that has not begun is cancelled at once."""
         return await self._run_on(self._executor, work)
 
     async def _run_on(self, executor: ThreadPoolExecutor, work: Callable[[], R]) -> R:

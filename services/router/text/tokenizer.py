@@ -52,8 +52,7 @@ class Tokenizer:
         self, texts: Sequence[str], add_special_tokens: bool = True, params: Sequence[str] = ()
     ) -> list[list[int]]:
         """Returns the token ids of each text. `params`: the texts' names in errors. Raises ApiError if a text is longer
-        than
-        MAX_TEXT_BYTES, or if too many long texts wait."""
+        than MAX_TEXT_BYTES, or if too many long texts wait."""
 
         def work(group: Sequence[str]) -> list[list[int]]:
             encodings = self._library.encode_batch_fast(group, add_special_tokens=add_special_tokens)
@@ -71,8 +70,7 @@ class Tokenizer:
         params: Sequence[str] = (),
     ) -> list[list[int]]:
         """Encodes as `encode` does, and truncates each text to `max_tokens` tokens: at its end or, with `keeps_end`, at
-        its
-        beginning. Special tokens are kept."""
+        its beginning. Special tokens are kept."""
         num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
 
         def work(group: Sequence[str]) -> list[list[int]]:

@@ -10,8 +10,7 @@ from services.router.chat.parsers.form import Functions, Marked, Objects, Read, 
 
 def calls_or_content(form: ToolForm) -> Read:
     """Returns a reader: an answer that begins as calls has only calls, and any other answer is content. `form` must
-    have
-    a shape."""
+    have a shape."""
     if isinstance(form.shape, Objects):
         return form.shape.read
     assert isinstance(form.shape, Marked)

@@ -33,8 +33,7 @@ class MessageBuilder:
 
     def __init__(self, new_id: Ids, max_calls: int | None = None, hidden_tokens: tuple[str, ...] = ()) -> None:
         """`new_id` makes the id of a call. `max_calls`: further calls are dropped. `hidden_tokens`: special tokens that
-        the
-        parsers get as text and the client does not."""
+        the parsers get as text and the client does not."""
         self._new_id = new_id
         self._max_calls = max_calls
         self.hidden_tokens = hidden_tokens
@@ -80,8 +79,7 @@ class MessageBuilder:
 
     def _without_closing(self, text: str) -> str:
         """Returns `text` without a possible closing tag at its end, which is held back. Takes time in proportion to
-        `text`,
-        however much text is held back."""
+        `text`, however much text is held back."""
         shown: list[str] = []
         if self._tag == self._closing:
             if not text or text.isspace():

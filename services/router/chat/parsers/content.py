@@ -50,8 +50,7 @@ def read_marked(
 ) -> Reading[None]:
     """Reads a message of content and calls, where a marker precedes each call. `ends` maps each marker to the text that
     closes its call; this text may be missing. `read` takes the text after a marker and its space. It returns False if
-    that
-    text is not a call; everything since the marker is then content."""
+    that text is not a call; everything since the marker is then content."""
     while marker := (yield from content_until(feed, builder, tuple(ends))):
         yield from feed.all(SPACE)
         if (yield from read(marker)):

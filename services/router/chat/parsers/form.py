@@ -27,8 +27,7 @@ class Marked:
 
     marker: str
     # Returns the grammar rules for `calls`, for a form whose arguments are not JSON. The first argument turns a text
-    # with
-    # tags into an expression; the second says whether several calls are allowed. The rule `name` already exists.
+    # with tags into an expression; the second says whether several calls are allowed. The rule `name` already exists.
     rules: Callable[[Callable[[str], str], bool], str] | None = None
 
 
@@ -48,8 +47,7 @@ class ToolForm:
     # Reads one message to its end. feed.py describes parsers.
     read: Read
     # Writes the calls of one message, each a name and its JSON arguments. The prompt uses this to explain the form, and
-    # to
-    # render earlier calls, if the chat template does not support tools.
+    # to render earlier calls, if the chat template does not support tools.
     write: Callable[[list[tuple[str, str]]], str]
     # Special tokens that the form uses.
     tokens: tuple[str, ...] = ()

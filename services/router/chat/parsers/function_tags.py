@@ -119,8 +119,8 @@ class FunctionTags:
         self, feed: Feed, may_follow: Callable[[str], bool], functions: Functions, emit: Emit
     ) -> Reading[_End]:
         """Takes a value and its end, without the line breaks beside the tags. `may_follow` returns whether a key can
-        belong
-        to another parameter. If the text ends, a last line that may be the start of a tag is not part of the value."""
+        belong to another parameter. If the text ends, a last line that may be the start of a tag is not part of the
+        value."""
         yield from feed.word("\n")
         held, is_new_line = "", True
         while character := (yield from feed.peek()):
@@ -213,6 +213,5 @@ def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[st
 QWEN3_CODER = FunctionTags("<tool_call>", "</tool_call>", line_break="\n").form()
 SEED_OSS = FunctionTags("<seed:tool_call>", "</seed:tool_call>", line_break="").form()
 # Seed-OSS sometimes writes within its reasoning how many tokens are left. With a budget of 0, its template begins such
-# a
-# remark in the prompt.
+# a remark in the prompt.
 SEED_THINK = ReasoningForm("<seed:think>", "</seed:think>", opens=("<seed:think><seed:cot_budget_reflect>",))

@@ -1,13 +1,11 @@
 """FunctionGemma and Gemma 4: calls between tokens. Arguments look like JSON, but keys have no quotes and tokens of
-their
-own quote strings.
+their own quote strings.
 
     <start_function_call>call:get_weather{city:<escape>Köln<escape>,days:[1,2]}<end_function_call>
     <|tool_call>call:get_weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>
 
 FunctionGemma may quote any value, so the function's schema determines an argument's type. Commas may be missing. The
-end
-of strings, arrays and objects may be missing before the token that ends the call.
+end of strings, arrays and objects may be missing before the token that ends the call.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ Emit = Callable[[str], None]
 def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
     """Takes an object with a name and arguments, and writes it as a call. Returns False if the object is not a call, or
     calls a function that is not in `names`; it has then written nothing, but may have taken text. Keys may have any
-    order.
-    The closing brace may be missing, because models forget it."""
+    order. The closing brace may be missing, because models forget it."""
     if not (yield from feed.word("{")):
         return False
     name = ""
@@ -129,8 +128,7 @@ def write_calls(calls: list[tuple[str, str]]) -> str:
 
 def read_value(feed: Feed, emit: Emit) -> Reading[None]:
     """Takes one JSON value and emits its characters as they arrive. Only matches brackets and quotes to find the
-    value's
-    end; does not check the rest of JSON's grammar."""
+    value's end; does not check the rest of JSON's grammar."""
     character = yield from feed.peek()
     if character == '"':
         yield from _read_string(feed, emit)

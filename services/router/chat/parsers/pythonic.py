@@ -4,8 +4,7 @@
 
 Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, the list must begin with a
 call of one of the request's functions. Each argument is parsed as a Python literal once it is complete, or else as
-JSON.
-A literal has at most 4,096 characters, unless it is a single string. Any other value is passed on as text.
+JSON. A literal has at most 4,096 characters, unless it is a single string. Any other value is passed on as text.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
 
 def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
     """Reads a list of calls; text after the last valid call is content. Returns False, with the record open, if the
-    list
-    does not begin with a call."""
+    list does not begin with a call."""
     if not (yield from feed.word("[")):
         return False
     yield from feed.all(SPACE)

@@ -51,8 +51,7 @@ class ReasoningForm:
 
     def is_open(self, prompt: str) -> bool | None:
         """Returns whether a prompt leaves reasoning open; None if it does not end with a tag. Only the prompt's end
-        counts,
-        because messages may contain tags too."""
+        counts, because messages may contain tags too."""
         text = prompt.rstrip()
         return True if text.endswith((*self.begins, *self.opens)) else False if text.endswith(self.ends) else None
 

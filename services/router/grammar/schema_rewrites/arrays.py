@@ -150,8 +150,7 @@ def _is_listed(schema: Any, document: SchemaDocument) -> bool:
 
 def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:
     """Returns all arrays with a different value at each position. `values` maps keys to values for each position. None
-    if
-    there are too many arrays."""
+    if there are too many arrays."""
     beginnings: list[tuple[str, ...]] = [()]
     found = [*beginnings]
     for length, of_place in enumerate(values):

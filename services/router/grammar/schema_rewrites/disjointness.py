@@ -31,8 +31,7 @@ def disjoint(left: Any, right: Any, document: SchemaDocument, depth: int = 0) ->
 
 def told_apart(options: Iterable[Any], beside: Any, document: SchemaDocument) -> bool:
     """Returns whether no two options apply together because all require a member whose values differ, such as the tag
-    of
-    a union. `beside`: the keywords beside the options."""
+    of a union. `beside`: the keywords beside the options."""
     parts = [_conjuncts({"allOf": [beside, option]}, document, 0) for option in options]
     parts = [conjuncts for conjuncts in parts if False not in conjuncts]
     if not parts or any(_types(conjuncts) != {"object"} for conjuncts in parts):
@@ -69,8 +68,7 @@ def finite_values(schema: Any, document: SchemaDocument) -> list[Any] | None:
 
 def _conjuncts(schema: Any, document: SchemaDocument, depth: int) -> list[Any]:
     """Returns all schemas that apply together: the schema, its reference's target, and `allOf`. The list contains False
-    if
-    one of them accepts nothing."""
+    if one of them accepts nothing."""
     if schema is True:
         return []
     if schema is False:

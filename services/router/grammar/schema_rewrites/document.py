@@ -20,8 +20,7 @@ _MAX_WORK = 20_000
 @dataclass(slots=True)
 class SchemaDocument:
     """`root`: the original schema, whose references all point to definitions of the root. `ignores_beside_ref`: the
-    draft
-    ignores keywords beside a `$ref`. `added`: definitions that the rewriting adds."""
+    draft ignores keywords beside a `$ref`. `added`: definitions that the rewriting adds."""
 
     root: Any
     ignores_beside_ref: bool = False

@@ -58,10 +58,8 @@ def _date() -> str:
 
 def _time() -> str:
     """RFC 3339 5.6 and 5.7. llguidance allows a leap second in every minute; this pattern allows it only at 23:59:60
-    UTC.
-    Fractions have at most nine digits, which time parsers accept; without a limit, a confused model would write digits
-    until
-    it reaches its output limit."""
+    UTC. Fractions have at most nine digits, which time parsers accept; without a limit, a confused model would write
+    digits until it reaches its output limit."""
     fraction = "(?:\\.[0-9]{1,9})?"
     usual = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
     return f"{usual}|23:59:60{fraction}(?:[zZ]|[+-]00:00)"

@@ -26,8 +26,7 @@ Scope = tuple[tuple[str, str], ...]
 
 def with_plain_references(root: Any) -> SchemaDocument:
     """Returns the document with all references in the forms `#`, `#/$defs/name` and `#/definitions/name`, or absolute
-    if
-    they point outside. Raises GrammarError."""
+    if they point outside. Raises GrammarError."""
     return _References(root).document() if isinstance(root, dict) else SchemaDocument(root)
 
 

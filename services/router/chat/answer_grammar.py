@@ -69,7 +69,7 @@ class AnswerForm:
     tags: Tags
     # None: answers have no reasoning.
     reasoning: ReasoningForm | None = None
-    # Whether the prompt has already opened the reasoning.
+    # Whether the answer begins inside the reasoning, without its begin tag.
     is_inside: bool = False
     calls: CallRules | None = None
 

@@ -127,8 +127,8 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
 
 
 def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
-    """`name` is the form of the calls. One gpt-oss name is enough to read channels: every gpt-oss message has a
-    header."""
+    """Returns the message form. `name`: form of the calls. If either of the two names is gpt-oss', the parser reads
+    channels, because every gpt-oss message has one."""
     is_detected = reasoning_parser == "auto"
     has_channels = detect_tool_form(template) == "openai" if is_detected else reasoning_parser == HARMONY_REASONING
     if has_channels if name == "none" else name == "openai" and reasoning_parser not in REASONING_FORMS:

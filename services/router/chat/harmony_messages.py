@@ -140,7 +140,7 @@ class HarmonyGrammar:
     functions: tuple[str, ...] = ()
 
     def around(self, structure: str) -> str:
-        """Implements AroundStructure."""
+        """Returns the grammar of the whole answer. `structure` and the result are in llguidance's form."""
         if self.begins is not None and self.begins is not Kind.REASONING:
             return structure
         # Each tag and each word is a term of its own: llguidance's lexer does not backtrack from a longer match.

@@ -64,7 +64,7 @@ class MessagePlan(Protocol):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the prompt has already opened the reasoning."""
+        """Whether a message begins inside the reasoning, without its begin tag."""
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         """Reads one message to its end."""

@@ -55,11 +55,11 @@ class GrammarChecks:
         """Returns the structure's grammar in llguidance's form. Raises ApiError that names the structure's field."""
         if not has_library():
             raise ApiError(
-                ErrorKind.UNSUPPORTED, "This router lacks llguidance, which structures need.", structure.param
+                ErrorKind.UNSUPPORTED, "Structured output needs llguidance, which is not installed.", structure.param
             )
         if len(structure.source) > MAX_GRAMMAR_BYTES:  # too large to cache
             result: _Result = GrammarError(
-                f"it has {len(structure.source)} characters; {MAX_GRAMMAR_BYTES} are allowed"
+                f"it has {len(structure.source)} characters; at most {MAX_GRAMMAR_BYTES} are allowed"
             )
         else:
             result = await self._result(structure)

@@ -68,8 +68,8 @@ def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Str
     if total > MAX_CONSTRAINT_BYTES:
         param = max(sizes, key=sizes.__getitem__)
         message = (
-            f"Invalid '{param}': with the other constraints on tokens, and for {num_prompts} prompts, it takes {total} "
-            f"bytes; {MAX_CONSTRAINT_BYTES} are allowed. Send fewer prompts at once."
+            f"Invalid '{param}': the request's constraints on tokens take {total} bytes, with a copy for each of its "
+            f"{num_prompts} prompts; at most {MAX_CONSTRAINT_BYTES} are allowed. Send fewer prompts per request."
         )
         raise invalid(message, param, "too_many_constraints")
 
@@ -106,8 +106,8 @@ async def _grammar(model: ServedModel, structure: Structure, around_structure: A
     whole = around_structure.around(grammar)
     size = len(whole.encode())
     if size > MAX_GRAMMAR_BYTES:
-        message = f"Invalid '{structure.param}': with what may stand around it, it has {size} bytes"
-        raise invalid(f"{message}; {MAX_GRAMMAR_BYTES} are allowed.", structure.param, INVALID_STRUCTURE)
+        message = f"Invalid '{structure.param}': with the grammar for reasoning and calls, it has {size} bytes"
+        raise invalid(f"{message}; at most {MAX_GRAMMAR_BYTES} are allowed.", structure.param, INVALID_STRUCTURE)
     return whole
 
 
@@ -119,7 +119,7 @@ async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param:
         raise invalid(f"Invalid '{param}': at most {MAX_BAD_WORDS} words, but got {len(words)}.", param)
     for word in words:
         if not word.strip() or len(word) > MAX_BAD_WORD_CHARS:
-            message = f"Invalid '{param}': a word has from 1 to {MAX_BAD_WORD_CHARS} characters, and is not all spaces."
+            message = f"Invalid '{param}': a word must have 1 to {MAX_BAD_WORD_CHARS} characters, not only spaces."
             raise invalid(message, param)
     plain = await model.tokenizer.encode([word.lstrip() for word in words], add_special_tokens=False)
     _check_num_tokens(plain, param)
@@ -136,5 +136,5 @@ async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param:
 def _check_num_tokens(runs: Iterable[Sequence[int]], param: str) -> None:
     num_tokens = sum(map(len, runs))
     if num_tokens > MAX_BAD_WORD_TOKENS:
-        message = f"Invalid '{param}': the words have {num_tokens} tokens; {MAX_BAD_WORD_TOKENS} in all are allowed."
+        message = f"Invalid '{param}': the words have {num_tokens} tokens; at most {MAX_BAD_WORD_TOKENS} are allowed."
         raise invalid(message, param, "too_many_tokens")

@@ -264,7 +264,7 @@ class Placement:
         submission.paused += running
         self.num_pauses += len(running)
 
-    # Placing.
+    # Placement of submissions and their sequences.
 
     def _forget_old_models(self) -> None:
         """Forgets models that no scheduler serves, except the last seen ones: their schedulers may come back soon."""

@@ -37,7 +37,7 @@ class InputOptions:
 def embedding_of(model: ServedModel) -> EmbeddingInfo:
     """Returns the model's embedding sizes. Raises ApiError if the model has no embeddings."""
     if model.info.embedding is None:
-        raise invalid(f"The model `{model.info.name}` gives no embeddings.", "model")
+        raise invalid(f"The model `{model.info.name}` does not support embeddings.", "model")
     return model.info.embedding
 
 

@@ -26,8 +26,8 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: Sequence[TokenLogprob]
     finish_reason: FinishReason | None
-    # Only if requested, in the first deltas of each choice: the next entries for the prompt, which begin at its second
-    # token.
+    # Next log probabilities of the prompt's tokens, from the second token on. Only in a choice's first deltas, if
+    # requested.
     prompt_logprobs: Sequence[PromptLogprob] | None = None
     # The stop string, or the request's stop token, that ended the choice.
     stop_reason: str | int | None = None

@@ -127,7 +127,7 @@ class Generation:
                     if index:
                         await asyncio.sleep(0)
                     yield deltas
-                    # The caller asks for more after it has written the last deltas.
+                    # The caller has written these deltas when it asks for more, so the time includes the write.
                     self._timer.delivered(time.monotonic() - self._mailbox.news_since)
         except ApiError:
             self._timer.failed()

@@ -17,8 +17,8 @@ def check_num_logprobs(count: int, param: str) -> None:
     """Raises ApiError if there are too many. `param`: the field of the request that causes the number."""
     if count > MAX_LOGPROBS_OF_ANSWER:
         message = (
-            f"Invalid '{param}': the answer could have {count} log probabilities, which is answers × tokens × log "
-            f"probabilities of each token; an answer may have {MAX_LOGPROBS_OF_ANSWER}. Ask for fewer tokens, answers "
+            f"Invalid '{param}': the answer could have {count} log probabilities (answers × tokens × log "
+            f"probabilities per token); the maximum is {MAX_LOGPROBS_OF_ANSWER}. Ask for fewer tokens, answers "
             "or candidates, or send several requests."
         )
         raise invalid(message, param, "too_many_logprobs")

@@ -42,5 +42,5 @@ def context_length_exceeded(info: ModelInfo, however: str, param: str) -> ApiErr
 def check_generates(info: ModelInfo) -> None:
     """Raises ApiError for a model that only serves embeddings."""
     if info.is_encoder:
-        message = f"The model `{info.name}` is an encoder: it gives embeddings and generates no text."
+        message = f"The model `{info.name}` is an encoder: it serves embeddings and cannot generate text."
         raise invalid(message, "model")

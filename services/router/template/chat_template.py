@@ -103,7 +103,7 @@ class ChatTemplate:
         kwargs = self._special_tokens | dict(template_kwargs or {})
         if reserved := _RESERVED & kwargs.keys():
             param = f"chat_template_kwargs.{min(reserved)}"
-            raise invalid(f"Invalid '{param}': a template's argument of this name cannot be set.", param)
+            raise invalid(f"Invalid '{param}': requests cannot set this template argument.", param)
         failure: Exception | None = None
         printed: str | None = None
         for form in forms(messages, self.form_of_content):

@@ -112,7 +112,7 @@ class ForeignTemplates:
         self, source: str, special_tokens: Mapping[str, str], what: Mapping[str, Any], deadline: float | None
     ) -> dict[str, Any]:
         if len(self._open) >= MAX_WAITING:
-            raise overloaded("Too many requests with chat templates of their own are waiting.", _RETRY_AFTER_SECONDS)
+            raise overloaded("Too many requests with their own chat template are waiting.", _RETRY_AFTER_SECONDS)
         left = MAX_SECONDS if deadline is None else deadline - time.monotonic()
         task = {"source": source, "special_tokens": special_tokens, **what}
         rendering = self._executor.submit(self._ask, task)
@@ -124,7 +124,7 @@ class ForeignTemplates:
                 # The timeout cancels a rendering that has not begun.
                 answer = await asyncio.wrap_future(rendering)
         except TimeoutError:
-            message = "Requests with chat templates of their own are rendered too slowly at the moment."
+            message = "This router is too busy to render a request's own chat template."
             raise overloaded(message, _RETRY_AFTER_SECONDS) from None
         if "error" in answer:
             raise invalid(answer["error"], answer["param"])

@@ -219,7 +219,7 @@ async def test_an_encoder_generates_nothing_and_a_plain_generator_embeds_nothing
             await client.generate("Hello")
     api = await start_router(fake_scheduler())
     refused = await api.refused("CreateEmbedding", {"input": "x"})
-    assert (refused.error["param"], "gives no embeddings" in refused.error["message"]) == ("model", True)
+    assert (refused.error["param"], "does not support embeddings" in refused.error["message"]) == ("model", True)
     refused = await api.refused("CreateRerank", {"query": "x", "documents": ["y"]})
     assert refused.error["param"] == "model"
 

@@ -75,4 +75,4 @@ async def test_what_is_wrong_is_named(start_router: StartRouter, body: dict[str,
 async def test_a_model_without_embeddings_says_so(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler())
     _, error = await error_of(api, "Embed", {"model": MODEL, "input": "x"})
-    assert error == {"error": f"The model `{MODEL}` gives no embeddings."}
+    assert error == {"error": f"The model `{MODEL}` does not support embeddings."}

@@ -1,4 +1,4 @@
-"""Calls that a grammar forces the model to write, in Quire's own form. They work with every model.
+"""Calls that a grammar forces the model to write, in vLLM's form. They work with every model.
 
 For a named function the whole text is its arguments. For a required call the text is an array of calls:
     [{"name": "get_weather", "parameters": {"city": "Köln"}}]

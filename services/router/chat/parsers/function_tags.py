@@ -56,7 +56,7 @@ class _End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionTags:
-    """A form of this kind, defined by its outer tags."""
+    """Form of calls as function tags. Its variants differ in the outer tags and line breaks."""
 
     begin: str
     end: str

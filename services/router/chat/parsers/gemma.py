@@ -38,7 +38,7 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class GemmaCalls:
-    """A form of this kind, defined by its tokens."""
+    """Form of calls of FunctionGemma or Gemma 4, which differ only in their tokens."""
 
     begin: str
     end: str

@@ -21,7 +21,7 @@ from services.router.chat.parsers.json_call import read_call
 
 @dataclass(frozen=True, slots=True)
 class LlamaJson:
-    """A form of this kind, defined by its tokens."""
+    """Llama's JSON form with the tokens of one model generation."""
 
     begin: str
     # None: the calls end with the message.

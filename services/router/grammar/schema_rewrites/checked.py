@@ -39,7 +39,7 @@ def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
     except ValueError as error:
         raise GrammarError(f"it is not JSON: {error}") from None
     except RecursionError:
-        raise GrammarError("it is nested too deep") from None
+        raise GrammarError("it is nested too deeply") from None
     if not isinstance(schema, dict | bool):
         raise GrammarError("it is neither an object nor a boolean")
     if schema is False:
@@ -56,7 +56,7 @@ def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
             simplified["$defs"] = simplified.get("$defs", {}) | document.added
         check_numbers(simplified)
     except RecursionError:
-        raise GrammarError("it is nested too deep") from None
+        raise GrammarError("it is nested too deeply") from None
     except (AttributeError, TypeError):
         raise GrammarError("it is not a schema: a keyword has a value of a wrong type") from None
     return simplified
@@ -71,7 +71,7 @@ def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
     other keywords rewritten for llguidance."""
     document.spend()
     if depth > _MAX_DEPTH:
-        raise GrammarError("it is nested too deep")
+        raise GrammarError("it is nested too deeply")
     if not isinstance(schema, dict):
         return schema
     kept = {

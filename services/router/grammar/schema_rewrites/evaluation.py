@@ -33,7 +33,7 @@ class _Option:
     # Evaluated members, by name and by pattern.
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    # Evaluated items: the number of first items, and the schemas that `contains` matches items with.
+    # Evaluated items: their number at the start of the array, and schemas of `contains`, whose matches also count.
     num_items: int = 0
     contained: tuple[Any, ...] = ()
     # Whether all members, or all items, are evaluated.

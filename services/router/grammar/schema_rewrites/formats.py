@@ -45,7 +45,8 @@ def format_pattern(name: str) -> str | None:
 
 
 def _date() -> str:
-    """RFC 3339 5.6 and 5.7. llguidance allows February 29 in every year; this pattern does not. Excludes year 0."""
+    """Date (RFC 3339 5.6 and 5.7). llguidance allows February 29 in every year; this pattern does not. Excludes year
+    0."""
     year = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
     leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
     days = (
@@ -57,9 +58,9 @@ def _date() -> str:
 
 
 def _time() -> str:
-    """RFC 3339 5.6 and 5.7. llguidance allows a leap second in every minute; this pattern allows it only at 23:59:60
-    UTC. Fractions have at most nine digits, which time parsers accept; without a limit, a confused model would write
-    digits until it reaches its output limit."""
+    """Time (RFC 3339 5.6 and 5.7). llguidance allows a leap second in every minute; this pattern allows it only at
+    23:59:60 UTC. Fractions have at most nine digits, which time parsers accept; without a limit, a confused model would
+    write digits until it reaches its output limit."""
     fraction = "(?:\\.[0-9]{1,9})?"
     usual = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
     return f"{usual}|23:59:60{fraction}(?:[zZ]|[+-]00:00)"
@@ -70,17 +71,19 @@ def _date_time() -> str:
 
 
 def _json_pointer() -> str:
-    """RFC 6901 3."""
+    """JSON pointer (RFC 6901 3)."""
     return _JSON_POINTER
 
 
 def _relative_json_pointer() -> str:
-    """draft-bhutton-relative-json-pointer-00 3, without index manipulation, which earlier drafts lack."""
+    """Relative JSON pointer (draft-bhutton-relative-json-pointer-00 3), without index manipulation, which earlier
+    drafts lack."""
     return f"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})"
 
 
 def _resource_identifier(others: str, *, relative: bool) -> str:
-    """RFC 3986 appendix A. `others`: characters allowed in addition to ASCII's, for RFC 3987 2.2."""
+    """URI or URI reference (RFC 3986 appendix A). `others`: characters allowed besides ASCII's, for IRIs (RFC 3987
+    2.2)."""
     unreserved = f"A-Za-z0-9._~!$&'()*+,;={others}\\-"
     segment = f"(?:[{unreserved}:@]|{_ENCODED})"
     h16 = f"{_HEX}{{1,4}}"
@@ -99,7 +102,7 @@ def _resource_identifier(others: str, *, relative: bool) -> str:
 
 
 def _uri_template() -> str:
-    """RFC 6570 2, without the reserved operators."""
+    """URI template (RFC 6570 2), without the reserved operators."""
     name = f"(?:[A-Za-z0-9_]|{_ENCODED})(?:\\.?(?:[A-Za-z0-9_]|{_ENCODED}))*"
     variable = f"{name}(?:\\*|:[1-9][0-9]{{0,3}})?"
     literal = f"[!#$&(-;=?-\\[\\]_a-z~{_UCS}]"
@@ -120,13 +123,13 @@ _LONG_LABEL, _SHORT_LABEL = (f"[0-9A-Za-z](?:-?[0-9A-Za-z]){{0,{more}}}" for mor
 
 
 def _host_name() -> str:
-    """RFC 1123 2.1: at most 253 characters."""
+    """Host name (RFC 1123 2.1): at most 253 characters."""
     return f"{_LONG_LABEL}(?:\\.{_LONG_LABEL}){{0,3}}|{_SHORT_LABEL}(?:\\.{_SHORT_LABEL}){{0,8}}"
 
 
 def _international_host_name() -> str:
-    """RFC 5890 2.3.2.3. An encoded label has at most 63 octets and a name 253. A non-ASCII letter takes up to six
-    octets."""
+    """Internationalized host name (RFC 5890 2.3.2.3). An encoded label has at most 63 octets and a name 253. A
+    non-ASCII letter takes up to six octets."""
     letter = f"[0-9a-z{_LETTERS}]"
     few = f"[0-9a-z]{{0,15}}[{_LETTERS}][0-9a-z]{{0,15}}(?:[{_LETTERS}][0-9a-z]{{0,8}})?"
     label = f"(?:{_LONG_LABEL}|{letter}(?:-?{letter}){{0,7}}|{few})"
@@ -134,7 +137,7 @@ def _international_host_name() -> str:
 
 
 def _mailbox() -> str:
-    """RFC 6531 3.3: at most 64 octets before the `@`, no quoted strings."""
+    """Mailbox (RFC 6531 3.3): at most 64 octets before the `@`, no quoted strings."""
     text = "0-9A-Za-z!#$%&'*+/=?^_`{|}~\\-"
     plain = f"[{text}]{{1,31}}(?:\\.[{text}]{{1,31}})?"
     foreign = f"[{text}{_LETTERS}]{{1,10}}(?:\\.[{text}{_LETTERS}]{{1,10}})?"

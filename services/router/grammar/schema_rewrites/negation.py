@@ -19,7 +19,7 @@ _NUMBERS = frozenset({"number", "integer"})
 _MAX_DEPTH = 32
 # Maximum number of schemas and values in one negation.
 _MAX_WORK = 2_000
-# Limits the pairs of options of a `oneOf` that may apply together.
+# Maximum number of options of a `oneOf`, because its negation has a schema for every pair of options.
 _MAX_ONE_OF = 8
 # For each keyword: the type it applies to, the keyword of its negation, and the difference between their values.
 _COMPLEMENTS = {

@@ -18,7 +18,8 @@ _LENGTHS = frozenset({"minLength", "maxLength"})
 
 
 def dependencies(schema: Schema) -> None:
-    """Rewrites V 6.5.4, C 10.2.2.4 and the earlier `dependencies`: the member is absent, or its condition holds."""
+    """Rewrites `dependentRequired` (V 6.5.4), `dependentSchemas` (C 10.2.2.4) and the older `dependencies`: a member is
+    absent, or its condition holds."""
     conditions = []
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, asked in schema.pop(keyword, {}).items():

@@ -59,7 +59,7 @@ TOOL_FORMS = {
 }
 THINK = ReasoningForm("<think>", "</think>")
 THINK_AND_ANSWER = ReasoningForm("<think>", "</think>", answer=("<answer>", "</answer>"))
-# Granite 3.3.
+# Granite 3.3's form.
 THINK_AND_RESPONSE = ReasoningForm("<think>", "</think>", answer=("<response>", "</response>"))
 REASONING_FORMS = {
     "think": THINK,

@@ -316,7 +316,7 @@ class Placement:
     def _park(self, submission: Submission, sequences: list[Sequence]) -> None:
         loop = asyncio.get_running_loop()
         num_tokens = submission.num_output_tokens
-        # All refusals share one waiting time; new tokens start another.
+        # The waiting time continues across refusals, and starts again after new tokens.
         if submission.waits_until is None or num_tokens > submission.num_tokens_at_wait:
             submission.waits_until = loop.time() + self._scheduler_wait
             submission.num_tokens_at_wait = num_tokens

@@ -18,7 +18,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds since the request's submission. None: the event did not happen."""
+    """Seconds since the request's submission. None: the event has not happened."""
 
     # Until a scheduler first planned a step for any choice.
     queue: float | None

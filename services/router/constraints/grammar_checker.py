@@ -33,7 +33,8 @@ _MAX_SECONDS_EACH = 30.0
 # Number of checks after which a new process starts, because the library may keep memory of each.
 _MAX_CHECKS_OF_PROCESS = 1000
 
-# Signals from outside: the first time, they say nothing about the structure. The process's own limits use others.
+# Signals that other processes send; the process's own limits use others. After such a signal, the check is repeated
+# once, because the structure is probably not the cause.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
 _Result = str | GrammarError

@@ -1,4 +1,4 @@
-"""Turns a request's wishes about tokens into checked constraints, from which the worker makes masks."""
+"""Turns a request's parameters about allowed tokens into checked constraints, from which the worker makes masks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 # Maximum time that one message takes. If a round took longer, other tasks used the time.
 _MESSAGE_SECONDS = 0.0001
-# After a shorter round, the next one follows at once. The pause has a maximum.
+# After a round shorter than the first limit, the next one follows at once. The second limit bounds the pause.
 _SHORT_ROUND_SECONDS = 0.0005
 _LONGEST_REST_SECONDS = 0.01
 

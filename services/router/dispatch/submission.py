@@ -51,7 +51,7 @@ class Mailbox:
         # Identifies the request to the schedulers.
         self.turn_id = next(_turn_ids)
         self._deliveries = deliveries
-        # Size of the output that is not taken, and the time since which the task processes what it took (monotonic
+        # Size of the output that the task has not taken, and when the task was last woken or took output (monotonic
         # seconds).
         self._num_unread_bytes = 0
         self._busy_since = time.monotonic()

@@ -20,7 +20,7 @@ MAX_TOKENS_OF_DELTA = 8192
 class ChoiceDelta:
     """New part of one choice. Text has only complete characters and may lag behind the tokens."""
 
-    # prompt index * n + choice index
+    # Index over the choices of all prompts: prompt index * n + choice index.
     index: int
     text: str
     token_ids: list[int]

@@ -20,7 +20,7 @@ class Usage:
 class Timings:
     """Seconds since the request's submission. None: the event has not happened."""
 
-    # Until a scheduler first planned a step for any choice.
+    # Seconds until a scheduler first planned a step for any choice.
     queue: float | None
     first_token: float | None
     last_token: float | None

@@ -185,5 +185,5 @@ def _other_types(types: set[str], allowed: frozenset[str]) -> Any:
     if "number" in types:
         others -= {"integer"}
     if "number" in others and "integer" in types:
-        raise _InexpressibleError  # numbers except integers
+        raise _InexpressibleError  # no keyword describes the numbers that are not integers
     return {"type": sorted(others)} if others else False

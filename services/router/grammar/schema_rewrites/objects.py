@@ -31,7 +31,7 @@ def dependencies(schema: Schema) -> None:
 
 
 def property_names(schema: Schema, document: SchemaDocument) -> None:
-    """Rewrites `propertyNames` (C 10.3.2.4): the allowed names, or their pattern, become those of the only members."""
+    """Rewrites `propertyNames` (C 10.3.2.4) as `properties` or `patternProperties`, with no additional properties."""
     if "propertyNames" not in schema:
         return
     names = _about_strings(schema["propertyNames"], document)

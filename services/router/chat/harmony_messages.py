@@ -129,8 +129,8 @@ class HarmonyPlan:
 
 @dataclass(frozen=True, slots=True)
 class HarmonyGrammar:
-    """Grammar of a whole answer: optional reasoning, then either the structure in the final message or a call. A call
-    is always the last message, because an end token follows it."""
+    """Grammar of a whole answer: optional reasoning, then either the structure in the final message or a call. There
+    is at most one call, because an end token follows it."""
 
     tags: Tags
     # Kind of the message that the prompt has already begun. None: the answer begins with a header.

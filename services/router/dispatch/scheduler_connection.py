@@ -53,7 +53,7 @@ class ConnectionOwner(Protocol):
 
     async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
         """Called after the scheduler's hello, with `bundle` if has_tokenizer was False. Raises StreamLostError to
-        refuse it."""
+        refuse the scheduler."""
 
     def on_load(self, connection: SchedulerConnection) -> None:
         """Called after each load message."""

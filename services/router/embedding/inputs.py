@@ -44,8 +44,8 @@ def embedding_of(model: ServedModel) -> EmbeddingInfo:
 async def encode_texts(
     model: ServedModel, texts: Sequence[str], params: Sequence[str], options: InputOptions
 ) -> list[list[int]]:
-    """Returns the texts' token ids. `params`: the texts' names in errors. If a text must exceed the context, raises
-    ApiError without tokenizing it."""
+    """Returns the texts' token ids. `params`: the texts' names in errors. If a text certainly exceeds the context,
+    raises ApiError without tokenizing it."""
     max_tokens, tokenizer = options.max_tokens(model), model.tokenizer
     if max_tokens is not None:
         prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens, params=params)

@@ -23,14 +23,15 @@ _TOOL_CHARS = 4096
 
 
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
-    """Returns the text's token ids. If the text must exceed the context, raises ApiError without tokenizing it."""
+    """Returns the text's token ids. If the text certainly exceeds the context, raises ApiError without
+    tokenizing it."""
     check_length(model, text, param)
     (token_ids,) = await model.tokenizer.encode([text], add_special_tokens, [param])
     return token_ids
 
 
 def check_length(model: ServedModel, prompt: str | Sequence[int], param: str) -> None:
-    """Raises ApiError if the prompt must exceed the context, however its text is tokenized."""
+    """Raises ApiError if the prompt certainly exceeds the context, however its text is tokenized."""
     is_text = isinstance(prompt, str)
     least = len(prompt) // model.tokenizer.max_token_chars if is_text else len(prompt)
     if least > model.info.max_model_len:
@@ -55,8 +56,8 @@ async def encode_chat(
 ) -> list[int]:
     """Renders the messages and returns the token ids. Adds no special tokens by default, because templates write them.
     `template`: None if the model has none. `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: room for the
-    answer that a truncation leaves. `checks_length`: refuse a text that must exceed the context without tokenizing it.
-    `param`: the name of the messages in errors. Raises ApiError."""
+    answer that a truncation leaves. `checks_length`: refuse a text that certainly exceeds the context without
+    tokenizing it. `param`: the name of the messages in errors. Raises ApiError."""
     size = sum(map(_message_chars, messages))
     arguments: dict[str, Any] = {
         "messages": messages,

@@ -60,7 +60,8 @@ class Header:
         return Header("" if channel is None else channel[1], "" if recipient is None else recipient[1])
 
     def function(self, names: Container[str]) -> str:
-        """Returns the function that the message is for; empty if none. `names` may lack the namespace `functions.`."""
+        """Returns the function that the message is for; empty if none. A message may address the functions in
+        `names` without the namespace `functions.`."""
         name = self.recipient.removeprefix(FUNCTIONS)
         is_function = name in names or (name != self.recipient and TOOL_NAME.fullmatch(name) is not None)
         return name if is_function else ""

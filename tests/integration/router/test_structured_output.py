@@ -104,9 +104,9 @@ async def test_a_stop_string_before_min_tokens_ends_nothing(
         ({"allowed_token_ids": []}, "allowed_token_ids", "must not be empty"),
         ({"allowed_token_ids": [10**6]}, "allowed_token_ids", "out of range"),
         ({"allowed_token_ids": [-1]}, "allowed_token_ids", "out of range"),
-        ({"bad_words": [" "]}, "bad_words", "not all spaces"),
+        ({"bad_words": [" "]}, "bad_words", "not only spaces"),
         ({"bad_words": ["x"] * 1025}, "bad_words", "at most 1024"),
-        ({"bad_words": ["x" * 513]}, "bad_words", "from 1 to 512"),
+        ({"bad_words": ["x" * 513]}, "bad_words", "1 to 512"),
         ({"bad_words": ["x" * 512] * 513}, "bad_words", "262144 in all"),
     ],
 )

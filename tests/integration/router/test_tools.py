@@ -331,11 +331,11 @@ async def test_answers_are_what_openai_documents(start_router: StartRouter, open
     [
         ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name", "another tool"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "'f'"),
-        ({"tool_choice": "required"}, "tool_choice", "where 'tools' are given"),
+        ({"tool_choice": "required"}, "tool_choice", "needs 'tools'"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
             "tools[0].function.parameters",
-            "an object's",
+            "must have 'type': 'object'",
         ),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": "y" * 65_536}}}]},

@@ -173,7 +173,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
             {"messages": [USER, calling("f", "{}"), {"role": "tool", "tool_call_id": "2", "content": "x"}]},
             "messages[2].tool_call_id",
             "invalid_value",
-            "no message before it",
+            "no earlier message",
         ),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value", "'json_schema'"),
         ({"guided_json": 3}, "guided_json", "invalid_type", "a JSON schema"),

@@ -340,7 +340,7 @@ async def test_answers_are_what_openai_documents(start_router: StartRouter, open
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": "y" * 65_536}}}]},
             "tools[0].function.parameters",
-            "65536 at most",
+            "maximum is 65536",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from services.router.generation import GenerationOptions
 class ChatRequest:
     # None: the served model.
     model: str | None
-    # In OpenAI's JSON form, without the absent fields. Content is a string, a list of text parts or None.
+    # Messages in OpenAI's JSON form, without the absent fields. Content is a string, a list of text parts or None.
     messages: list[dict[str, Any]]
     options: GenerationOptions
     tools: tuple[Tool, ...] = ()

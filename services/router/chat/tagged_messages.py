@@ -98,7 +98,7 @@ class TaggedPlan:
     end_token_id: int | None = None
     token_text: Callable[[int], str] = str
     tags: tuple[str, ...] = ()
-    # Makes the rules for calls in place of a structure. None: the answer may not have any.
+    # Makes the rules for calls in place of a structure. None: no calls are allowed there.
     beside_structure: Callable[[Tags], CallRules] | None = None
 
     @property

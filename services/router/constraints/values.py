@@ -48,7 +48,7 @@ class TokenConstraints:
     """A request's checked constraints. Fields are as in quire/inference/v1/constraints.proto. Token ids are packed as
     bytes, because each prompt is submitted with them and a list would take nine times the memory."""
 
-    # In llguidance's form, checked. Empty: there is no grammar.
+    # The grammar in llguidance's form, checked. Empty: there is none.
     grammar: str = ""
     min_tokens: int = 0
     # End tokens, which min_tokens forbids at first.

@@ -270,7 +270,7 @@ class _LogprobRows:
             raise ValueError("a frame's logprobs are out of order")
         if self._indices and self._indices[-1] >= len(token_ids):
             raise ValueError("a frame's logprobs refer to a token that the frame does not contain")
-        # Numbers of entries and candidates that previous calls returned.
+        # Positions in the columns: the numbers of entries and candidates that previous calls have returned.
         self._entry = self._candidate = 0
 
     def of(self, start: int, end: int) -> TokenLogprobs:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from services.router.errors import ApiError, ErrorKind
 
-# A repeated refusal holds for 1, 2, 4 ... load messages, up to this many.
+# A repeated refusal holds for 1, 2, 4 ... load messages, but for at most this many.
 _MAX_LOADS = 64
 
 

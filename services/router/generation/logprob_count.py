@@ -25,7 +25,7 @@ def check_num_logprobs(count: int, param: str) -> None:
 
 
 def num_of_prompts(request: GenerationRequest) -> int:
-    """Returns the number of log probabilities for the request's prompts. Each choice reports those of its prompt."""
+    """Returns the number of log probabilities for the request's prompts. Each choice reports its prompt's."""
     num_top = request.sampling.prompt_logprobs
     if num_top is None:
         return 0

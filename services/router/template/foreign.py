@@ -54,7 +54,7 @@ class ForeignTemplates:
         self._executor = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="templates")
         # Renderings that are queued or running.
         self._open: set[Future[dict[str, Any]]] = set()
-        # By the template's digest, in order of last use; the most recent is last.
+        # Cached probe results by the template's digest, in order of last use; the most recent is last.
         self._known: dict[bytes, _Known] = {}
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
         # Last in, first out: the most recently used child is reused first, so that only as many start as are needed.

@@ -100,7 +100,7 @@ def _is_ambiguous(message: Mapping[str, Any]) -> bool:
 
 
 def _diagonal(rows: Sequence[Iterator[Messages]]) -> Iterator[Messages]:
-    """Interleaves the rows: each row joins one round after the one before it, and each round takes an item per row."""
+    """Interleaves the items of several rows. Each round opens one more row, and takes one item of every open row."""
     open_rows: list[Iterator[Messages]] = []
     left = iter(rows)
     while True:

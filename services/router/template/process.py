@@ -27,7 +27,7 @@ from services.router.template.foreign import LOST
 # Limits for one rendering.
 CPU_SECONDS = 2.0
 WALL_SECONDS = 8.0
-# In addition to the memory that the process already has.
+# Memory for one rendering, in addition to the memory that the process already has.
 MEMORY_BYTES = 64 * 2**20
 
 

@@ -45,7 +45,7 @@ class _References:
         self._id_keyword = "id" if "draft-04" in draft or "draft-03" in draft else "$id"
         self._resources: dict[str, Any] = {}
         self._bases: dict[int, str] = {}
-        # By the URI of the resource and the name of the anchor.
+        # Schemas that have an anchor, by the URI of their resource and the name of the anchor.
         self._anchors: dict[tuple[str, str], Any] = {}
         self._dynamic_anchors: dict[tuple[str, str], Any] = {}
         # Names of the dynamic anchors of each resource, by its URI.

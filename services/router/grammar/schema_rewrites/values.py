@@ -8,7 +8,7 @@ from typing import Any
 
 from services.router.grammar.schema_rewrites.document import any_of, is_number
 
-# In characters. Each character becomes a nested group, and regular expressions support about 250 levels.
+# Maximum length in characters. Each character becomes a nested group, and regular expressions support about 250 levels.
 _MAX_STRING = 100
 _Trie = dict[str, "_Trie"]
 # Marks the end of a string in a trie.

@@ -9,7 +9,7 @@ from services.router.errors import invalid
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """Embedding sizes of a model, as in quire/inference/v1/pooling.proto, without the fields that only schedulers use."""
+    """A model's embedding sizes, as in quire/inference/v1/pooling.proto, without the fields that only schedulers use."""
 
     # Number of values in a vector.
     size: int

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 
 class StopStrings:
-    """The automaton. Immutable; a request's choices share it."""
+    """Aho-Corasick automaton of a request's stop strings. Immutable; all choices share it."""
 
     __slots__ = ("children", "depth", "fallback", "match_length")
 

@@ -3,7 +3,6 @@
 from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
 from services.router.parameters.sampling import (
     MAX_LOGIT_BIAS,
-    MAX_LOGPROBS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
     SamplingParams,
@@ -13,6 +12,7 @@ from services.router.parameters.sampling import (
     check_token_ids,
 )
 from services.router.parameters.truncation import Truncation
+from shared.sampling_ranges import MAX_LOGPROBS
 
 __all__ = [
     "MAX_LOGIT_BIAS",

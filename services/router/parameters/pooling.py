@@ -9,7 +9,7 @@ from services.router.errors import invalid
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """A model's embedding sizes, as in quire/inference/v1/pooling.proto, without the fields that only schedulers use."""
+    """Sizes of a model's embeddings, as in quire/inference/v1/pooling.proto, without the fields for schedulers only."""
 
     # Number of values in a vector.
     size: int

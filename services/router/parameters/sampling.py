@@ -8,8 +8,8 @@ from array import array
 from dataclasses import dataclass
 
 from services.router.errors import invalid
+from shared.sampling_ranges import BIAS_RANGE, MAX_LOGPROBS, RANGES, Range
 
-MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_STOP_STRINGS = 16
@@ -55,17 +55,8 @@ _DEFAULTS: dict[str, float | int] = {
     "frequency_penalty": 0.0,
 }
 
-# field: (lowest value, whether the lowest value itself is allowed, highest value)
-_RANGES: dict[str, tuple[float, bool, float]] = {
-    "temperature": (0.0, True, 2.0),
-    "top_p": (0.0, True, 1.0),
-    "min_p": (0.0, True, 1.0),
-    "repetition_penalty": (0.0, False, 100.0),
-    "presence_penalty": (-2.0, True, 2.0),
-    "frequency_penalty": (-2.0, True, 2.0),
-    "logprobs": (0, True, MAX_LOGPROBS),
-    "prompt_logprobs": (0, True, MAX_LOGPROBS),
-}
+# Clients may send a `top_p` of 0. The router sends the least positive value that schedulers take instead.
+_RANGES = RANGES | {"top_p": Range(0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +79,18 @@ def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
     """Returns the parameters with floats rounded to single precision, as on the wire. Raises ApiError, naming the
     field, if a rounded value is out of range: a `repetition_penalty` of 1e-50 would arrive as 0."""
     rounded: dict[str, float] = {}
-    for name, (lowest, inclusive, highest) in _RANGES.items():
+    for name, allowed in _RANGES.items():
         given = getattr(sampling, name)
         if given is None:
             continue
         value = _single(given) if isinstance(given, float) else given
-        # This form of the comparison also refuses NaN.
-        if not ((value >= lowest if inclusive else value > lowest) and value <= highest):
-            bounds = f"{'at least' if inclusive else 'over'} {lowest} and at most {highest}"
+        if value not in allowed:
+            bounds = f"{'over' if allowed.above_low else 'at least'} {allowed.low:g} and at most {allowed.high:g}"
             raise invalid(f"Invalid '{path}{name}': expected a value of {bounds}, but got {given}.", path + name)
         if isinstance(given, float):
             rounded[name] = value
     for _, bias in sampling.logit_bias:
-        if not -100.0 <= bias <= 100.0:
+        if bias not in BIAS_RANGE:
             raise invalid(
                 f"Invalid '{path}logit_bias': expected biases from -100 to 100, but got {bias}.", path + "logit_bias"
             )

@@ -1,4 +1,4 @@
-"""What can go wrong in a worker, by who has to act."""
+"""Errors of a worker, one class for each party that has to act: operator, scheduler or process supervisor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ _MAX_CHARS = 1000
 
 
 class ModelError(RuntimeError):
-    """The model cannot be loaded or served as configured; the message is a sentence for the person who started it, in
-    one line, whatever it quotes."""
+    """The model cannot be loaded or served as configured. The message is one line, written for the operator. It may
+    quote a file, so line breaks become spaces and a long message is cut."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
@@ -19,12 +19,12 @@ class PinningError(ModelError):
 
 
 class StepThreadError(RuntimeError):
-    """The thread that runs the steps has died, and with it the process's use; the message is a sentence."""
+    """The step thread died, so the process cannot serve any more. The message is one sentence."""
 
 
 class DeviceLostError(RuntimeError):
-    """The device answers no call of this process any more; the message is a sentence that names the reason."""
+    """The device no longer answers calls of this process. The message is one sentence and names the reason."""
 
 
 class PlanError(ValueError):
-    """A plan breaks the contract of `worker.proto`: the scheduler and this worker disagree about the epoch's state."""
+    """A plan breaks the contract of `worker.proto`: scheduler and worker disagree about the state of the epoch."""

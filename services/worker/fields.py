@@ -1,7 +1,7 @@
-"""Typed and bounded reads of config.json's values.
+"""Type-checked and range-checked reads of the values in config.json.
 
-These values decide how much memory is taken and which arithmetic runs, so each is checked before anything is made of
-it. The bounds are far above those of any published model.
+These values set the size of allocations and select the arithmetic, so each is checked before it is used. The bounds
+are far above the values of any published model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from services.worker.errors import ModelError
 
 MAX_LAYERS = 4096
-MAX_SIZE = 1 << 22  # of hidden states and of an MLP
+MAX_SIZE = 1 << 22  # hidden size of the model and of its MLP
 MAX_HEADS = 1 << 14
 MAX_HEAD_DIM = 1 << 12
 MAX_VOCAB_SIZE = 1 << 24
@@ -24,16 +24,16 @@ _MAX_SHOWN_CHARS = 60
 
 
 class Fields:
-    """The values of one JSON object. Each method raises ModelError for a value of another type or out of bounds; null
-    counts as left out where there is a default."""
+    """The values of one JSON object. Each method raises ModelError if a value has another type or is out of bounds.
+    A method with a default returns it if the value is missing or null."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        """`where`: what the sentences begin with, such as the file's path."""
+        """`where`: the start of each error message, such as the file's path."""
         self.values = values
         self.where = where
 
     def count(self, name: str, high: int, default: int | None = None, low: int = 1) -> int:
-        """An integer. Raises ModelError if there is none and no `default`."""
+        """Returns an integer. Raises ModelError if the value is missing and there is no `default`."""
         value = self._value(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.wrong(name, f"an integer from {low:,} to {high:,}")
@@ -43,7 +43,7 @@ class Fields:
         return None if self.values.get(name) is None else self.count(name, high, low=low)
 
     def number(self, name: str, default: float, above: float, high: float) -> float:
-        """A number over `above`, at most `high`."""
+        """Returns a number greater than `above` and at most `high`."""
         value = self._value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= high:
             raise self.wrong(name, f"a number over {above:g}, at most {high:g}")
@@ -62,7 +62,7 @@ class Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A list of strings; empty where it is left out."""
+        """Returns a list of strings; an empty list if the value is missing."""
         value = self.values.get(name)
         if value is None:
             return []
@@ -71,14 +71,14 @@ class Fields:
         return value
 
     def items(self, name: str, length: int) -> list[Any] | None:
-        """A list of so many values of any type."""
+        """Returns a list of exactly `length` values of any type; None if it is missing."""
         value = self.values.get(name)
         if value is not None and (not isinstance(value, list) or len(value) != length):
             raise self.wrong(name, f"a list of {length:,} values")
         return value
 
     def nested(self, name: str) -> Fields | None:
-        """Another object; None where it is left out or empty."""
+        """Returns a nested object; None if it is missing or empty."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise self.wrong(name, "an object")
@@ -97,7 +97,7 @@ class Fields:
 
 
 def show(value: object) -> str:
-    """As JSON, cut short."""
+    """Returns `value` as JSON for an error message, shortened if it is long."""
     if isinstance(value, int) and abs(value) >= 10**_MAX_SHOWN_CHARS:
         return "a number of too many digits"
     if isinstance(value, list | Mapping):
@@ -108,7 +108,7 @@ def show(value: object) -> str:
 
 @contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Raises ModelError instead of the errors that code for well-formed input meets in other input."""
+    """Turns the errors that parsing code raises on malformed input into ModelError."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -116,7 +116,7 @@ def reading(what: object) -> Iterator[None]:
 
 
 def is_finite(value: object) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Returns whether `value` is a number that a float can hold."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""JSON files of a model directory, read with a bound on their size and a sentence for each way in which they fail."""
+"""Reads JSON and text files of a model directory: limits their size and explains each failure in the error."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from services.worker.errors import ModelError
 
-# The largest are tokenizer.json and the index of a checkpoint in many files: tens of megabytes.
+# tokenizer.json and the index of a sharded checkpoint are the largest: tens of megabytes.
 MAX_BYTES = 256 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None if there is no such file. Raises ModelError if it is no JSON object."""
+    """Returns a JSON object; None if the file does not exist. Raises ModelError if it holds anything else."""
     content = read_any_json(path)
     if content is not None and not isinstance(content, dict):
         raise ModelError(f"{path} holds no JSON object")
@@ -22,7 +22,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_any_json(path: Path) -> Any:
-    """None if there is no such file. Raises ModelError if it is no JSON."""
+    """Returns any JSON value; None if the file does not exist. Raises ModelError if it is not valid JSON."""
     data = read_file(path)
     if data is None:
         return None
@@ -35,7 +35,7 @@ def read_any_json(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str | None:
-    """None if there is no such file. Raises ModelError if it is no UTF-8."""
+    """Returns the text; None if the file does not exist. Raises ModelError if it is not valid UTF-8."""
     data = read_file(path)
     try:
         return None if data is None else data.decode()
@@ -44,7 +44,9 @@ def read_text(path: Path) -> str | None:
 
 
 def read_file(path: Path) -> bytes | None:
-    """None if there is no such file. Raises ModelError if it cannot be read, is too large, or is a Git LFS pointer."""
+    """Returns the content; None if the file does not exist.
+
+    Raises ModelError if the file cannot be read, is too large, or is a Git LFS pointer."""
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise ModelError(f"{path} has {size:,} bytes; a file of its kind has at most {MAX_BYTES:,}")
@@ -59,8 +61,8 @@ def read_file(path: Path) -> bytes | None:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a path that a file of the model names stays in the model's directory, symbolic links not followed: the
-    hub's cache is made of them."""
+    """Returns whether a relative path from a model file stays inside the model's directory. Symbolic links are not
+    followed, because files in the hub's cache are symbolic links."""
     path = PurePath(name)
     return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
@@ -71,7 +73,7 @@ def refuse_pointer(path: Path) -> None:
         with path.open("rb") as file:
             is_pointer = file.read(len(_LFS)) == _LFS
     except OSError:
-        return  # Whoever reads it next says why.
+        return  # The code that reads the file next reports the error.
     if is_pointer:
         raise _pointer(path)
 

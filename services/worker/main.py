@@ -1,4 +1,4 @@
-"""The worker process: serves health at once, loads the model meanwhile, then runs steps until it is told to stop."""
+"""The worker process: serves health checks at once, loads the model meanwhile, then runs steps until SIGTERM."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVICE = "quire.worker.v1.WorkerService"
-# A step thread that has work but finishes no step for this long turns health red.
+# If the step thread has work but finishes no step for this long, the health check fails.
 STUCK_AFTER_S = 30.0
 WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
-# What is still to be exported and written once the device is lost gets this long.
+# Time limit for flushing spans and logs once the device is lost.
 FLUSH_S = 2.0
-# Python's default of 5 ms lets the event loop keep the step thread from the interpreter for as long.
+# Python's default of 5 ms lets the event loop delay the step thread by as much.
 SWITCH_INTERVAL_S = 0.0005
-# How often an idle thread of torch's own pool, which the few operations use that are not ours, looks for work before it
-# sleeps. libgomp's 300,000 burn the cores that our kernels' threads and the other services of this host need.
+# Spin count of idle OpenMP threads. Torch's own pool uses them for the few operations without a Quire kernel. With
+# libgomp's default of 300,000 they would take cores from Quire's kernel threads and from the host's other services.
 OPENMP_SPIN_COUNT = 1000
 
 
@@ -52,14 +52,14 @@ def main(argv: Sequence[str]) -> int:
     )
     configure_logging("worker", config.log_level, config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPIN_COUNT))  # read when torch is imported, later
+    os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPIN_COUNT))  # read by libgomp when torch is imported, later
     configure_tracing("worker")
     status = StatusReporter(config.status_fd)
     try:
         asyncio.run(serve(config, status))
     except DeviceLostError as error:
         _report(status, error)
-        # An ordinary exit would free tensors, graphs and pinned memory, which calls the lost device.
+        # A normal exit frees tensors, graphs and pinned memory. That calls the lost device, which may hang.
         _flush()
         os._exit(1)
     except (ModelError, StepThreadError, OSError) as error:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _flush() -> None:
-    """Exports spans, and writes what is buffered, for FLUSH_S at most: whoever reads them may have gone or be stuck."""
+    """Exports spans and flushes logs, for FLUSH_S at most: the process that reads them may be gone or stuck."""
 
     def flush() -> None:
         logging.shutdown()
@@ -90,8 +90,8 @@ def _report(status: StatusReporter, error: Exception) -> None:
 
 
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
-    """Until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
-    StepThreadError if the steps' thread dies, DeviceLostError if the device does, also while the worker drains."""
+    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
+    StepThreadError if the step thread dies, and DeviceLostError if the device is lost, also during shutdown."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -147,7 +147,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
 
 
 def raise_death(steps: StepThread) -> None:
-    """Raises StepThreadError, or DeviceLostError, if the step thread has died of an error."""
+    """Raises StepThreadError, or DeviceLostError, if the step thread died of an error."""
     died_of = steps.ended.exception() if steps.ended.done() else None
     if isinstance(died_of, DeviceLostError):
         raise died_of
@@ -156,8 +156,8 @@ def raise_death(steps: StepThread) -> None:
 
 
 async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ended: asyncio.Event) -> None:
-    """Health tells progress: red while a step is stuck, green again when it is through. `ended`: whether the step
-    thread has. Raises as `raise_death` as soon as it has died."""
+    """Sets the health status: not serving while a step is stuck, serving again once it ends. `ended` is set once the
+    step thread has ended. Raises what `raise_death` raises as soon as the step thread dies."""
     healthy = True
     while not stop.is_set():
         await _first_of(stop, ended, within_s=WATCH_INTERVAL_S)
@@ -170,8 +170,8 @@ async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ende
 
 
 async def drain(steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event) -> None:
-    """Lets what is under way end within DRAIN_S. Once the step thread has died nothing of it can, so the streams are
-    cut at once and their schedulers plan their sequences elsewhere."""
+    """Waits up to DRAIN_S for running steps to end. If the step thread has died, they cannot end: the streams are then
+    cut at once, and the schedulers move their sequences to other workers."""
     await servicer.close()
     drained = asyncio.ensure_future(server.stop(DRAIN_S))
     died = asyncio.ensure_future(ended.wait())
@@ -191,7 +191,7 @@ async def _first_of(*events: asyncio.Event, within_s: float) -> None:
 
 
 def _event_of(future: Future[None]) -> asyncio.Event:
-    """Set once `future` is done. Its thread may outlive the event loop."""
+    """Returns an event that is set once `future` is done. The future's thread may outlive the event loop."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def tell(_: Future[None]) -> None:

@@ -24,23 +24,23 @@ class StepCollector:
         yield CounterMetricFamily("quire_worker_step_seconds", "Time in steps.", counters.step_seconds)
         device = CounterMetricFamily(
             "quire_worker_device_seconds",
-            "Time by a GPU's own clock: busy from a step's first kernel to its results, gaps included; idle between "
-            "steps.",
+            "Device time by the GPU's own clock. busy: from a step's first kernel to its results, gaps included; idle: "
+            "between steps.",
             labels=["state"],
         )
         device.add_metric(["busy"], counters.device_busy_seconds)
         device.add_metric(["idle"], counters.device_idle_seconds)
         yield device
-        tokens = CounterMetricFamily("quire_worker_tokens", "Tokens computed, and tokens sampled.", labels=["kind"])
+        tokens = CounterMetricFamily("quire_worker_tokens", "Tokens computed and tokens sampled.", labels=["kind"])
         tokens.add_metric(["scheduled"], counters.num_scheduled_tokens)
         tokens.add_metric(["sampled"], counters.num_sampled_tokens)
         yield tokens
-        yield CounterMetricFamily("quire_worker_sequence_errors", "Sequences failed.", counters.num_sequence_errors)
-        yield GaugeMetricFamily("quire_worker_sequences", "Sequences in slots.", counters.num_sequences)
+        yield CounterMetricFamily("quire_worker_sequence_errors", "Failed sequences.", counters.num_sequence_errors)
+        yield GaugeMetricFamily("quire_worker_sequences", "Sequences that hold a slot.", counters.num_sequences)
 
 
 def serve_metrics(counters: StepCounters, host: str, port: int) -> int:
-    """Serves /metrics over HTTP; returns the port, chosen freely for 0."""
+    """Serves /metrics over HTTP. Returns the port; the system picks a free one if `port` is 0."""
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()

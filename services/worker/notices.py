@@ -1,4 +1,4 @@
-"""What a worker tells at its start, in its log and to the person who starts it."""
+"""Start-up messages of a worker: to its log, and to the terminal of the user who starts it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Above this, little is left for what torch and the driver take beside what is measured.
+# Above this, too little memory is left for allocations by torch and the driver that the worker cannot measure.
 HIGHEST_SAFE_UTILIZATION = 0.97
 
 
 def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReporter) -> None:
-    """Before anything is loaded, as loading may be what fails."""
+    """Warns about risky options. Called before anything is loaded, because loading may be the part that fails."""
     if device_type != "cuda" or config.gpu_memory_utilization <= HIGHEST_SAFE_UTILIZATION:
         return
     text = (
@@ -30,8 +30,8 @@ def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReport
 
 
 def tell_blocks(limits: Limits, device_type: str, status: StatusReporter) -> None:
-    """Prints vLLM's line about memory: for a GPU the blocks of its KV cache and of the swap space in host memory. On a
-    CPU the KV cache itself is in host memory, so the line calls its blocks CPU blocks."""
+    """Prints the number of KV blocks in vLLM's format. On a GPU, "GPU" counts the KV cache's blocks and "CPU" the swap
+    space's. On a CPU, the KV cache itself lies in host memory, so "CPU" counts its blocks."""
     names = ("GPU", "CPU") if device_type == "cuda" else ("CPU", "swap")
     text = f"# {names[0]} blocks: {limits.num_blocks}, # {names[1]} blocks: {limits.num_host_blocks}"
     logger.info("%s", text)

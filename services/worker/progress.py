@@ -1,15 +1,15 @@
-"""How far a long part of the start has come."""
+"""Progress of the slow parts of the start."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[float], None]  # told fractions from 0 to 1
-Report = Callable[[str, float | None], None]  # told what is being done, and how much of it is where that can be counted
+Progress = Callable[[float], None]  # takes the fraction that is done, 0 to 1
+Report = Callable[[str, float | None], None]  # takes a description, and the fraction done if it can be measured
 
 
 def per_percent(report: Report, detail: str) -> Progress:
-    """Reports once per percent, however often it is told."""
+    """Returns a Progress that calls `report` at most once per percent."""
     reported = -1
 
     def progress(fraction: float) -> None:

@@ -1,4 +1,4 @@
-"""What config.json says of a model: its family, its sizes, and the names and shapes of its weights.
+"""Reads a model's config.json: its family, its sizes, and the names and shapes of its weights.
 
 Imports no torch.
 """

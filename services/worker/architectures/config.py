@@ -1,6 +1,7 @@
-"""A checkpoint's configuration: config.json and generation_config.json, read once into one frozen object.
+"""A decoder's configuration: config.json and generation_config.json, read once into one frozen object.
 
-Read by hand: importing transformers takes seconds. Keys and defaults are those of its configuration classes.
+This module parses the files itself, because importing transformers takes seconds. Keys and defaults are those of
+transformers' configuration classes.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    sliding_window: int | None  # tokens a query sees, itself included
+    sliding_window: int | None  # tokens that a query sees, itself included
     use_rope: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What generation_config.json says about sampling; None where it says nothing that a request may ask for."""
+    """Sampling defaults from generation_config.json. None: the file has no value, or one that no request may use."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -81,12 +82,12 @@ class ModelConfig:
     max_model_len: int  # tokens, with RoPE scaling
     eos_token_ids: tuple[int, ...]
     default_sampling: GenerationDefaults
-    dtype: str  # of the checkpoint: float32, bfloat16 or float16
+    dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
 
 
 def read_model_config(directory: Path) -> ModelConfig:
-    """Raises ModelError, with a sentence, for a model that cannot be run."""
+    """Returns the configuration of a decoder. Raises ModelError if it cannot be run."""
     path = directory / "config.json"
     config = read_json(path)
     if config is None:
@@ -98,8 +99,8 @@ def read_model_config(directory: Path) -> ModelConfig:
 
 
 def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]) -> ModelConfig:
-    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError for a model that cannot be run, and for a
-    value that no model has."""
+    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError for a model that cannot be run, and for
+    values outside every known model's range."""
     architectures = config.texts("architectures")
     architecture = next((name for name in architectures if name in FAMILIES), None)
     if architecture is None:
@@ -116,13 +117,13 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     hidden_size, vocab_size = config.count("hidden_size", MAX_SIZE), config.count("vocab_size", MAX_VOCAB_SIZE)
     head_dim = config.count("head_dim", MAX_HEAD_DIM, family.head_dim or max(1, hidden_size // num_heads))
     if head_dim % 2:
-        raise ModelError(f"{config.where}: heads have {head_dim} dimensions; RoPE takes an even number")
+        raise ModelError(f"{config.where}: heads have {head_dim} dimensions; RoPE needs an even number")
     use_rope = layers_with_rope(family, config, config.count("num_hidden_layers", MAX_LAYERS))
     windows = layer_windows(family, config, use_rope)
     rope = read_rope(config, head_dim, family)
     max_model_len = rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS))
     if not 1 <= max_model_len <= MAX_POSITIONS:
-        raise ModelError(f"{config.where}: RoPE is stretched to {max_model_len:,} positions, over {MAX_POSITIONS:,}")
+        raise ModelError(f"{config.where}: RoPE scaling gives {max_model_len:,} positions, over {MAX_POSITIONS:,}")
     eos = generation.get("eos_token_id", config.values.get("eos_token_id"))
     return ModelConfig(
         architecture=architecture,
@@ -150,7 +151,7 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
 
 
 def read_dtype(config: Fields) -> str:
-    """The checkpoint's own type of floats."""
+    """Returns the float type that the checkpoint names."""
     return config.text("dtype", config.text("torch_dtype", "float32"))
 
 
@@ -164,8 +165,8 @@ def _refuse_unsupported(path: Path, config: Fields, family: Family) -> None:
 
 
 def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:
-    """Of one token or a list of them; those that the model does not have are left out. Raises ModelError for what is
-    no token id."""
+    """Returns the ids of one token or a list of them, without those outside the vocabulary. Raises ModelError for a
+    value that is no token id."""
     ids: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):
@@ -183,7 +184,8 @@ def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tup
 
 
 def _defaults(path: Path, generation: Mapping[str, Any]) -> GenerationDefaults:
-    """A default that no request may ask for would fail every request that leaves the field to it, so it is left out."""
+    """Returns the usable defaults. An invalid default would fail every request that does not set the field, so it is
+    left out with a warning."""
     usable = {}
     for name in GenerationDefaults.__dataclass_fields__:
         value = generation.get(name)
@@ -203,7 +205,7 @@ def _in_range(name: str, value: Any) -> bool:
     if not is_finite(value) or (name == "top_k" and not isinstance(value, int)):
         return False
     try:
-        # As the wire rounds it: a top_p of 1e-50 arrives as 0.
+        # Checked after rounding to float32, as protobuf sends it: a top_p of 1e-50 arrives as 0.
         rounded = value if name == "top_k" else struct.unpack("<f", struct.pack("<f", value))[0]
     except (struct.error, OverflowError):
         return False

@@ -21,7 +21,7 @@ from services.worker.fields import (
 from services.worker.json_files import read_json
 from services.worker.pooling import read_max_tokens
 
-# Whether GELU is computed in its tanh form.
+# hidden_act, and whether it means the tanh approximation of GELU.
 _ACTIVATIONS = {"gelu": False, "gelu_new": True, "gelu_fast": True, "gelu_pytorch_tanh": True}
 
 
@@ -30,19 +30,19 @@ class EncoderConfig:
     is_encoder: ClassVar[bool] = True
 
     architecture: str
-    prefix: str  # of tensors in checkpoints that hold a head beside the encoder
+    prefix: str  # of tensor names in checkpoints that hold a head beside the encoder
     vocab_size: int
     hidden_size: int
     intermediate_size: int
     num_heads: int
     num_layers: int
     num_positions: int  # rows of the position table
-    position_offset: int  # that of a sequence's first token
+    position_offset: int  # row of the position table for a sequence's first token
     num_token_types: int
     layer_norm_eps: float
     tanh_gelu: bool
     max_model_len: int  # tokens
-    dtype: str  # of the checkpoint: float32, bfloat16 or float16
+    dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     eos_token_ids: tuple[int, ...] = ()
     default_sampling: GenerationDefaults = field(default_factory=GenerationDefaults)
 
@@ -52,7 +52,7 @@ class EncoderConfig:
 
 
 def read_encoder_config(directory: Path) -> EncoderConfig | None:
-    """None for what is no encoder's directory. Raises ModelError, with a sentence, for one that cannot be run."""
+    """Returns the configuration of an encoder; None for other models. Raises ModelError if it cannot be run."""
     path = directory / "config.json"
     config = Fields(read_json(path) or {}, str(path))
     architecture = next((name for name in config.texts("architectures") if name in ENCODERS), None)
@@ -68,13 +68,13 @@ def _parse(directory: Path, architecture: str, config: Fields) -> EncoderConfig:
     if activation not in _ACTIVATIONS:
         raise ModelError(f"{directory} has {activation} activations; supported are {', '.join(_ACTIVATIONS)}")
     if config.text("position_embedding_type", "absolute") != "absolute":
-        raise ModelError(f"{directory} has positions of another kind than absolute ones, which is not supported")
+        raise ModelError(f"{directory} has relative position embeddings; only absolute ones are supported")
     if config.flag("is_decoder") or config.flag("add_cross_attention"):
         raise ModelError(f"{directory} is set up as a decoder, which is not supported for {architecture}")
     num_positions = config.count("max_position_embeddings", MAX_POSITIONS)
     offset = config.count("pad_token_id", MAX_VOCAB_SIZE, 1, low=0) + 1 if family.positions_after_padding else 0
     if offset >= num_positions:
-        raise config.wrong("max_position_embeddings", f"more than the {offset:,} positions up to that of padding")
+        raise config.wrong("max_position_embeddings", f"more than {offset:,}, the number of positions for padding")
     hidden_size, num_heads = config.count("hidden_size", MAX_SIZE), config.count("num_attention_heads", MAX_HEADS)
     if hidden_size % num_heads:
         raise config.wrong("num_attention_heads", f"a divisor of hidden_size, {hidden_size}")

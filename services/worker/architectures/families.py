@@ -1,4 +1,4 @@
-"""What sets one family of checkpoints apart from another, where the forward pass is the same up to configuration."""
+"""Differences between families of checkpoints that run the same forward pass."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ class Windowed(Enum):
 
     NONE = auto()
     ALL = auto()
-    # Those that `layer_types` says, and where it says nothing:
+    # layer_types in config.json names the layers with a window. Without it, the rest of the name applies:
     TYPED_ELSE_ALL = auto()
     TYPED_ELSE_LAST = auto()  # from max_window_layers on, if use_sliding_window
     TYPED_ELSE_WITHOUT_ROPE = auto()  # if use_sliding_window
     TYPED_ELSE_THREE_OF_FOUR = auto()  # all but the first, the fifth, ...
 
 
-# True, False, the key that says so, or that key and what holds where it is left out.
+# True, False, the config.json key of the flag, or that key and its default.
 Bias = bool | str | tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Defaults are what the family's configuration class in transformers takes for what config.json leaves out."""
+    """One family of decoders. Defaults are those of the family's configuration class in transformers, for keys that
+    config.json leaves out."""
 
     qkv_bias: Bias = False
     output_bias: Bias = False
@@ -39,13 +40,13 @@ class Family:
     default_window: int | None = None
     windowed_layers: Windowed = Windowed.NONE
     head_dim: int | None = None
-    # Every n-th layer goes without RoPE.
+    # Every n-th layer has no RoPE.
     no_rope_interval: int | None = None
     rope_theta: float = 10_000.0
     rope_parameters: Mapping[str, Any] | None = None
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
-    # Keys that would change the forward pass, and that no released checkpoint sets.
+    # Keys that would change the forward pass; no released checkpoint sets them.
     unsupported_keys: tuple[str, ...] = ()
 
 
@@ -97,7 +98,7 @@ FAMILIES: Mapping[str, Family] = {
         rms_norm_eps=1e-5,
     ),
     "Phi3ForCausalLM": Family(fused_projections=True, windowed_layers=Windowed.ALL, rms_norm_eps=1e-5),
-    # The next two have configurations of their own; transformers runs and saves them as Llama.
+    # The next two families have configuration classes of their own, but transformers runs and saves them as Llama.
     "InternLM3ForCausalLM": Family(
         qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", head_dim=128, rms_norm_eps=1e-5
     ),
@@ -114,13 +115,13 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    prefix: str  # of tensors in checkpoints that hold a head beside the encoder
-    # Position 0 is the table's row after that of padding.
+    prefix: str  # of tensor names in checkpoints that hold a head beside the encoder
+    # Positions begin at the table's row after that of the padding token.
     positions_after_padding: bool = False
 
 
 _BERT, _ROBERTA = EncoderFamily("bert."), EncoderFamily("roberta.", positions_after_padding=True)
-# Their embeddings are the same whichever head they were saved with.
+# Each class of a family gives the same embeddings, whichever head the checkpoint was saved with.
 ENCODERS: Mapping[str, EncoderFamily] = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,
@@ -149,9 +150,9 @@ def layers_with_rope(family: Family, config: Fields, num_layers: int) -> list[bo
 
 
 def layer_windows(family: Family, config: Fields, rope: list[bool]) -> list[int | None]:
-    """Each layer's sliding window in tokens."""
+    """Returns each layer's sliding window in tokens; None for a layer without one."""
     kind = family.windowed_layers
-    # A configuration class takes its default for what is left out, and null for no window.
+    # As in transformers, a missing key means the family's default, and null means no window.
     is_given = "sliding_window" in config.values
     window = config.optional_count("sliding_window", MAX_POSITIONS, low=0) if is_given else family.default_window
     optional = kind in (Windowed.TYPED_ELSE_LAST, Windowed.TYPED_ELSE_WITHOUT_ROPE)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings (Su et al., 2021) and the ways to stretch them: linear, llama3 and YaRN."""
+"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3 and YaRN."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ class RopeConfig:
     attention_factor: float = 1.0  # yarn: multiplies cosines and sines
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    truncate: bool = True  # yarn: round the ramp's borders to whole dimensions
-    frequency_factors: tuple[float, ...] = ()  # [head_dim / 2] that frequencies are divided by, as GGUF files hold them
+    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
+    frequency_factors: tuple[float, ...] = ()  # [head_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
-        """Linear checkpoints name the positions before stretching there; with yarn that is a field of its own."""
+        """Returns the tokens of the longest sequence after stretching.
+
+        For linear scaling, max_position_embeddings counts positions before stretching; YaRN has its own field."""
         if self.kind == "linear":
             return int(max_position_embeddings * self.factor)
         if self.kind == "yarn":
@@ -41,16 +43,16 @@ class RopeConfig:
         return max_position_embeddings
 
     def cos_sin(self, num_positions: int) -> Tensor:
-        """float32 [num_positions, head_dim]: cosines in the first half of a row, sines in the second."""
+        """Returns float32 [num_positions, head_dim]: cosines in the first half of a row, sines in the second."""
         import torch
 
-        # The arithmetic is float32 and in transformers' order, so that the angles agree with it to the last bit.
+        # In float32 and in transformers' order of operations, so that the angles agree to the last bit.
         inverse = self._inverse_frequencies()
         angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inverse
         return torch.cat((angles.cos(), angles.sin()), dim=-1) * self.attention_factor
 
     def _inverse_frequencies(self) -> Tensor:
-        """float32 [head_dim / 2]"""
+        """Returns float32 [head_dim / 2]."""
         import torch
 
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
@@ -66,7 +68,7 @@ class RopeConfig:
         return inverse
 
     def _llama3(self, inverse: Tensor) -> Tensor:
-        """Long wavelengths are stretched, short ones kept, those between blended (Llama 3.1's model card and code)."""
+        """Stretches long wavelengths, keeps short ones, and blends those between (Llama 3.1's model card and code)."""
         import torch
 
         low = self.original_max_positions / self.low_freq_factor
@@ -102,23 +104,24 @@ class RopeConfig:
 
 
 def read_rope(config: Fields, head_dim: int, family: Family) -> RopeConfig:
-    """From config.json as transformers 5 writes it (`rope_parameters`) and as 4 did (`rope_theta`, `rope_scaling`).
+    """Reads RoPE from config.json, as transformers 5 writes it (`rope_parameters`) or as 4 did (`rope_theta`,
+    `rope_scaling`).
 
-    Raises ModelError for a kind that is not supported, and for numbers that no rotation can be computed with.
+    Raises ModelError for a kind that is not supported, and for values that give no valid rotation.
     """
     given = config.nested("rope_scaling") or config.nested("rope_parameters")
     parameters = given or Fields(family.rope_parameters or {}, config.where)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     if "long_factor" in parameters.values:
-        kind = "longrope"  # which early Phi-3 checkpoints call su or yarn
+        kind = "longrope"  # early Phi-3 checkpoints call it su or yarn
     theta = parameters.number("rope_theta", _theta(config, family), above=1, high=MAX_THETA)
     if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):
         raise ModelError(
             f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3 and yarn"
         )
     if any(fields.number("partial_rotary_factor", 1.0, above=0, high=1) != 1.0 for fields in (parameters, config)):
-        raise ModelError("RoPE on a part of each head (partial_rotary_factor) is not supported")
-    # Dynamic scaling begins beyond max_position_embeddings, where no sequence gets.
+        raise ModelError("RoPE on only a part of each head (partial_rotary_factor) is not supported")
+    # Dynamic scaling only applies beyond max_position_embeddings, and no sequence gets that long.
     if kind in ("default", "dynamic"):
         return RopeConfig(head_dim, theta)
     positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
@@ -148,7 +151,7 @@ def _theta(config: Fields, family: Family) -> float:
 
 
 def _attention_factor(parameters: Fields, factor: float) -> float:
-    """YaRN's temperature, equation 22, and DeepSeek's two-parameter form of it."""
+    """Returns YaRN's temperature (equation 22), or DeepSeek's form of it with two parameters."""
     given = parameters.values
     if given.get("attention_factor") is not None:
         return parameters.number("attention_factor", 1.0, above=0, high=MAX_FACTOR)

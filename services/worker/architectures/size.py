@@ -1,4 +1,4 @@
-"""How large a model is, from its configuration alone."""
+"""Computes a model's size from its configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.worker.quantization import DENSE, AtLoad, stored_bytes
 
 
 def num_parameters(model: ModelConfig) -> int:
-    """Of a dense decoder as `decoder.py` runs it, tied embeddings counted once."""
+    """Returns the parameters of a dense decoder as `decoder.py` runs it; tied embeddings count once."""
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     attention = model.hidden_size * (2 * heads + 2 * kv_heads)
     biases = model.qkv_bias * (heads + 2 * kv_heads) + model.output_bias * model.hidden_size
@@ -22,7 +22,7 @@ def num_parameters(model: ModelConfig) -> int:
 
 
 def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None = None) -> int:
-    """Of all weights in the forms in which they are stored, or as `at_load` quantizes them; floats take
+    """Returns the bytes of all weights, in their stored form or as `at_load` quantizes them. Floats take
     `element_bytes` each. Raises ModelError for sizes that a form cannot hold."""
     total = 0
     for name, shape in parameters(model).items():
@@ -35,6 +35,7 @@ def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None 
 
 
 def kv_bytes_per_token(model: ModelConfig, element_bytes: int, tensor_parallel_size: int = 1) -> int:
-    """Of keys and values over all layers, on each rank: heads are split among ranks, copied where there are fewer."""
+    """Returns the bytes of keys and values over all layers, per rank. Ranks split the heads; if there are fewer heads
+    than ranks, each rank has a copy of one."""
     kv_heads = -(-model.num_kv_heads // tensor_parallel_size)
     return 2 * len(model.layers) * kv_heads * model.head_dim * element_bytes

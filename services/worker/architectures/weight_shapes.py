@@ -1,4 +1,4 @@
-"""The matrices and vectors of a model, by transformers' names."""
+"""Names and shapes of a decoder's weights. Names are those of transformers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Parameter = tuple[str, tuple[int, ...]]
 
 
 def parameters(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Each one's shape, in the order in which a decoder takes them.
+    """Returns the shape of each weight, in the order in which a decoder takes them.
 
-    A matrix goes by its layer's name (`model.layers.0.mlp.up_proj`), as it may be stored as several tensors; norms and
-    biases by their own (`model.norm.weight`).
+    A matrix has its layer's name (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and
+    biases have their full names (`model.norm.weight`).
     """
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (config.vocab_size, config.hidden_size)}
     for index in range(len(config.layers)):
@@ -42,7 +42,7 @@ def _block(config: ModelConfig, prefix: str) -> Iterator[Parameter]:
 
 
 def _projections(prefix: str, outputs: dict[str, int], inputs: int, bias: bool) -> Iterator[Parameter]:
-    """Projections of one input, each with its number of outputs."""
+    """Yields projections of one input, each with its number of outputs."""
     for name, rows in outputs.items():
         yield f"{prefix}.{name}", (rows, inputs)
     if bias:

@@ -1,4 +1,4 @@
-"""The model's files: finds them, checks them in milliseconds, and says what others are told about them.
+"""The model's files: finds them, checks them within milliseconds, and reads tokenizer and configuration.
 
 Imports no torch.
 """

@@ -1,4 +1,4 @@
-"""Where the model's files are: the one that comes with Quire, a directory, or the Hugging Face hub."""
+"""Finds the model's files: bundled with Quire, in a directory, or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from services.worker.pooling import PoolingConfig, PoolingKind, read_pooling
 from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"
-# Weights in one format only, and everything a configuration or tokenizer may be kept in.
+# Weights in one format only, and every file that may hold configuration or tokenizer.
 _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     path: Path  # a directory, or a GGUF file
-    names: tuple[str, ...]  # what requests call the model; the first is its name, the others are aliases
+    names: tuple[str, ...]  # names of the model in requests; the first is canonical, the others are aliases
     chat_template: str = ""  # --chat-template
-    has_defaults: bool = True  # whether the model's own sampling parameters hold where a request has none
+    has_defaults: bool = True  # whether the model's own sampling parameters are the defaults of requests
 
     def read_config(self) -> ModelConfig:
-        """Raises ModelError, with a sentence, for a model that cannot be run."""
+        """Returns the configuration of a decoder. Raises ModelError if it cannot be run."""
         if self.path.suffix == ".gguf":
             from services.worker.gguf import read_gguf_config
 
@@ -43,30 +43,30 @@ class Checkpoint:
         return model if self.has_defaults else replace(model, default_sampling=GenerationDefaults())
 
     def read_encoder_config(self) -> EncoderConfig | None:
-        """None if it is no encoder. Raises ModelError, with a sentence, for one that cannot be run."""
+        """Returns the configuration of an encoder; None for other models. Raises ModelError if it cannot be run."""
         return None if self.path.suffix == ".gguf" else read_encoder_config(self.path)
 
     def read_pooling(self, option: str, default: PoolingKind) -> PoolingConfig:
-        """`option`: --pooling-type. Raises ModelError for a pooling that is not built."""
+        """`option`: --pooling-type. Raises ModelError for a pooling that is not supported."""
         return read_pooling(self.path, option, default)
 
     def read_tokenizer(self) -> TokenizerFiles:
-        """Raises ModelError if there is none that can be read or converted, and for a --chat-template that is neither
-        a file nor a template."""
+        """Raises ModelError if no tokenizer can be read or converted, or if --chat-template is neither a file nor a
+        template."""
         return read_tokenizer(self.path, read_chat_template(self.chat_template))
 
 
 def find_checkpoint(
     config: WorkerConfig, progress: Progress = lambda _: None, patterns: Sequence[str] = _HUB_PATTERNS
 ) -> Checkpoint:
-    """Downloads files that match `patterns`, if need be; `progress` is told the fraction that has come. Raises
-    ModelError, with a sentence, if there is no such model."""
+    """Finds the model, and downloads files that match `patterns` if it is on the hub. `progress` receives the fraction
+    downloaded. Raises ModelError if there is no such model."""
     found = _find(config, progress, patterns)
     return replace(found, chat_template=config.chat_template, has_defaults=config.generation_config == "auto")
 
 
 def read_chat_template(option: str) -> str | None:
-    """The template itself, of a file or as it stands. None if none is given. Raises ModelError."""
+    """Returns the template that the option holds, as text or in a file; None if it is empty. Raises ModelError."""
     if not option or "{" in option:
         return option or None
     try:
@@ -86,7 +86,8 @@ def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> 
 
 
 def find_local(config: WorkerConfig) -> Checkpoint | None:
-    """The bundled model, a directory or a file; None for a name on the hub. Raises ModelError for a path to nothing."""
+    """Returns the bundled model, a directory or a file; None for a name on the hub. Raises ModelError for a path that
+    does not exist."""
     if not config.model:
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():
@@ -104,7 +105,8 @@ def find_local(config: WorkerConfig) -> Checkpoint | None:
 
 
 def _gguf_file_in(directory: Path, load_format: str) -> Path | None:
-    """The GGUF file that a directory is there for. Raises ModelError if there are several to choose from."""
+    """Returns the GGUF file to load from a directory; None to load safetensors. Raises ModelError if there are several
+    GGUF files."""
     if load_format not in ("auto", "gguf") or (load_format == "auto" and (directory / "config.json").exists()):
         return None
     files = sorted(directory.glob("*.gguf"))

@@ -1,4 +1,4 @@
-"""Downloads a model from the Hugging Face hub. Token, address and cache are the environment's: HF_TOKEN, HF_HOME ..."""
+"""Downloads a model from the Hugging Face hub, which HF_TOKEN, HF_HOME and similar variables configure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from huggingface_hub.utils.tqdm import tqdm
 from services.worker.errors import ModelError
 from services.worker.progress import Progress
 
-# The bar that counts bytes written to disk, by the name that the library gives it.
+# The library's name for the progress bar that counts bytes written to disk.
 _BYTES_BAR = "huggingface_hub.snapshot_download"
 
 
 def download(
     name: str, revision: str | None, patterns: Sequence[str], progress: Progress, cache: str | None = None
 ) -> Path:
-    """The directory of the files that match `patterns`. `progress` is told the fraction of what is not here yet, from
-    several threads but one at a time. `cache`: the directory for downloads, the library's own if None. Raises
-    ModelError, with a sentence."""
+    """Returns the directory of the files that match `patterns`, downloading missing ones. `progress` receives the
+    fraction of the missing bytes, from several threads but one at a time. `cache`: the directory for downloads; None:
+    the library's own. Raises ModelError."""
     try:
         missing = _missing_bytes(name, revision, patterns, cache)
         bar = _reporting_bar(missing, progress) if missing else None
@@ -55,7 +55,8 @@ def download(
 
 
 def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str], cache: str | None) -> int:
-    """0 where the hub does not say: the download will say why, or take what is here."""
+    """Returns the bytes to download; 0 if the hub does not answer. The download itself then reports the error, or uses
+    the files that are present."""
     try:
         files = snapshot_download(
             name,
@@ -76,8 +77,8 @@ class _HiddenBar(tqdm):
 
 
 def _reporting_bar(total: int, progress: Progress) -> type[tqdm]:
-    """The library's bar, which shows itself on terminals only, and counts everywhere. `total` in bytes: the bar's own
-    grows with each file that is begun."""
+    """Returns the library's bar class, extended to report progress. It is visible on terminals only, but counts
+    everywhere. `total`: bytes to download; the bar's own total grows with each file that begins."""
     lock = threading.Lock()
     done = 0
 

@@ -1,4 +1,4 @@
-"""What the worker tells others about the model it serves."""
+"""Facts about the served model, for schedulers and routers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from services.worker.pooling import PoolingConfig
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    names: tuple[str, ...]  # the first is its name, the others are aliases
+    names: tuple[str, ...]  # the first is canonical, the others are aliases
     config: ModelConfig | EncoderConfig
-    max_model_len: int  # tokens of prompt and output together
-    dtype: str  # that it computes in
+    max_model_len: int  # tokens, prompt and output together
+    dtype: str  # type of the computation
     tokenizer: TokenizerFiles
     pooling: PoolingConfig

@@ -1,4 +1,4 @@
-"""What the model's own small files tell of a start that cannot succeed, in milliseconds: before torch is imported."""
+"""Checks a model's small files within milliseconds, to stop a hopeless start before torch is imported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from services.worker.errors import ModelError
 
 
 def check_start(config: WorkerConfig) -> None:
-    """Raises ModelError, with a sentence. Passes a model that is to be downloaded, and a GGUF file, whose metadata
-    takes longer to read."""
+    """Raises ModelError if the start cannot succeed. Does not check a model that must be downloaded, nor a GGUF file,
+    whose metadata takes longer to read."""
     read_chat_template(config.chat_template)
     checkpoint = find_local(config)
     if checkpoint is not None and checkpoint.path.suffix != ".gguf":
@@ -18,7 +18,7 @@ def check_start(config: WorkerConfig) -> None:
 
 
 def check_max_model_len(config: WorkerConfig, model: ModelConfig | EncoderConfig) -> None:
-    """Raises ModelError when more is configured than the model takes."""
+    """Raises ModelError if --max-model-len exceeds the model's limit."""
     if config.max_model_len is not None and config.max_model_len > model.max_model_len:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"

@@ -1,4 +1,4 @@
-"""The tokenizer files of a model directory, in the form in which they travel to routers."""
+"""Reads the tokenizer of a model, in the serialized form that is sent to routers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class TokenizerFiles:
 
 
 def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFiles:
-    """Of a model directory or a GGUF file. `chat_template` replaces the model's own. Raises ModelError if it holds no
-    tokenizer that can be read or converted."""
+    """Reads the tokenizer of a model directory or a GGUF file. `chat_template` replaces the model's own. Raises
+    ModelError if no tokenizer can be read or converted."""
     tokenizer, config = _from_gguf(path) if path.suffix == ".gguf" else _from_directory(path)
     _check(path if path.suffix == ".gguf" else path / "tokenizer.json", tokenizer)
     if chat_template is not None:
         config["chat_template"] = chat_template
     try:
         config_json = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
-    except ValueError as error:  # half of a surrogate pair, which JSON may escape
+    except ValueError as error:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
         raise ModelError(f"the tokenizer's configuration in {path} is no text: {error}") from error
     bundle = model_pb2.TokenizerBundle(tokenizer_json=tokenizer, tokenizer_config_json=config_json)
     data = bundle.SerializeToString(deterministic=True)
@@ -48,7 +48,8 @@ def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFil
 
 
 def _check(path: Path, tokenizer_json: bytes) -> None:
-    """Raises ModelError if the library cannot read it. The routers that read it later could only wait for another."""
+    """Raises ModelError if the tokenizers library cannot read the file. A router that fails to read it later can only
+    wait for another worker."""
     from tokenizers import Tokenizer
 
     try:
@@ -60,7 +61,7 @@ def _check(path: Path, tokenizer_json: bytes) -> None:
 
 
 def _config(directory: Path) -> dict[str, Any]:
-    """tokenizer_config.json with what newer and older checkpoints keep in files beside it. Raises ModelError."""
+    """Returns tokenizer_config.json, merged with the files that other versions of the format use. Raises ModelError."""
     path = directory / "tokenizer_config.json"
     config = read_json(path) or {}
     for name, token in (read_json(directory / "special_tokens_map.json") or {}).items():
@@ -76,7 +77,7 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def _named_templates(known: str | list[dict[str, str]] | None, further: list[Path]) -> list[dict[str, str]]:
-    """The templates by name, where a file replaces one of its name. `known`: one alone is the default."""
+    """Returns the templates by name; a file replaces an entry of its name. A single `known` one is named default."""
     named = {entry["name"]: entry["template"] for entry in known} if isinstance(known, list) else {}
     if isinstance(known, str) and known:
         named["default"] = known
@@ -85,19 +86,19 @@ def _named_templates(known: str | list[dict[str, str]] | None, further: list[Pat
 
 
 def _check_template(path: Path, template: object) -> None:
-    """Raises ModelError if it is neither a text nor a list of named ones. Whether it parses is for the routers to
-    say: without it, the model still completes texts."""
+    """Raises ModelError if `template` is neither a text nor a list of named texts. Only the routers check whether it
+    parses: a model with a broken template can still complete texts."""
     named = template if isinstance(template, list) else []
     is_list = isinstance(template, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
         for entry in named
     )
     if not (template is None or isinstance(template, str) or is_list):
-        raise ModelError(f"{path}: chat_template is neither a template nor a list of named ones")
+        raise ModelError(f"{path}: chat_template is neither a template nor a list of named templates")
 
 
 def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
-    """tokenizer.json, made from another format such as sentencepiece's if need be, and the configuration."""
+    """Returns tokenizer.json, converted from another format such as sentencepiece if need be, and the configuration."""
     config = _config(directory)
     if (tokenizer := read_file(directory / "tokenizer.json")) is not None:
         return tokenizer, config
@@ -114,17 +115,17 @@ def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _from_gguf(file: Path) -> tuple[bytes, dict[str, Any]]:
-    """Both made from the file's metadata."""
+    """Returns tokenizer.json and the configuration, both built from the file's metadata."""
     try:
         from transformers import PreTrainedTokenizerFast
 
         return _saved(PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name))
     except Exception as error:
-        raise ModelError(f"{file} has no metadata that a tokenizer can be made from: {error}") from error
+        raise ModelError(f"no tokenizer can be built from the metadata of {file}: {error}") from error
 
 
 def _saved(tokenizer: Any) -> tuple[bytes, dict[str, Any]]:
-    """tokenizer.json and the configuration, as transformers writes them."""
+    """Returns tokenizer.json and the configuration as transformers saves them."""
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer.save_pretrained(scratch)
         return (Path(scratch) / "tokenizer.json").read_bytes(), _config(Path(scratch))

@@ -1,4 +1,4 @@
-"""A model's configuration out of a GGUF file's metadata, by way of the config.json that it was converted from."""
+"""Reads a model's configuration from GGUF metadata, by translating it back to config.json's keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
 from services.worker.gguf.formats import FORMATS
 from services.worker.quantization import CheckpointQuantization, Targets
 
-# llama.cpp's names; Mistral's models are converted as Llama's, without their window, as llama.cpp runs them.
+# Keys are llama.cpp's names. Mistral models are converted as llama and run without a sliding window, as in llama.cpp.
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's scaling: no metadata, a tensor of divisors
+ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's RoPE scaling: stored as a tensor of divisors, not as metadata
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def read_gguf_config(path: Path) -> ModelConfig:
-    """Raises ModelError, with a sentence, for a model that cannot be run."""
+    """Returns the configuration of a decoder. Raises ModelError if it cannot be run."""
     file = GGUFFile(path)
     if file.architecture not in ARCHITECTURES:
         raise ModelError(
@@ -44,7 +44,7 @@ def read_gguf_config(path: Path) -> ModelConfig:
 
 
 def _transformers_config(file: GGUFFile) -> dict[str, Any]:
-    """config.json's keys."""
+    """Returns the metadata under config.json's keys."""
     hidden_size, num_heads = file.required("embedding_length"), file.required("attention.head_count")
     num_kv_heads = file.setting("attention.head_count_kv", num_heads)
     if not isinstance(num_heads, int) or not isinstance(num_kv_heads, int):
@@ -55,7 +55,7 @@ def _transformers_config(file: GGUFFile) -> dict[str, Any]:
         max(1, sizes.count("embedding_length", MAX_SIZE) // sizes.count("attention.head_count", MAX_HEADS)),
     )
     if file.setting("rope.dimension_count", head_dim) != head_dim:
-        raise ModelError(f"{file.path} has RoPE on a part of each head, which is not supported")
+        raise ModelError(f"{file.path} has RoPE on only a part of each head, which is not supported")
     return {
         "architectures": [ARCHITECTURES[file.architecture]],
         "vocab_size": _matrix(file, "model.embed_tokens").shape[0],
@@ -85,7 +85,7 @@ def _rope_scaling(file: GGUFFile) -> Mapping[str, Any] | None:
         "original_max_position_embeddings": file.setting("rope.scaling.original_context_length"),
     }
     if (attention_factor := file.setting("rope.scaling.attn_factor")) is not None:
-        # llama.cpp multiplies with what transformers' key would replace.
+        # llama.cpp's factor multiplies YaRN's default; transformers' key replaces it.
         scaling["attention_factor"] = attention_factor * (0.1 * math.log(factor) + 1.0)
     return scaling
 
@@ -100,7 +100,7 @@ def _with_factors(rope: RopeConfig, file: GGUFFile) -> RopeConfig:
 
 
 def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization:
-    """A rule for each matrix. Raises ModelError for a type that cannot be read."""
+    """Returns one rule per matrix. Raises ModelError for a type that cannot be read."""
     rules = []
     for name, shape in parameters(config).items():
         if len(shape) == 2:
@@ -112,7 +112,7 @@ def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization
 
 
 def _dtype(file: GGUFFile) -> str:
-    """To compute in on a GPU: the type of floats that most of the file is in, bfloat16 where it is quantized."""
+    """Returns the type to compute in on a GPU: the file's main float type, or bfloat16 if it is quantized."""
     kind = _tensor(file, "model.layers.0.mlp.up_proj").kind.name
     return {"F32": "float32", "F16": "float16"}.get(kind, "bfloat16")
 

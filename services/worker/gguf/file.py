@@ -1,4 +1,4 @@
-"""What is in a GGUF file: metadata under llama.cpp's keys, and tensors under its names."""
+"""Reads a GGUF file: metadata under llama.cpp's keys, and tensors under llama.cpp's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.worker.json_files import refuse_pointer
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
-# Layers of a block by transformers' names, with llama.cpp's.
+# Layers of a transformer block: transformers' name to llama.cpp's.
 _BLOCK_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -39,36 +39,36 @@ _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_h
 class GGUFTensor:
     kind: GGMLQuantizationType
     shape: tuple[int, ...]
-    data: NDArray[Any]  # mapped: float32 or float16 of that shape, else bytes, the last dimension being a row's blocks
+    data: NDArray[Any]  # mapped: float32 or float16 of that shape, else bytes with the blocks of a row in the last axis
 
 
 class GGUFFile:
-    """Mapped from disk: a tensor is read when its numbers are."""
+    """A memory-mapped file: the data of a tensor is read only when it is used."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelError if it cannot be read."""
+        """Raises ModelError if the file cannot be read."""
         refuse_pointer(path)
         try:
             mapped = np.memmap(path, mode="r", dtype=np.uint8)
             self._metadata, infos = HeaderReader(mapped).read()
             self.tensors = {info.name: _tensor(mapped, info) for info in infos}
         except ImportError as error:
-            raise ModelError(f"{path} is a GGUF file, which takes the Python package gguf to read") from error
+            raise ModelError(f"{path} is a GGUF file, which needs the Python package gguf to read") from error
         except (OSError, ValueError, struct.error, OverflowError, LookupError) as error:
             raise ModelError(f"{path} cannot be read as a GGUF file: {error}") from error
         self.path = path
         self.architecture = str(self.value("general.architecture", "nothing"))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Of the metadata; there are no arrays of strings."""
+        """Returns a value of the metadata. Arrays of strings are not kept."""
         return self._metadata.get(key, default)
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """Of the metadata, under the architecture's own name."""
+        """Returns a value of the metadata whose key begins with the architecture's name."""
         return self.value(f"{self.architecture}.{key}", default)
 
     def required(self, key: str) -> Any:
-        """A setting that must be there. Raises ModelError if it is not."""
+        """Returns a setting. Raises ModelError if it is missing."""
         value = self.setting(key)
         if value is None:
             raise ModelError(f"{self.path} lacks {self.architecture}.{key} in its metadata")
@@ -76,7 +76,7 @@ class GGUFFile:
 
 
 def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
-    """Raises ValueError if the file ends before it, or is of a type that the gguf package does not know."""
+    """Raises ValueError if the file ends before the tensor, or if the gguf package does not have its type."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_to_byte_shape
 
@@ -91,7 +91,7 @@ def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
 
 
 def tensor_name(parameter: str) -> str:
-    """llama.cpp's name for a parameter: a layer's matrix, or a `.weight` or `.bias` by its whole name."""
+    """Returns llama.cpp's name of a parameter. A matrix has its layer's name, others end in .weight or .bias."""
     layer, _, suffix = parameter.rpartition(".")
     if suffix not in ("weight", "bias"):
         layer, suffix = parameter, "weight"

@@ -1,7 +1,7 @@
-"""The types of GGUF's tensors (ggml's), and what each becomes.
+"""Types of GGUF tensors (ggml's), and the form that each is read into.
 
-Q8_0 and Q4_0 are our int8 and int4 weights in groups of 32, so that they stay as they are where the operations compute
-with them. The others have zero points or scales of scales that no kind of ours has: they are read as floats.
+Q8_0 and Q4_0 equal Quire's int8 and int4 weights in groups of 32, so they stay quantized where the operations support
+it. The other types have zero points or nested scales that no kind of Quire's has, so they are read as floats.
 """
 
 from __future__ import annotations

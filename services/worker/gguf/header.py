@@ -1,7 +1,7 @@
-"""The header of a GGUF file (version 2 or 3): metadata, and where each tensor is.
+"""Reads the header of a GGUF file (version 2 or 3): metadata and the position of each tensor.
 
-The gguf package has a reader too, which makes an array of every token and merge of the vocabulary: many seconds for
-what nobody asks it for.
+The gguf package has a reader too. It makes an array of every token and merge of the vocabulary, which takes many
+seconds and is not needed here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
 MAX_DIMENSIONS = 4  # ggml's own
-# Far above those of any file, so that one that lies about its counts is refused within a second.
+# Far above those of any real file, so that a file with false counts is refused within a second.
 MAX_KEYS, MAX_TENSORS = 1 << 16, 1 << 18
 MAX_ELEMENTS = 1 << 24
-# By the types' numbers: integers and floats of 1 to 8 bytes, and bool.
+# Numpy types by GGUF's type numbers: integers and floats of 1 to 8 bytes, and bool.
 _NUMBERS = {
     0: "<u1",
     1: "<i1",
@@ -43,11 +43,11 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]  # the last dimension is contiguous
     kind: int  # ggml's number for the type
-    offset: int  # of the first byte in the file
+    offset: int  # of its first byte, from the start of the file
 
 
 class HeaderReader:
-    """Reads from a mapped file, front to back. Raises ValueError or struct.error for what is no GGUF."""
+    """Reads a mapped file from front to back. Raises ValueError or struct.error if it is not valid GGUF."""
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
         self._data = data
@@ -55,7 +55,7 @@ class HeaderReader:
         self._position = 0
 
     def read(self) -> tuple[dict[str, Any], list[TensorInfo]]:
-        """Metadata without its arrays of strings; tensors."""
+        """Returns the metadata, without arrays of strings, and the tensors."""
         if bytes(self._buffer[:4]) != MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._position = 4
@@ -63,14 +63,14 @@ class HeaderReader:
         if version not in VERSIONS:
             raise ValueError(f"its version is {version}; only {VERSIONS[0]} and {VERSIONS[1]} are supported")
         if num_keys > MAX_KEYS or num_tensors > MAX_TENSORS:
-            raise ValueError(f"it says that it has {num_keys} keys and {num_tensors} tensors")
+            raise ValueError(f"its header claims {num_keys} keys and {num_tensors} tensors")
         metadata = {}
         for _ in range(num_keys):
             key = self._string()
             metadata[key] = self._value(self._unpack("<I")[0])
         infos = [self._tensor() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        # A power of two, as llama.cpp demands.
+        # llama.cpp requires a power of two as well.
         if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
             raise ValueError(f"its alignment is {alignment!r}; expected a power of two up to {MAX_ALIGNMENT}")
         start = -(-self._position // alignment) * alignment

@@ -1,4 +1,4 @@
-"""The models: the decoder that every family shares, and the encoder; `weights/` reads what they are made of."""
+"""The models: one decoder for all decoder families, and one encoder. `weights/` reads their weights."""
 
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder

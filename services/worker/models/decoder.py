@@ -15,10 +15,10 @@ from services.worker.quantization.kinds import join
 
 
 class Decoder:
-    """Weights in the operations' own layout. Stateless: keys and values live in the pages it is given."""
+    """Holds the weights in the operations' own layout. Stateless: keys and values live in the pages it is given."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> None:
-        """Takes every tensor of `source`, layer by layer. `max_positions`: the longest sequence, in tokens."""
+        """Takes every tensor of `source`, layer by layer. `max_positions`: tokens of the longest sequence."""
         self.config = config
         self._ops = ops
         builder = _Builder(config, ops, source)
@@ -27,7 +27,7 @@ class Decoder:
         self._norm = builder.vector("model.norm.weight")
         self._lm_head = self._embedding if config.tie_word_embeddings else builder.linear("lm_head")
         rope = config.rope.cos_sin(max_positions).to(ops.device)
-        # Layers without RoPE rotate by nothing: x · 1 - y · 0 is x, exactly.
+        # Layers without RoPE use a rotation by zero: x · 1 - y · 0 is exactly x.
         plain = None if all(layer.use_rope for layer in config.layers) else _no_rotation(rope)
         self._rotations = [rope if plain is None or layer.use_rope else plain for layer in config.layers]
         self._run_layers = ops.fuse_layers(config, self._layers, self._rotations, self._norm) or self._run_one_by_one
@@ -35,7 +35,7 @@ class Decoder:
     def hidden_states(
         self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
     ) -> Tensor:
-        """One step: writes the keys and values of all tokens, and returns what the output layer takes of some.
+        """Runs one step: writes keys and values of all tokens, and returns the final hidden states of some.
 
         token_ids int64 [num_tokens]; pages: one per layer; sampled int64 [n]: the tokens whose states are wanted.
         Returns [n, hidden] in the operations' type.
@@ -57,7 +57,7 @@ class Decoder:
         for index, layer in enumerate(self._layers):
             x = self._attention(layer, x, self._rotations[index], batch, pages[index])
             if index == len(self._layers) - 1:
-                # Nothing reads the other tokens any more.
+                # From here on only the sampled tokens are needed.
                 x, residual = x[sampled], residual[sampled]
             x = ops.add_rms_norm(layer.output(x), residual, layer.post_attention_norm, config.rms_norm_eps)
             x = layer.down(ops.silu_mul(layer.gate_up(x)))
@@ -79,7 +79,7 @@ class Decoder:
 
 
 class _Builder:
-    """Takes weights from a source, several projections of one input as one where they are stored alike."""
+    """Takes weights from a source. Joins projections of the same input into one where they are stored alike."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource) -> None:
         self._config, self._ops, self._source = config, ops, source
@@ -106,7 +106,7 @@ class _Builder:
         joined = join(weights)
         if joined is None:
             return JoinedLinear(list(map(self._ops.linear, weights, biases)))
-        weights.clear()  # not beside the joined one while that is packed
+        weights.clear()  # frees the parts before the joined matrix is packed
         return self._ops.linear(joined, torch.cat([bias for bias in biases if bias is not None]) if bias else None)
 
     def vector(self, name: str) -> Tensor:

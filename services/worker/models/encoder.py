@@ -1,4 +1,4 @@
-"""The encoder of the BERT family (Devlin et al., 2018): every token attends to every other, norms follow the sums."""
+"""The encoder of the BERT family (Devlin et al., 2018): every token attends to every other; post-layer norm."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class EncoderLayer:
 
 
 class Encoder:
-    """Weights in the operations' own layout. Stateless, and without keys and values from step to step."""
+    """Holds the weights in the operations' own layout. Stateless, without a KV cache."""
 
     def __init__(self, config: EncoderConfig, ops: Ops, source: WeightSource) -> None:
         """Takes every tensor of `source`."""
         self.config = config
         self._ops, self._source = ops, source
         self._words = ops.linear(source.weight("embeddings.word_embeddings"))
-        # [max_model_len, hidden], from the first position on. There is one kind of token: that of a first text.
+        # [max_model_len, hidden], position 0 first. The token type is always 0, that of a first text.
         first, last = config.position_offset, config.position_offset + config.max_model_len
         positions = self._table("embeddings.position_embeddings")[first:last]
         self._positions = positions + self._table("embeddings.token_type_embeddings")[0]

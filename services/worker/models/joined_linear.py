@@ -1,4 +1,4 @@
-"""Projections of one input that are stored too differently to be one matrix."""
+"""Projections of one input whose weights are stored too differently to be one matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.worker.ops import Linear
 
 
 class JoinedLinear:
-    """Their outputs side by side. See `interface.Linear`."""
+    """Returns the projections' outputs side by side. See `interface.Linear`."""
 
     def __init__(self, linears: Sequence[Linear]) -> None:
         self._linears = linears

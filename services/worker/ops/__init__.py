@@ -1,4 +1,4 @@
-"""Device operations behind the models: one interface, one implementation per kind of device."""
+"""Device operations that models are built from: one interface, one implementation per kind of device."""
 
 from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.gpu import find_gpu, select_gpu

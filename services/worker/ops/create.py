@@ -1,4 +1,4 @@
-"""Which implementation of the operations runs on which device."""
+"""Selects the implementation of the operations for a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from services.worker.ops.reference import ReferenceOps
 
 
 def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
-    """One line for the log if `create_ops` returns the slow reference, and what that costs; None if it does not."""
+    """Returns one line for the log if `create_ops` has to use the slow reference, with the reason and the cost; else
+    None."""
     if device.type == "cuda":
         return _fallback_reason_on_cuda(dtype)
     if device.type != "cpu":
@@ -28,10 +29,10 @@ def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def create_ops(device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> Ops:
-    """The best implementation there is for `device` and `dtype`. `fallback_reason` says why it is the reference.
+    """Creates the fastest implementation for `device` and `dtype`. If it is the reference, `fallback_reason` says why.
 
-    `batch_invariant` asks a GPU for it, at a price; a CPU's kernels are so in any case. Raises ModelError for a GPU
-    that Quire does not run on.
+    `batch_invariant` makes a GPU batch-invariant, at the cost of speed; a CPU's kernels always are. Raises ModelError
+    for a GPU that Quire does not support.
     """
     if device.type == "cuda" and (reason := unsupported_reason(device)) is not None:
         raise ModelError(f"{reason}; start with --device cpu")

@@ -1,4 +1,4 @@
-"""Which GPUs Quire runs on, and how one is set up before anything is computed on it."""
+"""Checks whether Quire supports a GPU, and sets it up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LEAST_CAPABILITY = (8, 0)
 
 
 def unsupported_reason(device: torch.device) -> str | None:
-    """One sentence without its full stop that says why Quire does not run on this GPU; None if it does."""
+    """Returns a sentence, without full stop, that says why Quire does not support this GPU; None if it does."""
     if torch.version.hip is not None:
         return f"this torch is built for ROCm {torch.version.hip}, and Quire's GPU kernels run on NVIDIA GPUs only"
     major, minor = torch.cuda.get_device_capability(device)
@@ -22,8 +22,8 @@ def unsupported_reason(device: torch.device) -> str | None:
 
 
 def find_gpu() -> tuple[torch.device | None, str | None]:
-    """The first GPU that Quire runs on. Without one: None, and why the first GPU there is does not count, if there is
-    any."""
+    """Returns the first GPU that Quire supports, and None. Without one: None, and why the first GPU is not supported
+    (None if there is no GPU)."""
     if not torch.cuda.is_available():
         return None, None
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
@@ -33,9 +33,9 @@ def find_gpu() -> tuple[torch.device | None, str | None]:
 
 
 def select_gpu(device: torch.device) -> None:
-    """Makes it torch's current one. Lets cuBLAS add up the parts of a split product in float32 only: torch's default
-    allows rounding them to the 16 bits of the result, which costs precision. Turns TF32 off, which is torch's default,
-    but an environment variable of some container images turns it on."""
+    """Makes the GPU torch's current device, and sets the precision of matrix products. cuBLAS may add up the parts of a
+    split product only in float32: torch's default may round them to the result's 16 bits, which costs precision. TF32
+    is turned off: that is torch's default, but an environment variable in some container images turns it on."""
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

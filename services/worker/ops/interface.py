@@ -1,11 +1,11 @@
-"""The operations a decoder layer is made of, as one device implements them.
+"""The interface of the operations that a decoder layer is made of. Each kind of device implements it.
 
-A model (`services/worker/models/`) is written once against `Ops`; a device brings an implementation:
-`reference.py` (plain torch, any device, the oracle of the tests) and `cpu/` (compiled, fixed reduction order).
+A model (`services/worker/models/`) is written once against `Ops`. Implementations: `reference.py` (plain torch, any
+device, the oracle of the tests), `cpu/` (compiled, fixed order of reduction) and `triton/` (NVIDIA GPUs).
 
-Numerics contract: an implementation that sets `batch_invariant` returns, for each row (token), bits that depend
-on that row's own inputs and its own sequence's pages alone: never on how many rows share the call, on the row's
-place among them, or on how a prompt was cut into chunks.
+Numerics contract: if an implementation sets `batch_invariant`, the bits of each row (token) depend only on that row's
+own inputs and its own sequence's pages. They do not depend on the number of rows in the call, on the row's place among
+them, or on how a prompt was cut into chunks.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """How a device divides the attention of one batch, laid out on the host by `Ops.plan_attention`.
+    """How a device divides the attention of one batch. `Ops.plan_attention` computes it on the host.
 
-    The two numbers bound what is launched, the exact ones are in `items`: so a recorded launch serves every batch that
-    is no larger.
+    The two numbers are upper bounds for the launch, and `items` holds the exact ones. So a recorded launch serves every
+    batch that is no larger.
     """
 
-    items: Tensor  # int32 [a constant of the Ops], in its own form; on the host until it is moved
-    num_decodes: int  # rows of one query that go to a kernel of their own
-    num_tiles: int  # tiles of queries of the other rows
+    items: Tensor  # int32 [a constant of the Ops], in a form of its own; on the host until it is moved
+    num_decodes: int  # rows of one query, which have a kernel of their own
+    num_tiles: int  # tiles of queries in the other rows
 
     def to(self, device: torch.device) -> AttentionWork:
         return replace(self, items=self.items.to(device, non_blocking=True))
@@ -41,8 +41,8 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """Where the tokens of one forward pass live. Prefill chunks and decodes are the same thing: ragged rows of
-    queries.
+    """The tokens of one forward pass, and where their keys and values live. Rows of queries are ragged; a decode is a
+    row of one query, a prefill chunk a row of several.
     """
 
     positions: Tensor  # int32 [num_tokens], each token's position in its own sequence; consecutive within a row
@@ -50,15 +50,15 @@ class AttentionBatch:
     block_tables: (
         Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
     )
-    work: AttentionWork | None = None  # None: the device wants none
-    # int64 [num_tokens], page id · block_size + slot in the page of each token, -1 for one that is not to be written
-    # (padding); what the three above say if None. On a GPU it is worked out once per step instead of once per layer.
+    work: AttentionWork | None = None  # None: the device needs none
+    # int64 [num_tokens], page id · block_size + slot in the page of each token; -1 for padding, which is not written.
+    # None: it follows from the three fields above. On a GPU it is computed once per step instead of once per layer.
     slot_mapping: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What attention of all layers has in common."""
+    """Sizes and types that the attention of all layers shares."""
 
     num_heads: int
     num_kv_heads: int
@@ -70,11 +70,12 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class KVPages:
-    """One layer's paged KV cache. The order of elements inside a page is the `Ops`' own: others move whole pages."""
+    """One layer's paged KV cache. The order of elements inside a page depends on the `Ops`: other code moves whole
+    pages."""
 
     keys: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
     values: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
-    # What stored numbers are multiplied by to be keys and values again. For pages in fp8; 1 otherwise.
+    # Factors that turn stored values back into keys and values. Only fp8 pages have factors other than 1.
     key_scale: float = 1.0
     value_scale: float = 1.0
 
@@ -83,25 +84,25 @@ class KVPages:
         return self.keys.shape[2]
 
     def copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
-        """Copies whole pages, int64 [n] to int64 [n]; all are read before any is written."""
+        """Copies whole pages, int64 [n] to int64 [n]. Reads all of them before it writes any."""
         self.keys[destinations] = self.keys[sources]
         self.values[destinations] = self.values[sources]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeSequences:
-    """Sequences side by side, each from its first token to its last: what an encoder computes."""
+    """Complete sequences side by side, as an encoder computes them."""
 
     positions: Tensor  # int32 [num_tokens], each token's position in its own sequence
     query_starts: Tensor  # int32 [num_sequences + 1], sequence r owns tokens query_starts[r]:query_starts[r + 1]
-    lengths: tuple[int, ...]  # of each sequence in tokens, on the host
+    lengths: tuple[int, ...]  # tokens of each sequence, on the host
 
 
 class Linear(Protocol):
-    """A weight in whatever layout its device computes fastest from; the only copy of it."""
+    """A weight in the layout that its device computes with fastest. It is the only copy of the weight."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[num_tokens, in_features] -> [num_tokens, out_features], bias added if there is one."""
+        """[num_tokens, in_features] -> [num_tokens, out_features], with the bias added if there is one."""
         ...
 
 
@@ -121,18 +122,18 @@ class Layer:
 
 
 class RunLayers(Protocol):
-    """All layers of a step, and the norm that follows them."""
+    """Runs all layers of a step, and the norm that follows them."""
 
     def __call__(
         self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
     ) -> Tensor:
-        """x [num_tokens, hidden]: the residual stream, normed for the first layer; both are overwritten. sampled int64
-        [n]: the tokens that are wanted. Returns [n, hidden]."""
+        """x [num_tokens, hidden]: the residual stream after the first layer's norm. x and residual are overwritten.
+        sampled int64 [n]: indices of the tokens to return. Returns [n, hidden]."""
         ...
 
 
 class Ops(Protocol):
-    """What one device offers a model. Activations are [num_tokens, features], contiguous, in `dtype`."""
+    """The operations of one device. Activations are [num_tokens, features], contiguous, in `dtype`."""
 
     name: str
     device: torch.device
@@ -141,18 +142,19 @@ class Ops(Protocol):
     fp8_kv_cache: bool  # whether pages may be float8_e4m3fn instead of `dtype`
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
-        """Whether `linear` takes such a weight and computes what its class says; others come to it in floats."""
+        """Returns whether `linear` takes such a weight and computes as its class defines. Other weights must be turned
+        into floats first."""
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """Take over `weight` [out_features, in_features] (any float dtype, or quantized) and return it ready to
+        """Takes over `weight` [out_features, in_features] (any float dtype, or quantized) and returns it ready to
         multiply.
         """
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
-        """Rows of a weight taken over by `linear`, dequantized, so that tied embeddings need no second copy. int64
-        [n] -> [n, in_features].
+        """Returns dequantized rows of a weight that `linear` took over, so that tied embeddings need no second copy.
+        int64 [n] -> [n, in_features].
         """
         ...
 
@@ -173,16 +175,16 @@ class Ops(Protocol):
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
-        """Of x + residual: (v - mean(v)) / sqrt(var(v) + eps) · weight + bias over the last dimension of
+        """LayerNorm of v = x + residual: (v - mean(v)) / sqrt(var(v) + eps) · weight + bias over the last dimension of
         [num_tokens, features] (Ba et al., 2016, section 3)."""
         ...
 
     def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
-        """x · Φ(x); by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        """x · Φ(x), by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
         ...
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        """Attention of every token over all of its own sequence's, before and after it.
+        """Attention of every token over all tokens of its own sequence, before and after it.
 
         q, k, v [num_tokens, num_heads, head_dim], each may be a view into one fused projection (last dimension
         contiguous) -> [num_tokens, num_heads * head_dim].
@@ -190,15 +192,15 @@ class Ops(Protocol):
         ...
 
     def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
-        """totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1], in place and in that order, so that a sum that is
-        made in several calls has the bits of one. totals float32 [n, features], x [num_tokens, features], starts [n +
-        1] on the host."""
+        """totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1], in place. Adds in that order, so that a sum made in
+        several calls has the same bits as one made in a single call. totals float32 [n, features], x [num_tokens,
+        features], starts [n + 1] on the host."""
         ...
 
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
-        """Rotate q and k in place (rotate-half form), then write k and v of every token to its page slot.
+        """Rotates q and k in place (rotate-half form), then writes k and v of every token to its page slot.
 
         q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one
         fused projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines
@@ -210,17 +212,17 @@ class Ops(Protocol):
     def fuse_layers(
         self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
     ) -> RunLayers | None:
-        """All layers as one call, with the bits of one by one; None where the device has none for such layers.
+        """Returns all layers as one call, with the same bits as layer by layer; None if the device cannot fuse them.
         `rotations`: `cos_sin` of each layer; `norm`: the norm after the last."""
         ...
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
-        """To be called once, before the first step and before free memory is counted: allocates what attention needs
-        beside the pages. Raises ValueError for a shape that it does not serve."""
+        """Allocates the memory that attention needs beside the pages. Call it once, before the first step and before
+        free memory is measured. Raises ValueError for a shape that is not supported."""
         ...
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
-        """What `AttentionBatch.work` is to be, from the other fields as the host has them; None if nothing."""
+        """Returns `AttentionBatch.work` for a batch with these fields, given on the host; None if none is needed."""
         ...
 
     def paged_attention(

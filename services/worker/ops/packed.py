@@ -1,4 +1,4 @@
-"""Several arrays that go to the device together: one copy, whatever their number."""
+"""Sends several small arrays to the device in one copy."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_ALIGNMENT = 16  # bytes, as kernels expect of what they are given
+_ALIGNMENT = 16  # bytes, as kernels expect of their arguments
 
 Lengths = Mapping[str, tuple[torch.dtype, int]]
 
 
 class PackedArrays:
-    """One-dimensional arrays of fixed types and lengths, at one place on the device from start to end, so that recorded
-    launches find them there.
+    """One-dimensional arrays of fixed types and lengths. Their addresses on the device never change, so recorded
+    launches can read them.
 
-    The host's side is another one for every step: it may fill the next before the copy of the last has run, as plans
-    are launched ahead.
+    Each step fills a new host buffer. Plans are launched ahead, so the host may fill the next buffer before the copy of
+    the last one has run.
     """
 
     def __init__(self, lengths: Lengths, device: torch.device) -> None:
@@ -33,17 +33,17 @@ class PackedArrays:
         self._bytes = torch.zeros(end, dtype=torch.uint8, device=device)
 
     def on_device(self, name: str) -> Tensor:
-        """The array, as the latest copy before in the stream left it."""
+        """Returns the array on the device, as the latest copy on the stream leaves it."""
         return self._view(self._bytes, name)
 
     def blank(self) -> HostArrays:
-        """All zeros, on the host, to be filled and sent."""
+        """Returns a host buffer of zeros, to be filled and sent."""
         return HostArrays(self, torch.zeros(len(self._bytes), dtype=torch.uint8, pin_memory=self._bytes.is_cuda))
 
     def send(self, host: HostArrays) -> None:
-        """Copies all arrays, ordered on the current stream; `host` is not to be used any more.
+        """Copies all arrays, in order on the current stream. `host` must not be used afterwards.
 
-        Torch's allocator of pinned memory gives it to nobody before the copy has run.
+        torch's allocator reuses the pinned memory only after the copy has run.
         """
         self._bytes.copy_(host.memory, non_blocking=True)
 
@@ -53,7 +53,7 @@ class PackedArrays:
 
 
 class HostArrays:
-    """One step's arrays, to be written through numpy."""
+    """One step's arrays on the host, written through numpy."""
 
     def __init__(self, arrays: PackedArrays, memory: Tensor) -> None:
         self.memory = memory
@@ -63,5 +63,5 @@ class HostArrays:
         return self._arrays._view(self.memory, name).numpy()
 
     def __setitem__(self, name: str, values: NDArray[np.generic]) -> None:
-        """Writes the array's first elements; the others stay zeros."""
+        """Writes the array's first elements; the rest stays zero."""
         self[name][: len(values)] = values

@@ -1,6 +1,7 @@
-"""`Ops` in plain torch: any device, any dtype, obviously right rather than fast. The oracle of the tests.
+"""`Ops` in plain torch, for any device and dtype. It is written to be obviously correct, not fast, and is the oracle of
+the tests.
 
-Not batch-invariant: torch picks other kernels for other row counts.
+Not batch-invariant: torch chooses different kernels for different numbers of rows.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ class ReferenceLinear:
 
 
 class ReferenceQuantizedLinear:
-    """Activations quantized row by row, products of the quantized numbers, then both scales: as the weight says."""
+    """Quantizes activations row by row, multiplies the quantized values, then applies both scales, as its weight's
+    class defines."""
 
     def __init__(self, weight: Fp8Weight | Int8Weight, bias: Tensor | None) -> None:
         self.weight = weight
         self.bias = bias
-        self._values = weight.values.double()  # in which sums of int8 products are exact, as in int32
+        self._values = weight.values.double()  # float64 sums of int8 products are exact, as in int32
         self._scales = weight.scales.float().flatten()
         self._quantize_rows = quantize_rows_fp8 if isinstance(weight, Fp8Weight) else quantize_rows_int8
 
@@ -63,7 +65,7 @@ class ReferenceQuantizedLinear:
 
 
 class ReferenceOps:
-    """See `interface.Ops`. Norms, rotations and softmax are computed in float32, or in float64 if `dtype` is that."""
+    """See `interface.Ops`. Computes norms, rotations and softmax in float32, or in float64 if `dtype` is float64."""
 
     name = "reference"
     batch_invariant = False
@@ -202,7 +204,7 @@ class ReferenceOps:
 
 
 def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """As pages hold it: fp8 saturates, as a number past its range would be NaN or infinite."""
+    """Converts to the type of pages. fp8 saturates: a value beyond its range would become NaN or infinite."""
     if scale != 1.0:
         x = x / scale
     if dtype.itemsize == 1:
@@ -211,7 +213,7 @@ def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Philox4x32-10 (Salmon et al., 2011, section 4.2) on int64 tensors that hold uint32 values and broadcast."""
+    """Philox4x32-10 (Salmon et al., 2011, section 4.2), on int64 tensors that hold uint32 values and broadcast."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -223,7 +225,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def _multiply(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a 64-bit product, through 16-bit halves of x so that int64 does not overflow."""
+    """Returns the high and low 32 bits of a 64-bit product. It multiplies 16-bit halves of x, so int64 cannot
+    overflow."""
     low = (x & 0xFFFF) * factor
     high = (x >> 16) * factor + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)

@@ -1,4 +1,4 @@
-"""Copies between the host and the device that nothing waits for."""
+"""Asynchronous copies between host and device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from torch import Tensor
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy of `array` on `device`, ordered on the current stream; the array may be changed at once.
+    """Copies `array` to `device`, in order on the current stream. The array may be changed at once.
 
-    A plain `.to(device)` from pageable memory waits until the stream is idle. The pinned buffer is a fresh one for
-    every call: torch's caching allocator hands it out again only after the copy has run, so none is overwritten under
-    way.
+    A plain `.to(device)` from pageable memory would wait until the stream is idle. Every call uses a new pinned buffer:
+    torch's caching allocator reuses it only after the copy has run, so no copy under way is overwritten.
     """
     return upload_into(array, torch.empty(array.shape, dtype=torch.from_numpy(array).dtype, device=device))
 
 
 def upload_into(array: NDArray[Any], out: Tensor) -> Tensor:
-    """As `upload`, to a tensor that is there already, of the array's shape and type. Returns `out`."""
+    """Like `upload`, but into an existing tensor of the array's shape and type. Returns `out`."""
     host = torch.from_numpy(array)
     if out.is_cuda:
         host = torch.empty(host.shape, dtype=host.dtype, pin_memory=True).copy_(host)
@@ -29,15 +28,15 @@ def upload_into(array: NDArray[Any], out: Tensor) -> Tensor:
 
 
 class Download:
-    """Tensors of one device on their way to the host, each into memory of its own, ordered on the current stream.
+    """A copy of device tensors to the host that is under way, in order on the current stream.
 
-    The pinned memory is fresh for every download and belongs to whoever takes the results: nothing is overwritten that
-    somebody may still read.
+    Every download uses new pinned memory, which then belongs to the receiver of the results. So nothing is overwritten
+    while it may still be read.
     """
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
-        """Of no tensors it is still the end of what was launched before."""
-        self.event: torch.cuda.Event | None = None  # when all has arrived; None: it has arrived already
+        """With no tensors, it only marks the end of the work launched before."""
+        self.event: torch.cuda.Event | None = None  # recorded after the copies; None: they are done
         if device.type != "cuda":
             self._host = list(tensors)
             return
@@ -46,16 +45,16 @@ class Download:
         self.event.record()
 
     def arrived(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Returns whether `wait` would return at once."""
         return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> list[Tensor]:
-        """The tensors, on the host."""
+        """Waits, and returns the tensors on the host."""
         if self.event is not None:
             self.event.synchronize()
         return self._host
 
 
 def timing_event() -> torch.cuda.Event:
-    """An event that knows its time."""
+    """Returns a CUDA event that records its time."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

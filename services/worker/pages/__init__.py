@@ -1,4 +1,4 @@
-"""The paged KV cache: how many blocks fit, the tensors they are in, and copies between device and host."""
+"""The paged KV cache: number of blocks, page tensors, and copies of blocks between device and host."""
 
 from services.worker.pages.create import create_device_page_copies
 from services.worker.pages.host_memory import (

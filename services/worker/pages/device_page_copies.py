@@ -1,4 +1,4 @@
-"""Copies of KV blocks by one launch each, whatever the number of blocks and layers."""
+"""Copies KV blocks with a kernel. Each call is one launch, whatever the number of blocks and layers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from services.worker.plan import I64
 
 
 class DevicePageCopies:
-    """See `PageCopies`. A kernel reads and writes the host's slots, which are pinned, through their addresses."""
+    """See `PageCopies`. The kernel reads and writes the slots in pinned host memory directly, by address."""
 
     def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
         self.num_slots = num_slots
-        self._tensors = page_tensors(pages)  # places are addresses, and keep nothing alive
+        self._tensors = page_tensors(pages)  # keeps the tensors alive: a PagePlace holds only addresses
         self._device = self._tensors[0].device
         self._slots = allocate_slots(self._tensors, num_slots)
         self._blocks_at = PagePlace.of_device(pages)

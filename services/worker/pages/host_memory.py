@@ -1,4 +1,4 @@
-"""How much of the host's memory may hold KV blocks."""
+"""Limits of the host memory that KV blocks may use."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from services.worker.errors import ModelError
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
-# vLLM's default. On a CPU, KV blocks and swap space would lie in the same memory.
+# vLLM's default. A CPU has none by default: KV blocks and swap space would lie in the same memory.
 DEFAULT_GPU_BYTES = 4 * GIB
-# The default takes at most this part of the memory that is available, so that several workers fit on a host.
+# The default is at most this part of the available memory, so that several workers fit on a host.
 _DEFAULT_FRACTION = 0.25
 _HOST, _CONTAINER = "this host", "this container"
 _MEMINFO = Path("/proc/meminfo")
-# A container sees its own control group here.
+# A container sees its own control group under this path.
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The files in which a version of Linux control groups tells the limit of a container's memory, and its use."""
+    """Files of one version of Linux control groups that hold a container's memory limit and usage."""
 
     limit: str
     used: str
@@ -49,7 +49,7 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Bytes of memory that an option of the start asks for."""
+    """Memory that a command-line option asks for, in bytes."""
 
     flag: str
     num_bytes: int
@@ -58,7 +58,7 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class SwapSpace:
     num_bytes: int
-    option: float | None = None  # GiB, as the start was told; None: by default
+    option: float | None = None  # GiB given by --swap-space; None: the default
 
     @property
     def asked(self) -> tuple[Asked, ...]:
@@ -66,8 +66,8 @@ class SwapSpace:
 
 
 def require(available: Available | None, *asked: Asked) -> None:
-    """Raises ModelError if the options together ask for more than is available. A host commits pages as they are first
-    written, so that its kernel would end some process later, and without a word."""
+    """Raises ModelError if the options together ask for more than is available. Linux commits memory only when it is
+    first written, so without this check the kernel would kill a process later, without a message."""
     total = sum(one.num_bytes for one in asked)
     if available is None or total <= available.num_bytes:
         return
@@ -83,7 +83,7 @@ def in_words(num_bytes: int) -> str:
 
 
 def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
-    """Swap space of `option` GiB or by default. Raises ModelError for more than is available."""
+    """Returns swap space of `option` GiB, or the default. Raises ModelError if less memory is available."""
     if option is not None:
         swap = SwapSpace(int(option * GIB), option)
         require(available_memory(), *swap.asked)
@@ -103,8 +103,8 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
 
 
 def require_memory(num_bytes: int, purpose: str) -> None:
-    """Raises ModelError if the host or the container can never give that much: before it is taken, as the kernel ends a
-    process that takes too much without a word."""
+    """Raises ModelError if host or container have less memory in total. Called before the memory is allocated, because
+    the kernel kills a process that uses too much, without a message."""
     total = _total_memory()
     if total is not None and num_bytes > total.num_bytes:
         raise ModelError(
@@ -114,7 +114,7 @@ def require_memory(num_bytes: int, purpose: str) -> None:
 
 
 def _total_memory() -> Available | None:
-    """Memory with the operating system's own swap space, within the container's limit; None where it is not known."""
+    """Returns RAM plus the system's swap, within the container's limit; None if it is unknown."""
     bounds = []
     try:
         lines = _MEMINFO.read_text().splitlines()
@@ -128,13 +128,13 @@ def _total_memory() -> Available | None:
             limit = (_CGROUP / version.limit).read_text().strip()
         except OSError:
             continue
-        if limit.isdigit():  # "max" is no limit
+        if limit.isdigit():  # "max" means no limit
             bounds.append(Available(int(limit), _CONTAINER))
     return min(bounds, key=lambda bound: bound.num_bytes, default=None)
 
 
 def available_memory() -> Available | None:
-    """Memory that a process can take without swapping, within its container's limit; None where it is not known."""
+    """Returns the memory that a process can use without swapping, within its container's limit; None if unknown."""
     bounds = [bound for bound in (_of_host(), *map(_of_container, _VERSIONS)) if bound is not None]
     return min(bounds, key=lambda bound: bound.num_bytes, default=None)
 
@@ -149,13 +149,14 @@ def _of_host() -> Available | None:
 
 
 def _of_container(version: ControlGroup) -> Available | None:
-    """The kernel counts cached files as used. It drops them when a process needs memory, so they are available."""
+    """Returns the limit minus the usage. The kernel counts cached files as used but drops them when a process needs
+    memory, so they count as available here."""
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in (version.limit, version.used))
         statistics = (_CGROUP / version.statistics).read_text().splitlines()
     except OSError:
         return None
-    if not (limit.isdigit() and used.isdigit()):  # "max" is no limit
+    if not (limit.isdigit() and used.isdigit()):  # "max" means no limit
         return None
     fields = dict(line.split(maxsplit=1) for line in statistics if " " in line)
     cached = sum(int(fields.get(name, 0)) for name in version.file_cache)

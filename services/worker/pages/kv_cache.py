@@ -1,4 +1,4 @@
-"""The paged KV cache: how many blocks fit, and one pair of page tensors per layer."""
+"""Sizes the paged KV cache and allocates its tensors: one pair per layer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from services.worker.pages.host_memory import Asked, SwapSpace, available_memory
 logger = logging.getLogger(__name__)
 
 DEFAULT_CPU_BYTES = 1 << 30
-# The default takes at most this part of the memory that weights and swap space leave.
+# The default is at most this part of the memory that weights and swap space leave.
 DEFAULT_CPU_FRACTION = 0.5
 RAISE_BYTES = "raise --kv-cache-memory-bytes"
-# What a start may be told that leaves more of a GPU's memory.
+# Advice for error messages: the options that free memory on a GPU.
 LESS_MEMORY = "lower --max-num-batched-tokens or --max-num-seqs, or take smaller weights with --quantization"
 
 
 def resolve_kv_cache_dtype(name: str, ops: Ops) -> torch.dtype:
-    """Raises ModelError for a type that the operations do not keep keys and values in."""
+    """Returns the data type of keys and values. Raises ModelError if the operations do not support it."""
     if name == "auto":
         return ops.dtype
     if not ops.fp8_kv_cache:
@@ -38,21 +38,21 @@ def resolve_kv_cache_dtype(name: str, ops: Ops) -> torch.dtype:
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block over all layers, keys and values."""
+    """Returns the size of one block in bytes: keys and values of all layers."""
     return 2 * len(model.layers) * model.num_kv_heads * block_size * model.head_dim * dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes for KV blocks, and what gives them more."""
+    """Memory for KV blocks in bytes, and advice for an error message on how to raise it."""
 
     num_bytes: int
     change: str
 
 
 def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, default: Callable[[], Budget]) -> int:
-    """How many blocks the configured memory holds; where none is configured, that of `default`. Raises ModelError if
-    that is not a single block."""
+    """Returns how many blocks fit into the configured memory, or into `default` if none is configured. Raises
+    ModelError if not even one fits."""
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     if config.kv_cache_memory_bytes is not None:
@@ -69,7 +69,7 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, d
 
 
 def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
-    """In the host's memory, beside weights and swap space that are yet to be taken."""
+    """Returns the default for host memory, from which weights and swap space are still to be allocated."""
     available = available_memory()
     if available is None:
         return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)
@@ -86,7 +86,7 @@ def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
 
 
 def asked_bytes(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[Asked, ...]:
-    """What the start was told to take, whatever the memory; nothing if it was told nothing."""
+    """Returns the memory that an option requests for the KV cache; empty if no such option is set."""
     if config.num_gpu_blocks_override is not None:
         num_bytes = config.num_gpu_blocks_override * block_bytes(model, config.block_size, dtype)
         return (Asked("--num-gpu-blocks-override", num_bytes),)
@@ -96,13 +96,13 @@ def asked_bytes(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) ->
 
 
 def count_host_blocks(swap: SwapSpace, config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> int:
-    """How many blocks the swap space holds."""
+    """Returns how many blocks fit into the swap space."""
     return swap.num_bytes // block_bytes(model, config.block_size, dtype)
 
 
 def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: int) -> int:
-    """Tokens of the longest sequence: as configured, which the model takes, or what the model and `capacity` tokens of
-    KV cache allow. Raises ModelError when more is configured than the cache allows."""
+    """Returns the tokens of the longest sequence: as configured, else the smaller of the model's limit and `capacity`,
+    the tokens that the KV cache holds. Raises ModelError if the configured length exceeds `capacity`."""
     if config.max_model_len is None:
         return min(model.max_model_len, capacity)
     if config.max_model_len > capacity:
@@ -117,8 +117,8 @@ def allocate_pages(
     model: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype,
     scales: Sequence[KVScales] | None = None,
 ) -> list[KVPages]:  # fmt: skip
-    """A KVPages per layer, with the layer's `scales` (None: 1). Zeros: memory is committed by the operating system as
-    pages are first written."""
+    """Returns one KVPages per layer, with the layer's `scales` (None: 1). On a CPU the operating system commits the
+    zeroed memory only when it is first written."""
     scales = scales or [KVScales() for _ in model.layers]
     shape = (num_blocks, model.num_kv_heads, block_size, model.head_dim)
     return [

@@ -1,7 +1,7 @@
-"""Copies of KV blocks: to others, to slots in host memory, and back.
+"""Copies KV blocks: to other blocks, to slots in host memory, and back.
 
-They run on the device's compute stream in the order of the calls, and the host never looks into its slots: so nothing
-waits for a copy to end, and a block may be given away as soon as its copy is launched.
+Copies run on the device's compute stream in the order of the calls, and the host never reads the slots. So nothing has
+to wait for a copy to end, and a block may be reused as soon as its copy is launched.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from services.worker.plan import I64
 
 
 class PageCopies(Protocol):
-    """Block ids and slots are int64 [n] on the host; no destination occurs twice."""
+    """Copies between blocks and slots. Both are int64 [n] indices on the host; no destination occurs twice."""
 
-    num_slots: int  # in host memory, each for one block of every layer
+    num_slots: int  # slots in host memory, each for one block of all layers
 
     def save(self, blocks: I64, slots: I64) -> None:
-        """Blocks to slots."""
+        """Copies blocks to slots."""
         ...
 
     def load(self, slots: I64, blocks: I64) -> None:
-        """Slots to blocks."""
+        """Copies slots to blocks."""
         ...
 
     def copy(self, sources: I64, destinations: I64) -> None:
-        """Blocks to blocks; all are read before any is written."""
+        """Copies blocks to blocks. Reads all of them before it writes any."""
         ...
 
 
 class PlainPageCopies:
-    """By indexing: an operation or two per layer, in host memory the fastest there is."""
+    """Copies by tensor indexing, with one or two operations per layer. This is the fastest way in host memory."""
 
     def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
         self.num_slots = num_slots
@@ -64,7 +64,7 @@ class PlainPageCopies:
 
 
 class NoPageCopies:
-    """For an encoder, which keeps no keys and values: there is nothing to copy."""
+    """See `PageCopies`. For an encoder, which has no KV cache and so nothing to copy."""
 
     num_slots = 0
 
@@ -79,12 +79,12 @@ class NoPageCopies:
 
 
 def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:
-    """Keys and values, layer by layer."""
+    """Returns the tensors of keys and values, layer by layer."""
     return [tensor for layer in pages for tensor in (layer.keys, layer.values)]
 
 
 def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
-    """[num_slots, len(tensors), *page] in host memory, pinned where the pages are on a GPU."""
+    """Returns [num_slots, len(tensors), *page] in host memory, pinned if the pages are on a GPU."""
     first = tensors[0]
     shape = (num_slots, len(tensors), *first.shape[1:])
     if first.is_cuda and num_slots > 0:

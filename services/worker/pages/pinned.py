@@ -1,7 +1,7 @@
-"""Large pinned host memory of exactly the size asked for.
+"""Allocates large pinned host memory of exactly the requested size.
 
-torch's own allocator of pinned memory rounds every block up to the next power of two: 40 GiB of swap space would pin
-64. Here the memory comes from the operating system in whole pages, and CUDA is told to pin it.
+torch's own allocator rounds every pinned block up to the next power of two: 40 GiB of swap space would pin 64. This
+module maps whole pages from the operating system and registers them with CUDA.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from torch import Tensor
 
 from services.worker.errors import PinningError
 
-# cudaHostRegisterPortable pins the memory for every CUDA context. cudaHostRegisterMapped lets kernels read and write it
-# by pointer, as the kernel that swaps blocks does.
+# cudaHostRegisterPortable pins the memory for every CUDA context. cudaHostRegisterMapped lets kernels access it by
+# address, which the kernel that swaps blocks does.
 _FLAGS = 1 | 2
 
 
 class _Pinned(mmap.mmap):
-    """Memory that is unpinned before it is unmapped: Python calls `__del__` while the mapping is still there, and
-    callbacks of weak references only after it is gone."""
+    """Unpins its memory before it is unmapped: Python calls `__del__` while the mapping still exists, but callbacks of
+    weak references only afterwards."""
 
     unpin: Callable[[], object] | None = None
 
     def __del__(self) -> None:
-        # The operating system unpins what an ending process holds. The result counts for nothing: where the device is
-        # lost, unpinning fails and nothing can be done about it.
+        # The operating system unpins the memory of a process that ends. The result is ignored: on a lost device
+        # unpinning fails, and nothing can be done about that.
         if self.unpin is not None and not sys.is_finalizing():
             self.unpin()
 
 
 def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros in pinned memory, which is unpinned and given back with the last tensor over it. Raises PinningError if the
-    operating system or CUDA refuses it."""
+    """Returns zeros in pinned memory, which is freed with the last tensor over it. Raises PinningError if the operating
+    system or CUDA refuses."""
     num_bytes = math.prod(shape) * dtype.itemsize
     try:
         memory = _Pinned(-1, num_bytes)
     except (OSError, ValueError) as error:
-        raise PinningError(f"the host has no {num_bytes} bytes for --swap-space: {error}") from error
-    flat = torch.frombuffer(memory, dtype=torch.uint8)  # keeps `memory`
+        raise PinningError(f"the host cannot allocate {num_bytes} bytes for --swap-space: {error}") from error
+    flat = torch.frombuffer(memory, dtype=torch.uint8)  # keeps `memory` alive
     address = flat.data_ptr()
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     result = runtime.cudaHostRegister(address, num_bytes, _FLAGS)
@@ -57,7 +57,7 @@ def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _forget_last_error() -> None:
-    """CUDA keeps the refusal as its last error. torch would find it after the next kernel that it launches, and blame
-    that kernel. So one is launched here whose error is dropped with it."""
+    """Clears CUDA's last error. Otherwise torch would find the refusal after its next kernel launch and report that
+    kernel as failed. The launch here consumes the error instead."""
     with suppress(RuntimeError):
         torch.ones(1, device="cuda")

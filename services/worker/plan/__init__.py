@@ -1,4 +1,4 @@
-"""What the scheduler asks of a step, what it gets back, and how a plan is laid out over slots. Imports no torch."""
+"""Plans and results of steps, and the layout of a plan over slots. Imports no torch."""
 
 from services.worker.plan.batch import I32, I64, Batch, BatchState, Limits, PromptTokens
 from services.worker.plan.sampling_params import SamplingParams

@@ -1,8 +1,8 @@
-"""What the worker knows about each sequence slot, and how a plan changes it.
+"""The worker's state of each sequence slot, and how a plan changes it.
 
-Everything here lives on the host and is known without waiting for the device: a sampled token adds one to a sequence's
-length whatever it is, so the next plan can be checked and laid out while the device still works on this one. Sampled
-tokens themselves stay on the device (`model_runner.py`), penalty counts and sampling columns with the sampler.
+All of this state lies on the host and never waits for the device. A sampled token adds one to its sequence's length,
+whatever its value. So the next plan can be checked and laid out while the device still runs this one. The sampled
+tokens stay on the device (`model_runner.py`); the sampler owns penalty counts and sampling parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the worker's Hello promised."""
+    """Limits that the worker announces in its Hello message."""
 
     num_blocks: int
     block_size: int
@@ -30,7 +30,7 @@ class Limits:
     max_model_len: int
     vocab_size: int
     num_host_blocks: int = 0
-    # An encoder has none: its sequences are pooled, each computed whole in one step, and a block is a slot.
+    # False for an encoder: it pools each sequence in one step, and reports one block per slot.
     has_kv_cache: bool = True
 
     @property
@@ -40,14 +40,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Prompt tokens of a step that are followed by one whose log probability is wanted, sequence by sequence."""
+    """Prompt tokens of a step whose successor's log probability is wanted, grouped by sequence."""
 
     wire_ids: I64  # [n]
-    first_positions: I64  # [n], in the prompt, of the first that follows
+    first_positions: I64  # [n], prompt position of the first successor
     offsets: I64  # [n + 1], into the columns below
     top_counts: I64  # [n]
     tokens: I64  # [m], indices into the step's tokens
-    following: I64  # [m], ids of the tokens that follow in the prompt
+    following: I64  # [m], token ids of the successors
 
     @property
     def num_tokens(self) -> int:
@@ -56,50 +56,51 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One forward pass, laid out: rows of the plan without those whose sequences have failed."""
+    """The layout of one forward pass: the rows of the plan except those of failed sequences."""
 
     wire_ids: I64  # [num_rows]
     slots: I64  # [num_rows]
-    token_ids: I64  # [num_tokens], 0 where the device's last token belongs
-    last_token_at: I64  # [n], indices into token_ids
-    last_token_slots: I64  # [n], whose last token it is
+    token_ids: I64  # [num_tokens], 0 where the device inserts the slot's last token
+    last_token_at: I64  # [n], indices into token_ids where it does so
+    last_token_slots: I64  # [n], the slots whose last token it inserts
     positions: I32  # [num_tokens]
     query_starts: I32  # [num_rows + 1]
-    num_blocks: I64  # [num_rows], of each row's table
-    sampled_rows: I64  # [m], rows that reach their sequence's last token
+    num_blocks: I64  # [num_rows], entries in each row's block table
+    sampled_rows: I64  # [m], generating rows that reach their sequence's last token
     sampled_tokens: I64  # [m], index of that token in token_ids
-    sampled_positions: I32  # [m], position of the token to be drawn
-    ends: NDArray[np.bool_]  # [num_rows], whether it reaches its sequence's last token
-    pooled_rows: I64  # [k], rows whose sequences are pooled: none of them is sampled
-    prompt: PromptTokens | None  # None: no log probability of a prompt token is wanted
-    failed: tuple[SequenceError, ...]  # of the rows left out
+    sampled_positions: I32  # [m], position of the token to be sampled
+    ends: NDArray[np.bool_]  # [num_rows], whether the row reaches its sequence's last token
+    pooled_rows: I64  # [k], rows whose sequences are pooled; none of them samples
+    prompt: PromptTokens | None  # None: no sequence asks for log probabilities of prompt tokens
+    failed: tuple[SequenceError, ...]  # one per row that was left out
 
     @property
     def tokens_with_logits(self) -> I64:
-        """Indices into token_ids of those whose logits are wanted: sampled_tokens, then the prompt's."""
+        """Indices into token_ids of the tokens that need logits: sampled_tokens, then the prompt's."""
         return self.sampled_tokens if self.prompt is None else np.concatenate((self.sampled_tokens, self.prompt.tokens))
 
 
 class BatchState:
-    """Slots as columns. A plan that contradicts them raises PlanError; the state is then of no further use."""
+    """State of all slots, one array per field. Raises PlanError for a plan that contradicts it; a state that raised
+    must not be used any more."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         slots = limits.max_num_seqs
         self._slot_of: dict[int, int] = {}
         self._wire_id = np.full(slots, -1, np.int64)  # -1: free
-        self._num_tokens = np.zeros(slots, np.int64)  # known and sampled
-        self._num_known = np.zeros(slots, np.int64)  # those the host knows: what the sequence came with
+        self._num_tokens = np.zeros(slots, np.int64)  # known tokens plus sampled tokens
+        self._num_known = np.zeros(slots, np.int64)  # tokens that the host knows: those in NewSequence
         self._num_computed = np.zeros(slots, np.int64)
         self._num_blocks = np.zeros(slots, np.int64)
         self._is_pooled = np.zeros(slots, bool)
         self.block_tables: I32 = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
         self._known: list[I64 | None] = [None] * slots
-        # Positions of the prompt tokens whose log probabilities are wanted, from one to before the other; and of how
-        # many of the likeliest tokens besides.
+        # Range of prompt positions whose log probabilities are wanted (start, end), and the number of likeliest tokens
+        # to report with each.
         self._prompt_logprobs = np.zeros((slots, 2), np.int64)
         self._prompt_top_count = np.zeros(slots, np.int64)
-        self._admission = np.zeros(slots, np.int64)  # how many sequences had been admitted before
+        self._admission = np.zeros(slots, np.int64)  # order of admission: smaller is older
         self._num_admitted = 0
         self._failed: dict[int, SequenceError] = {}  # by wire id, until released
 
@@ -107,12 +108,12 @@ class BatchState:
         return len(self._slot_of)
 
     def release(self, plan: StepPlan) -> list[int]:
-        """Frees the slots of the plan's released sequences and returns them."""
+        """Frees the slots of the plan's released sequences and returns the slots."""
         slots = []
         for wire_id in plan.released_wire_ids.tolist():
             slot = self._slot_of.pop(wire_id, None)
             if slot is None:
-                raise PlanError(f"sequence {wire_id} is released but not there")
+                raise PlanError(f"the plan releases sequence {wire_id}, which holds no slot")
             self._wire_id[slot] = -1
             self._known[slot] = None
             self._failed.pop(wire_id, None)
@@ -120,7 +121,7 @@ class BatchState:
         return slots
 
     def check_copies(self, plan: StepPlan) -> None:
-        """Raises PlanError for copies from or to what does not exist, or of two to one place."""
+        """Raises PlanError if a copy names a block or slot that does not exist, or two copies have one destination."""
         blocks, slots = self.limits.num_blocks, self.limits.num_host_blocks
         for sources, num_sources, destinations, num_destinations in (
             (plan.swap_out_blocks, blocks, plan.swap_out_slots, slots),
@@ -130,13 +131,13 @@ class BatchState:
             if len(sources) != len(destinations):
                 raise PlanError("the copies' columns differ in length")
             if len(sources) and (sources.max() >= num_sources or destinations.max() >= num_destinations):
-                raise PlanError(f"a block to copy is not below {blocks}, or a host slot not below {slots}")
+                raise PlanError(f"a copied block is not below {blocks}, or a host slot is not below {slots}")
             if len(np.unique(destinations)) != len(destinations):
-                raise PlanError("a block is copied to twice")
+                raise PlanError("two copies have the same destination")
 
     def admit(self, sequence: NewSequence) -> bool:
-        """Whether the sequence will run. One whose sampling parameters are out of range has failed from the start: they
-        are its client's values, so nobody else's sequence may suffer."""
+        """Assigns a slot and returns whether the sequence will run. One with sampling parameters out of range fails at
+        once. This raises no PlanError, because the client sent the values and other sequences must not suffer."""
         self._check_new(sequence)
         slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
         self._slot_of[sequence.wire_id] = slot
@@ -156,7 +157,8 @@ class BatchState:
         return problem is None
 
     def fail(self, error: SequenceError) -> None:
-        """From now on the sequence's rows are left out and answered with this. One released since is ignored."""
+        """Leaves the sequence's rows out of all later steps and reports `error` for them. Ignores a sequence that was
+        released meanwhile."""
         if error.wire_id in self._slot_of:
             self._failed[error.wire_id] = error
 
@@ -182,7 +184,7 @@ class BatchState:
         return self._lay_out(slots, scheduled, start, ends, num_known, failed)
 
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
-        """The batch without the row whose sequence was admitted last, which fails with `reason`."""
+        """Returns the batch without the row of the sequence that was admitted last, which fails with `reason`."""
         newest = int(self._admission[batch.slots].argmax())
         error = SequenceError(int(batch.wire_ids[newest]), reason)
         self.fail(error)
@@ -206,7 +208,7 @@ class BatchState:
         first = query_starts[:-1]
         positions = np.arange(query_starts[-1]) + np.repeat(start - first, scheduled)
         token_ids = np.zeros(len(positions), np.int64)
-        # Past what the host knows there is one token at most: the one sampled last.
+        # A row beyond the known tokens holds exactly one token: the one sampled last.
         decodes = start >= num_known
         for row in np.flatnonzero(~decodes).tolist():
             known = self._known[slots[row]]
@@ -238,7 +240,8 @@ class BatchState:
         self._prompt_top_count[sequence.slot] = min(top_count, self.limits.vocab_size)
 
     def _prompt_tokens(self, slots: I64, scheduled: I64, start: I64, first: I64) -> PromptTokens | None:
-        """Of the rows' tokens, `first` in the step and at `start` in their sequences, those before a wanted one."""
+        """Returns the prompt tokens whose successor's log probability is wanted; None if there are none. Rows have
+        their first token at index `first` of the step and at position `start` of the sequence."""
         begin = np.maximum(start + 1, self._prompt_logprobs[slots, 0])
         counts = np.minimum(start + scheduled + 1, self._prompt_logprobs[slots, 1]) - begin
         rows = np.flatnonzero(counts > 0)

@@ -1,4 +1,4 @@
-"""How one sequence wants its next token chosen. Meanings and ranges are those of `sampling.proto`."""
+"""Sampling parameters of one sequence. `sampling.proto` defines meanings and ranges."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class SamplingParams:
     seed: int = 0  # uint64
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    logprob_token_ids: tuple[int, ...] = ()  # reported in place of the likeliest
+    logprob_token_ids: tuple[int, ...] = ()  # reported instead of the likeliest tokens
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
     def check(self, vocab_size: int) -> str | None:
-        """A sentence for the client about the first field that is out of range, or None."""
+        """Returns a sentence for the client about the first field that is out of range, or None."""
         for name, allowed in RANGES.items():
             value = getattr(self, name)
             if value is not None and value not in allowed:

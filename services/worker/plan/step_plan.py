@@ -1,4 +1,4 @@
-"""One step as the worker's core sees it: what to do, and what came of it. On the wire: `worker.proto`."""
+"""The plan and the result of one step, as plain dataclasses. `worker.proto` defines their form on the wire."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _no_ids() -> U32:
 
 @dataclass(frozen=True, slots=True)
 class NewSequence(ABC):
-    """What every new sequence says. Its class says what is asked of it: `GeneratingSequence` or `PoolingSequence`."""
+    """Fields that all new sequences share. Subclasses: `GeneratingSequence` and `PoolingSequence`."""
 
-    is_pooled: ClassVar[bool]  # whether its one result is a vector, and nothing is sampled
+    is_pooled: ClassVar[bool]  # True: the only result is a vector, and no token is sampled
 
     wire_id: int
     slot: int
@@ -40,37 +40,37 @@ class NewSequence(ABC):
     def admit(
         self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
     ) -> str | None:
-        """Calls the one that does what is asked, and returns its sentence for the client, or None."""
+        """Calls `generate` or `pool`, whichever fits the class. Returns its sentence for the client, or None."""
 
     @abstractmethod
     def check(self, vocab_size: int) -> str | None:
-        """A sentence for the client about the first value that is out of range, or None."""
+        """Returns a sentence for the client about the first value that is out of range, or None."""
 
     @abstractmethod
     def rules(self) -> tuple[tuple[bool, str], ...]:
-        """Whether each rule of its own holds, and what breaks the contract if it does not."""
+        """Returns the rules of the class: whether each holds, and the error text if it does not."""
 
     @property
     def grammar(self) -> str:
-        """What its tokens must follow; empty: nothing."""
+        """Grammar that the output must follow; empty if there is none."""
         return ""
 
     @property
     def prompt_logprobs(self) -> tuple[range, int]:
-        """Positions of the prompt tokens whose log probabilities are wanted, and of how many likely tokens besides."""
+        """Prompt positions whose log probabilities are wanted, and how many likeliest tokens to report with each."""
         return range(0), 0
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratingSequence(NewSequence):
-    """Draws a token in each step that reaches its last one."""
+    """Samples a token in each step that computes the sequence's last token."""
 
     is_pooled = False
 
     sampling: SamplingParams
     choice_index: int
     constraints: TokenConstraints | None = None
-    # Position of the first prompt token whose log probability is wanted; None: none is.
+    # Position of the first prompt token whose log probability is wanted; None: of no token.
     prompt_logprobs_from: int | None = None
 
     @property
@@ -104,7 +104,7 @@ class GeneratingSequence(NewSequence):
 
 @dataclass(frozen=True, slots=True)
 class PoolingSequence(NewSequence):
-    """Has its hidden states pooled into one vector once its last token is computed."""
+    """Pools its hidden states into one vector once its last token is computed."""
 
     is_pooled = True
 
@@ -117,7 +117,7 @@ class PoolingSequence(NewSequence):
         return pool(self)
 
     def check(self, vocab_size: int) -> str | None:
-        """See `NewSequence`. The pooler checks what depends on the model's vectors."""
+        """See `NewSequence`. The pooler checks the values that depend on the model's vector size."""
         return None
 
     def rules(self) -> tuple[tuple[bool, str], ...]:
@@ -127,7 +127,7 @@ class PoolingSequence(NewSequence):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The batch, a column per field."""
+    """Rows of the batch, one array per field."""
 
     wire_ids: U32  # [num_rows]
     slots: U32  # [num_rows]
@@ -150,14 +150,14 @@ class StepPlan:
     copy_sources: U32 = field(default_factory=_no_ids)  # [num_copies], block ids
     copy_destinations: U32 = field(default_factory=_no_ids)  # [num_copies]
     swap_out_blocks: U32 = field(default_factory=_no_ids)  # [n]
-    swap_out_slots: U32 = field(default_factory=_no_ids)  # [n], of the host
-    swap_in_slots: U32 = field(default_factory=_no_ids)  # [m]
+    swap_out_slots: U32 = field(default_factory=_no_ids)  # [n], slots in host memory
+    swap_in_slots: U32 = field(default_factory=_no_ids)  # [m], slots in host memory
     swap_in_blocks: U32 = field(default_factory=_no_ids)  # [m]
 
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log probabilities under the raw distribution, of those tokens of a result whose sequences asked for them."""
+    """Log probabilities, under the raw distribution, of sampled tokens whose sequences asked for them."""
 
     token_indices: U32  # [n], ascending
     logprobs: F32  # [n]
@@ -168,25 +168,25 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities under the raw distribution, of prompt tokens of n sequences."""
+    """Log probabilities, under the raw distribution, of prompt tokens of n sequences. One entry per token."""
 
     wire_ids: U32  # [n]
-    first_positions: U32  # [n], in the prompt
+    first_positions: U32  # [n], position in the prompt of each sequence's first entry
     offsets: U32  # [n + 1], into the entries
     logprobs: F32  # [offsets[n]]
     ranks: U32  # [offsets[n]], from 1
-    top_counts: U32  # [n], of each of a sequence's entries
+    top_counts: U32  # [n], likeliest tokens reported per entry of each sequence
     top_token_ids: U32  # entry by entry, likeliest first
     top_logprobs: F32
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceError:
-    """Why one sequence fails, and no other with it."""
+    """Why a sequence failed. Other sequences are not affected."""
 
     wire_id: int
     message: str  # a sentence for the client
-    # Whether it is the request itself that cannot be met, here or anywhere.
+    # True if no worker could serve the request: the request itself is invalid.
     is_request_at_fault: bool = False
 
 
@@ -198,16 +198,16 @@ class PooledSequence:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """Of one step, in seconds of the device's own clock."""
+    """Times of one step, in seconds of the device's own clock."""
 
-    idle: float  # before the step, since the one collected before it; 0 for the first of an epoch
+    idle: float  # since the previously collected step; 0 for the first of an epoch
     busy: float  # from its first kernel until its results were copied
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     step_id: int
-    wire_ids: U32  # [n], the rows that sampled, in the plan's order
+    wire_ids: U32  # [n], of the rows that sampled, in the plan's order
     token_ids: U32  # [n]
     logprobs: Logprobs | None
     errors: tuple[SequenceError, ...]

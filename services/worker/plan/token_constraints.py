@@ -1,4 +1,4 @@
-"""Which tokens a sequence may draw, as a plan says it. Meanings as in quire/inference/v1/constraints.proto."""
+"""Constraints on the tokens that a sequence may sample. quire/inference/v1/constraints.proto defines their meaning."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class TokenConstraints:
 
     @property
     def limits_thinking_alone(self) -> bool:
-        """Whether there is no other constraint."""
+        """Whether the thinking limit is the only constraint."""
         return self == TokenConstraints(thinking=self.thinking)
 
     def check(self, vocab_size: int) -> str | None:
-        """A sentence for the client about the first field that is out of range, or None."""
+        """Returns a sentence for the client about the first field that is out of range, or None."""
         words = (token_id for word in self.bad_words for token_id in word)
         tags = () if self.thinking is None else (self.thinking.end_token_id, self.thinking.begin_token_id or 0)
         for token_id in (*self.end_token_ids, *self.allowed_token_ids, *words, *tags):

@@ -1,4 +1,4 @@
-"""How hidden states become one vector per sequence."""
+"""Pooling of hidden states into one vector per sequence."""
 
 from services.worker.pooling.config import CHOICES, PoolingConfig, PoolingKind, read_pooling
 from services.worker.pooling.max_tokens import read_max_tokens

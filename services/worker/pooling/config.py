@@ -1,7 +1,7 @@
-"""How a model's hidden states are pooled: as its sentence-transformers files say, or as its kind is used otherwise.
+"""Reads how a model pools hidden states: from its sentence-transformers files, or by the default of its kind.
 
-Its directory then holds modules.json, a list of steps: the model itself, pooling (with a configuration of its own), and
-perhaps normalizing (Reimers and Gurevych, Sentence-BERT, 2019, section 3).
+A sentence-transformers directory holds modules.json, a list of steps: the model itself, pooling (with a configuration
+of its own), and perhaps normalizing (Reimers and Gurevych, Sentence-BERT, 2019, section 3).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from services.worker.json_files import is_inside, read_any_json, read_json
 
 class PoolingKind(Enum):
     LAST = "last"  # the last token's hidden state
-    MEAN = "mean"  # the mean of all
-    CLS = "cls"  # the first token's
+    MEAN = "mean"  # the mean of all tokens' hidden states
+    CLS = "cls"  # the first token's hidden state
 
 
 CHOICES = ("auto", *(kind.value for kind in PoolingKind))
@@ -30,26 +30,26 @@ _MODES = {
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
     "pooling_mode_cls_token": PoolingKind.CLS,
 }
-# Newer files name the mode itself.
+# Newer files name the mode instead of setting a flag.
 _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingConfig:
     kind: PoolingKind
-    normalize: bool = True  # to length 1, where a request does not say
-    is_matryoshka: bool = False  # a vector's first values are embeddings themselves
-    matryoshka_dimensions: tuple[int, ...] = ()  # how many of them may be taken; none: any number
+    normalize: bool = True  # to length 1, unless the request decides
+    is_matryoshka: bool = False  # trained so that the first values of a vector are an embedding themselves
+    matryoshka_dimensions: tuple[int, ...] = ()  # allowed lengths of such an embedding; empty: any length
 
     @property
     def needs_all_tokens(self) -> bool:
-        """Whether keys and values of tokens that somebody else computed do not suffice."""
+        """Whether pooling needs every token's hidden state, so that cached keys and values do not suffice."""
         return self.kind is not PoolingKind.LAST
 
 
 def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig:
-    """`path`: a checkpoint's directory, or a GGUF file, which says nothing of it. `option`: one of `CHOICES`. Raises
-    ModelError for steps that are not built."""
+    """`path`: a checkpoint's directory, or a GGUF file, which has no pooling settings. `option`: one of `CHOICES`.
+    Raises ModelError for steps that are not supported."""
     kind, normalize = default, True
     modules = None if path.is_file() else _read_modules(path)
     if modules is not None:
@@ -91,7 +91,7 @@ def _follow(directory: Path, modules: list[dict[str, Any]], default: PoolingKind
 
 
 def _inside(directory: Path, folder: str) -> str:
-    """Raises ModelError for a folder outside the directory."""
+    """Returns the folder. Raises ModelError if it lies outside the directory."""
     if not is_inside(folder):
         raise ModelError(f"{directory / 'modules.json'} names {folder!r}, which is outside the model's directory")
     return folder

@@ -1,4 +1,4 @@
-"""The longest input that an embedding model was made for, by its sentence-transformers files."""
+"""Reads the longest input of an embedding model from its sentence-transformers files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.worker.json_files import read_json
 
 
 def read_max_tokens(directory: Path) -> int | None:
-    """None where they do not say. Raises ModelError for texts that would have to be changed first."""
+    """Returns the limit; None if there is none. Raises ModelError if texts must be lower-cased before tokenizing."""
     path = directory / "sentence_bert_config.json"
     config = Fields(read_json(path) or {}, str(path))
     if config.values.get("do_lower_case"):

@@ -1,4 +1,4 @@
-"""What one sequence wants of its vector."""
+"""Pooling parameters of one sequence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from services.worker.pooling.config import PoolingConfig
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams:
-    dimensions: int | None = None  # its first values alone; None: all
-    normalize: bool | None = None  # to length 1, after it was cut; None: as the model does
+    dimensions: int | None = None  # number of first values to keep; None: all
+    normalize: bool | None = None  # to length 1, after cutting; None: the model's default
 
     def check(self, size: int, pooling: PoolingConfig) -> str | None:
-        """A sentence for the client about what the model cannot do, or None. `size`: of its vectors."""
+        """Returns a sentence for the client if the model cannot do this, or None. `size`: length of its vectors."""
         if self.dimensions is None or self.dimensions == size:
             return None
         if not pooling.is_matryoshka:

@@ -1,7 +1,7 @@
-"""How checkpoints store quantized weights, and what `--quantization` does.
+"""Quantized weights in checkpoints, and quantization at load with `--quantization`.
 
-`config.py` and the formats it names turn every layout into one of three kinds, so that operations know three. The kinds
-are in `kinds/`, which has a door of its own: they need torch, and this door must load without it.
+`config.py` and the format modules turn every layout into one of three kinds of weight, so operations support only
+three. The kinds are in `kinds/`, which is imported separately: it needs torch, and this package must load without.
 """
 
 from services.worker.quantization.at_load import ALIASES, CHOICES, AtLoad, resolve_quantization

@@ -1,4 +1,4 @@
-"""`--quantization`: what it asks for, beside what the checkpoint is."""
+"""Resolves `--quantization` against the checkpoint's own quantization."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from services.worker.quantization.scheme import CheckpointQuantization
 
 @dataclass(frozen=True, slots=True)
 class AtLoad:
-    """Weights that a checkpoint holds in floats, quantized as they are loaded."""
+    """Quantization at load, of weights that the checkpoint holds in floats."""
 
-    name: str  # as --quantization calls it
+    name: str  # value of --quantization
     form: MatrixFormat
-    # The output layer too, and with it embeddings that are tied to it: on a CPU it is a good part of a small model.
+    # Whether it includes the output layer and embeddings tied to it. They are a large part of a small model on a CPU.
     output_layer: bool
 
     def applies(self, layer: str, tied: bool) -> bool:
@@ -33,14 +33,14 @@ AT_LOAD = {
     )
 }
 CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
-# The kernels that vLLM users choose; the format of the weights is the same.
+# vLLM's names for kernels; the weights have the same format.
 ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))
 
 
 def resolve_quantization(option: str | None, checkpoint: CheckpointQuantization | None) -> AtLoad | None:
-    """What is to be quantized at load; None where the weights stay as they are stored. Raises ModelError where the
-    option is not what the checkpoint is."""
+    """Returns how to quantize at load; None if weights stay as they are stored. Raises ModelError if the option
+    contradicts the checkpoint."""
     if option is None or (checkpoint is not None and option == checkpoint.method):
         return None
     if checkpoint is not None:
@@ -48,6 +48,6 @@ def resolve_quantization(option: str | None, checkpoint: CheckpointQuantization 
     if option not in AT_LOAD:
         raise ModelError(
             f"--quantization is {option}, but the checkpoint is not quantized; "
-            f"weights are quantized at load with {', '.join(AT_LOAD)}"
+            f"--quantization can quantize it at load with {', '.join(AT_LOAD)}"
         )
     return AT_LOAD[option]

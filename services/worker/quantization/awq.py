@@ -1,4 +1,4 @@
-"""AWQ checkpoints as AutoAWQ writes them for its GEMM kernels (version "gemm", the one that is published)."""
+"""AWQ checkpoints as AutoAWQ writes them for its GEMM kernels (version "gemm", the published form)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     from services.worker.quantization.kinds.weight import Weight
 
-# Output 8 w + ORDER[n] stands in nibble n of word w.
+# Nibble n of word w holds output 8 w + ORDER[n].
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True)
 class AWQFormat:
-    """Transposed, eight outputs to a word in the order 0, 2, 4, 6, 1, 3, 5, 7, for `qweight` and `qzeros` alike."""
+    """`qweight` and `qzeros` are transposed, with eight outputs per word in the order 0, 2, 4, 6, 1, 3, 5, 7."""
 
     group_size: int | None  # None: a group is all inputs of an output
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if rows % 8:
-            raise ModelError(f"AWQ packs 8 outputs to a word, which {rows} are no multiple of")
+            raise ModelError(f"AWQ packs 8 outputs into a word, but {rows} is not a multiple of 8")
         groups = count_groups(columns, self.group_size)
         return {
             "qweight": StoredTensor(((columns, rows // 8),), ("I32",)),
@@ -50,7 +50,7 @@ class AWQFormat:
 
 
 def _outputs_first(words: Tensor) -> Tensor:
-    """int32 [n, rows / 8] -> uint8 [rows, n] below 16"""
+    """int32 [n, rows / 8] -> uint8 [rows, n], values below 16."""
     import torch
 
     from services.worker.quantization.kinds.int4 import unpack_nibbles

@@ -1,7 +1,7 @@
 """Checkpoints of llm-compressor: `quantization_config` as the compressed-tensors library writes it.
 
-Each of `config_groups` says how the layers it targets are quantized. Static scales of activations are not used: every
-token's own scale, computed as it comes, is finer. Those of KV caches are read where the cache is in fp8.
+Each entry of `config_groups` describes how its target layers are quantized. Static scales of activations are ignored:
+Quire computes a scale per token, which is finer. Static scales of the KV cache are read if the cache is in fp8.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _UNUSED = ("input_scale", "input_zero_point", "output_zero_point", "k_zero_point
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Layers by their whole name, by a regular expression (`re:...`) or by their class in transformers."""
+    """Selects layers by full name, by regular expression (`re:...`) or by their class in transformers."""
 
     targets: tuple[str, ...]
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a regular expression that cannot be compiled."""
+        """Raises ValueError for an invalid regular expression."""
         for target in (*self.targets, *self.ignored):
             if target.startswith("re:"):
                 try:
@@ -45,13 +45,13 @@ class Targets:
 
 
 def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
-    """Raises ModelError for what is not supported."""
+    """Raises ModelError for settings that are not supported."""
     _refuse_unsupported(where, settings)
     ignored = tuple(settings.get("ignore") or ())
     rules = []
     for name, group in (settings.get("config_groups") or {}).items():
         if not isinstance(group, Mapping):
-            raise ModelError(f"{where} names the preset scheme {name}, which is not supported; {SUPPORTED}")
+            raise ModelError(f"{where} uses the preset scheme {name}, which is not supported; {SUPPORTED}")
         form = _read_group(where, group, str(group.get("format") or settings.get("format")))
         rules.append((Targets(tuple(group["targets"]), ignored), form))
     scheme = read_kv_cache_scheme(settings)
@@ -61,12 +61,12 @@ def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> Checkpoi
 def _refuse_unsupported(where: str, settings: Mapping[str, Any]) -> None:
     status = settings.get("quantization_status", "compressed")
     if status != "compressed":
-        raise ModelError(f"{where} holds weights in status {status}; only compressed ones are supported")
+        raise ModelError(f"{where} holds weights in status {status}; only compressed is supported")
     sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
     if sparsity != "dense":
         raise ModelError(f"{where} is sparse ({sparsity}), which is not supported")
     if settings.get("transform_config"):
-        raise ModelError(f"{where} wants its activations transformed (transform_config), which is not supported")
+        raise ModelError(f"{where} needs transformed activations (transform_config), which are not supported")
 
 
 def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat:
@@ -100,7 +100,7 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
 
 
 def _is_eight_bit(inputs: Mapping[str, Any], kind: str) -> bool:
-    """Whether activations are quantized as weights are, in a way that a scale per token stands in for."""
+    """Returns whether activations are quantized like the weights, in a way that a scale per token can replace."""
     return (
         inputs.get("num_bits", 8) == 8
         and inputs.get("type", "int") == kind

@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json says about how its matrices are quantized."""
+"""Reads from config.json how a checkpoint's matrices are quantized."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4
 
 
 def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuantization | None:
-    """Of a whole config.json; None if nothing is quantized. Raises ModelError for what cannot be read; `where` is what
-    the message begins with."""
+    """Reads a whole config.json. Returns None if nothing is quantized. Raises ModelError for settings that cannot be
+    read; `where` begins its message."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
     try:
         return _read(where, settings)
     except (TypeError, ValueError, AttributeError, LookupError) as error:
-        # Its parts are too many to check each.
+        # The settings have too many fields to check each one's type.
         raise ModelError(f"quantization_config of {where} cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -40,11 +40,12 @@ def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
 
 
 def _read_fp8(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
-    """Of vLLM, AutoFP8 and transformers. A static scale of activations is not used: each token's own is finer."""
+    """Reads fp8 settings of vLLM, AutoFP8 and transformers. Static scales of activations are ignored: Quire computes a
+    scale per token, which is finer."""
     if settings.get("weight_block_size"):
         raise ModelError(
             f"{where} has fp8 weights with a scale per block of {settings['weight_block_size']}, which is not "
-            "supported; a scale per tensor or per output is"
+            "supported; only a scale per tensor or per output is"
         )
     excluded = settings.get("ignored_layers") or settings.get("modules_to_not_convert") or ()
     return CheckpointQuantization(
@@ -74,7 +75,7 @@ def _read_gptq(where: str, settings: Mapping[str, Any]) -> CheckpointQuantizatio
     if settings.get("dynamic"):
         raise ModelError(f"{where} is a GPTQ checkpoint with settings per layer (dynamic), which are not supported")
     form = GPTQFormat(_group_size(settings), zero_points_less_one=version == "gptq")
-    # Lists of what is quantized one after another, in each block.
+    # A list of lists: GPTQ quantizes the inner lists one after another, in each block.
     included = tuple(name for names in settings.get("modules_in_block_to_quantize") or () for name in _as_list(names))
     selection = BlocksBut(included=included, output_layer=bool(settings.get("lm_head")))
     return CheckpointQuantization("gptq", ((selection, form),), zero_biases=True)
@@ -87,7 +88,7 @@ def _check_bits(where: str, method: str, settings: Mapping[str, Any]) -> None:
 
 
 def _group_size(settings: Mapping[str, Any]) -> int | None:
-    """-1 stands for all inputs of an output."""
+    """Returns the group size; None for -1, which means one group for all inputs of an output."""
     size = settings.get("group_size", settings.get("q_group_size", 128))
     return None if size == -1 else checked_group_size(size)
 

@@ -1,6 +1,6 @@
-"""How checkpoints store one matrix: which tensors, of which shapes and types, and how they become a weight.
+"""Storage formats of one matrix: which tensors a checkpoint has, their shapes and types, and how to read a weight.
 
-Nothing here imports torch before a weight is read: `quire estimate` counts bytes from these descriptions alone.
+This module imports torch only when it reads a weight: `quire estimate` counts bytes from the descriptions alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from services.worker.quantization.kinds.weight import Weight
 
-# By safetensors' names.
+# Types are safetensors' names.
 FLOATS = ("F32", "F16", "BF16")
 MAX_GROUP_SIZE = 1 << 20
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I32": 4}
@@ -25,34 +25,34 @@ ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I3
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One of these shapes and one of these types; the first of each is the usual one."""
+    """A tensor that has one of these shapes and one of these types. The first of each is the usual one."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     required: bool = True
 
 
-Tensors = Mapping[str, StoredTensor]  # by the last part of their names: weight, weight_scale, qweight ...
+Tensors = Mapping[str, StoredTensor]  # keyed by the last part of the tensor's name: weight, weight_scale, qweight ...
 
 
 class MatrixFormat(Protocol):
     def stored(self, rows: int, columns: int) -> Tensors:
-        """What a checkpoint holds for a matrix [rows, columns]. Raises ModelError for sizes it cannot hold."""
+        """Returns the tensors that hold a matrix [rows, columns]. Raises ModelError for sizes that do not fit."""
         ...
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        """The matrix out of the tensors of `stored` that are there, on the device where they are. Raises ModelError for
-        content that means nothing."""
+        """Builds the matrix from those tensors of `stored` that the checkpoint has, on their device. Raises ModelError
+        for invalid content."""
         ...
 
     def quantize(self, weight: Tensor) -> Weight:
-        """Any float matrix rounded into this form, for weights that come from no checkpoint."""
+        """Rounds any float matrix to this format, for weights that come from no checkpoint."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DenseFormat:
-    """`weight`, in floats."""
+    """Stores `weight` in floats."""
 
     def stored(self, rows: int, columns: int) -> Tensors:
         return {"weight": StoredTensor(((rows, columns),), FLOATS)}
@@ -66,7 +66,7 @@ class DenseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """`weight` in float8_e4m3fn, `weight_scale` for the whole or for each output."""
+    """Stores `weight` in float8_e4m3fn and `weight_scale`, one for the whole matrix or one per output."""
 
     quantize_activations: bool = True
 
@@ -90,7 +90,7 @@ class Fp8Format:
 
 @dataclass(frozen=True, slots=True)
 class Int8Format:
-    """`weight` in int8, `weight_scale` for the whole, for each output, or for each group of an output's inputs."""
+    """Stores `weight` in int8 and `weight_scale`: for the matrix, per output, or per group of an output's inputs."""
 
     quantize_activations: bool
     group_size: int | None = None
@@ -118,14 +118,14 @@ class Int8Format:
 
 
 def checked_group_size(size: object) -> int:
-    """Raises ValueError for what is no number of inputs."""
+    """Returns `size`. Raises ValueError if it is not a valid number of inputs."""
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_GROUP_SIZE:
         raise ValueError(f"a group size is {size!r}; expected 1 to {MAX_GROUP_SIZE:,}")
     return size
 
 
 def count_groups(columns: int, group_size: int | None) -> int:
-    """Groups of an output's inputs; one if no size is given. Raises ModelError if they do not come out even."""
+    """Returns the groups per output; 1 without a group size. Raises ModelError if inputs do not divide evenly."""
     if group_size is None:
         return 1
     if columns % group_size:
@@ -134,7 +134,7 @@ def count_groups(columns: int, group_size: int | None) -> int:
 
 
 def stored_bytes(tensors: Tensors) -> int:
-    """Of the usual form."""
+    """Returns the bytes of the required tensors in their usual form."""
     return sum(
         math.prod(tensor.shapes[0]) * ITEM_BYTES[tensor.dtypes[0]] for tensor in tensors.values() if tensor.required
     )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GPTQFormat:
-    """Transposed: `qweight` has eight inputs to a word, `qzeros` eight outputs, the first in the lowest bits. `g_idx`
-    says which group each input belongs to."""
+    """Transposed: `qweight` packs eight inputs per word, `qzeros` eight outputs, the first in the lowest bits. `g_idx`
+    holds the group of each input."""
 
     group_size: int | None  # None: a group is all inputs of an output
     # `checkpoint_format` gptq (v1) stores zero points less one, modulo 16; gptq_v2 stores them as they are.
@@ -26,7 +26,7 @@ class GPTQFormat:
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if rows % 8 or columns % 8:
-            raise ModelError(f"GPTQ packs 8 numbers to a word, which does not work out for {rows} × {columns}")
+            raise ModelError(f"GPTQ packs 8 numbers into a word, but {rows} × {columns} are not multiples of 8")
         groups = count_groups(columns, self.group_size)
         return {
             "qweight": StoredTensor(((columns // 8, rows),), ("I32",)),
@@ -40,7 +40,7 @@ class GPTQFormat:
 
         from services.worker.quantization.kinds.int4 import Int4Weight, unpack_nibbles
 
-        # Transposed, the words of a row are its nibbles in order.
+        # After transposing, the words of a row hold its nibbles in order.
         packed = tensors["qweight"].t().contiguous().view(torch.uint8)
         zero_points = unpack_nibbles(tensors["qzeros"].contiguous().view(torch.uint8)).t().contiguous()
         if self.zero_points_less_one:
@@ -55,8 +55,8 @@ class GPTQFormat:
 
 
 def sort_by_group(weight: Weight, group_of_input: Tensor) -> Weight:
-    """An Int4Weight whose columns are inputs, but whose groups are those of `group_of_input`, int32 [in_features]: its
-    columns sorted by group. Raises ModelError for groups of other sizes."""
+    """Returns the weight with its columns sorted by group. `group_of_input` int32 [in_features] assigns a group to each
+    column. Raises ModelError if the groups differ in size."""
     import torch
 
     from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles, unpack_nibbles

@@ -1,4 +1,4 @@
-"""What a checkpoint says about its KV cache: the scheme in config.json, and the names of scales."""
+"""A checkpoint's KV cache quantization: the scheme in config.json, and the names of scales."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class KVCacheScheme:
 
 
 def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
-    """Of a `quantization_config`; None if it says nothing. compressed-tensors describes the numbers; AutoFP8 has the
-    word "static"."""
+    """Reads the scheme from a `quantization_config`; None if it has none. compressed-tensors writes an object with the
+    number format, AutoFP8 only the word "static"."""
     scheme = settings.get("kv_cache_scheme")
     if not scheme:
         return None
@@ -39,6 +39,6 @@ def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
 
 
 def is_kv_scale(name: str) -> bool:
-    """Whether a tensor is a scale of keys or values (`models/weights/kv_scales.py` reads them), or of queries and
-    weights of attention, which stay in floats here."""
+    """Returns whether a tensor is a scale of keys or values (read by `models/weights/kv_scales.py`), or of queries or
+    attention weights, which stay in floats here."""
     return _SCALE.search(name) is not None

@@ -1,4 +1,4 @@
-"""The `pack-quantized` form of compressed-tensors: integers of 4 or 8 bits, several to a word, weights only."""
+"""compressed-tensors' `pack-quantized` form: 4- or 8-bit integers, several per word, weights only."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedInt4Format:
-    """`weight_packed` has eight inputs to a word, `weight_zero_point` eight outputs, the first in the lowest bits; both
-    are stored plus 8, which makes them unsigned. `weight_g_idx` is GPTQ's."""
+    """`weight_packed` packs eight inputs per word, `weight_zero_point` eight outputs, the first in the lowest bits.
+    Both store values plus 8, which makes them unsigned. `weight_g_idx` is the same as GPTQ's `g_idx`."""
 
     group_size: int | None  # None: a group is all inputs of an output
     symmetric: bool
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if rows % 8 or columns % 8:
-            raise ModelError(f"pack-quantized has 8 numbers to a word, which does not work out for {rows} × {columns}")
+            raise ModelError(f"pack-quantized packs multiples of 8 numbers, not {rows} × {columns}")
         groups = count_groups(columns, self.group_size)
         tensors = {
             "weight_packed": StoredTensor(((rows, columns // 8),), ("I32",)),
@@ -59,13 +59,13 @@ class PackedInt4Format:
 
 @dataclass(frozen=True, slots=True)
 class PackedInt8Format:
-    """`weight_packed` has four inputs to a word, stored plus 128."""
+    """`weight_packed` packs four inputs per word; values are stored plus 128."""
 
     group_size: int | None  # None: a group is all inputs of an output
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if columns % 4:
-            raise ModelError(f"pack-quantized has 4 numbers to a word, which {columns} inputs are no multiple of")
+            raise ModelError(f"pack-quantized packs multiples of 4 inputs, not {columns} inputs")
         return {
             "weight_packed": StoredTensor(((rows, columns // 4),), ("I32",)),
             "weight_scale": StoredTensor(((rows, count_groups(columns, self.group_size)),), ("BF16", *FLOATS)),

@@ -1,4 +1,4 @@
-"""Which layers of a checkpoint are stored in which format."""
+"""Maps the layers of a checkpoint to their storage formats."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ DENSE = DenseFormat()
 
 class Selection(Protocol):
     def selects(self, layer: str) -> bool:
-        """Whether a rule is for a layer, named as in `model.layers.0.mlp.up_proj`."""
+        """Returns whether a rule applies to a layer, named as in `model.layers.0.mlp.up_proj`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BlocksBut:
-    """Every linear layer of the transformer's blocks but those that are named, by a part of their path: neither
-    embeddings nor, unless `output_layer`, lm_head."""
+    """Selects every linear layer in the transformer's blocks except those excluded by a part of their path. Never
+    selects embeddings, and lm_head only with `output_layer`."""
 
     excluded: tuple[str, ...] = ()
-    included: tuple[str, ...] = ()  # if any are named, these alone
+    included: tuple[str, ...] = ()  # if not empty, only these are selected
     output_layer: bool = False
 
     def selects(self, layer: str) -> bool:
@@ -36,20 +36,20 @@ class BlocksBut:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointQuantization:
-    method: str  # as --quantization calls it
+    method: str  # value of --quantization
     rules: tuple[tuple[Selection, MatrixFormat], ...] = ()
-    # Last parts of tensors' names that nothing reads: scales for what stays unquantized here.
+    # Last parts of the names of ignored tensors: scales for values that stay unquantized here.
     unused: tuple[str, ...] = ()
-    # Whether a layer may bring a bias that its architecture lacks, as long as it is zero.
+    # Whether a layer may have a bias that its architecture lacks, provided that it is zero.
     zero_biases: bool = False
-    # How it wants keys and values kept; None: it does not say.
+    # Form of keys and values that the checkpoint asks for; None: it asks for none.
     kv_cache: KVCacheScheme | None = None
 
     def format_of(self, layer: str) -> MatrixFormat:
-        """How the matrix of a layer is stored, by the first rule that is for it."""
+        """Returns the format of a layer's matrix, by the first rule that selects it."""
         return next((form for selection, form in self.rules if selection.selects(layer)), DENSE)
 
 
 def _is_part(name: str, layer: str) -> bool:
-    """Whether `name` is `layer`'s path or whole parts of it: layers.1 is none of layers.10."""
+    """Returns whether `name` is the path of `layer` or whole parts of it: layers.1 does not match layers.10."""
     return f".{name}." in f".{layer}."

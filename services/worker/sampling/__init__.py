@@ -1,4 +1,4 @@
-"""Draws the next tokens: sampling parameters, log probabilities, and the masks of grammars and other constraints."""
+"""Samples the next tokens: sampling parameters, log probabilities, and masks of grammars and other constraints."""
 
 from services.worker.sampling.create import create_device_sampler
 from services.worker.sampling.grammars import Grammars

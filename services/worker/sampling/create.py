@@ -1,4 +1,4 @@
-"""Creates the sampler that GPUs use."""
+"""Creates the sampler for GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The sampler that GPUs use: parameters in columns on the device, a fixed number of launches, and no waiting.
+"""The sampler for GPUs: parameters lie on the device, each step takes a fixed number of launches, and nothing waits.
 
-The host keeps what it needs to know which launches a step can do without, and the columns as they are to be; when some
-sequence was admitted, all of them (64 bytes a slot) go to the device with the next sample, ordered on its stream.
+The host keeps a copy of the parameter columns, and flags that tell which launches a step can skip. If a sequence was
+admitted since the last sample, all columns (64 bytes per slot) are sent to the device, in order on its stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_PENALTIES = (1.0, 0.0, 0.0)  # repetition, presence, frequency
 
 
 class DeviceSampler:
-    """See `Sampler`. Takes logits in the model's own type, and leaves them as they are."""
+    """See `Sampler`. Takes logits of any float type and does not change them."""
 
     def __init__(self, device: torch.device, max_num_seqs: int, vocab_size: int) -> None:
         self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
@@ -37,8 +37,8 @@ class DeviceSampler:
         self._table: NDArray[np.int32] = np.zeros((max_num_seqs, columns.WIDTH.value), np.int32)
         self._columns = torch.zeros(self._table.shape, dtype=torch.int32, device=device)
         self._changed = False
-        self._shapes = np.zeros(max_num_seqs, bool)  # slots whose rows are not the greatest of the logits as they are
-        self._cuts = np.zeros(max_num_seqs, bool)  # with top-k or top-p
+        self._shapes = np.zeros(max_num_seqs, bool)  # slots whose token is not simply the argmax of the logits
+        self._cuts = np.zeros(max_num_seqs, bool)  # slots with top-k or top-p
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
         self._given = GivenColumns(max_num_seqs)
 
@@ -62,11 +62,11 @@ class DeviceSampler:
         self._changed = True
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
-        """See `Sampler`. logits of any float type."""
+        """See `Sampler`."""
         if self._changed:
             upload_into(self._table, self._columns)
             self._changed = False
-        # Rows of whole 16 bytes: kernels are compiled once for pointers that are so aligned, and again for others.
+        # Rows padded to whole 16 bytes: Triton compiles a kernel once more for pointers with less alignment.
         wanted = np.full((3, -(-len(slots) // 4) * 4), -1, np.int32)
         wanted[0, : len(slots)], wanted[1, : len(slots)] = slots, positions
         if mask is not None:
@@ -76,21 +76,21 @@ class DeviceSampler:
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
         logprobs = self._room_for_logprobs(slots)
         given = None if logprobs is None else self._given.of(logits, logprobs[1].rows, slots[logprobs[1].rows])
-        # The run changes the slots' state: nothing may allocate memory after it.
+        # The run changes the slots' state, so nothing may allocate memory after it.
         tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
         if logprobs is None:
             return Sample(tokens, valid, None)
         asking, room = logprobs
         self._pipeline.log_probabilities(logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs))
         if given is not None:
-            # A row's tokens all have the same difference between logit and log probability.
+            # The difference between logit and log probability is the same for all tokens of a row.
             given.normalize(self._pipeline.normalizers)
             given.write(room.top_token_ids, room.top_logprobs)
         return Sample(tokens, valid, room)
 
     def _room_for_logprobs(self, slots: I64) -> tuple[Tensor, LogprobTensors] | None:
-        """The rows that ask, int64 [m] on the device, and what their log probabilities are to be written to; None if no
-        row does. Taken before anything is drawn, see `Sampler.sample`."""
+        """Returns the rows that ask for log probabilities, int64 [m] on the device, and the tensors for them; None if
+        no row asks. Allocated before sampling, see `Sampler.sample`."""
         counts = self._top_count[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):
@@ -100,7 +100,7 @@ class DeviceSampler:
         return asking, LogprobTensors(rows, top_counts, *self._pipeline.empty_log_probabilities(asking))
 
     def _count(self, sequence: GeneratingSequence) -> int:
-        """The row of its counts, as its tokens so far say; -1 if it has no penalties."""
+        """Counts the sequence's tokens so far. Returns their row in the pool; -1 if the sequence has no penalties."""
         sampling = sequence.sampling
         if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == NO_PENALTIES:
             self._counts.give_back(sequence.slot)

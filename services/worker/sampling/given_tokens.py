@@ -1,4 +1,4 @@
-"""Tokens that requests name for their log probabilities to be reported, in place of the likeliest ones'."""
+"""Tokens that a request names in `logprob_token_ids`: their log probabilities replace those of the likeliest tokens."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from shared.sampling_ranges import MAX_LOGPROBS
 
 @dataclass(frozen=True, slots=True)
 class GivenTokens:
-    """Of g of the m rows that ask for log probabilities; on the device."""
+    """Named tokens of g rows, out of the m rows that ask for log probabilities; on the device."""
 
-    rows: Tensor  # int64 [g], among the m
-    token_ids: Tensor  # int64 [g, width], by their values, descending, equals by id; then padding
+    rows: Tensor  # int64 [g], indices into the m rows
+    token_ids: Tensor  # int64 [g, width], sorted by value, descending, ties by id; then padding
     values: Tensor  # float32 [g, width], logits or log probabilities; -inf for padding
-    own_normalizers: Tensor  # float32 [g, 2]: room for `normalize`
+    own_normalizers: Tensor  # float32 [g, 2], scratch memory of `normalize`
 
     def normalize(self, normalizers: Tensor) -> None:
-        """Turns values that are logits into log probabilities, in place and without allocating memory. normalizers
-        float32 [at least m, 2]: a row's two numbers are subtracted one after the other."""
+        """Turns logits in `values` into log probabilities, in place and without allocating memory. normalizers
+        float32 [at least m, 2]: both numbers of a row are subtracted, one after the other."""
         torch.index_select(normalizers, 0, self.rows, out=self.own_normalizers)
         self.values.sub_(self.own_normalizers[:, :1]).sub_(self.own_normalizers[:, 1:])
 
     def write(self, top_token_ids: Tensor, top_logprobs: Tensor) -> None:
-        """Writes log probabilities into the rows of [m, width], without allocating memory."""
+        """Writes token ids and log probabilities into the rows of [m, width], without allocating memory."""
         top_token_ids.index_copy_(0, self.rows, self.token_ids)
         top_logprobs.index_copy_(0, self.rows, self.values)
 
 
 class GivenColumns:
-    """Slot by slot, on the host."""
+    """Named tokens of all slots, on the host."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._ids: NDArray[np.int64] = np.full((max_num_seqs, MAX_LOGPROBS), -1, np.int64)  # ascending, then -1
@@ -50,13 +50,13 @@ class GivenColumns:
         self._counts[sequence.slot] = len(ids)
 
     def top_counts(self, slots: I64, top_counts: I64) -> I64:
-        """How many tokens each slot has reported. `top_counts`: of the likeliest, for slots that name none."""
+        """Returns how many tokens to report per slot: its named tokens, or `top_counts` if it names none."""
         given = self._counts[slots]
         return np.where(given > 0, given, top_counts)
 
     def of(self, values: Tensor, rows: I64, slots: I64) -> GivenTokens | None:
-        """values [n, vocab], logits or log probabilities; its row rows[i] belongs to slots[i]. None where no slot names
-        tokens."""
+        """Looks up the named tokens in values [n, vocab], which are logits or log probabilities. Row rows[i] of it
+        belongs to slots[i]. Returns None if no slot names tokens."""
         given = np.flatnonzero(self._counts[slots])
         if not len(given):
             return None

@@ -1,4 +1,4 @@
-"""Compiled grammars: made beside the steps, kept while they are in use and some time after."""
+"""Compiled grammars: compiled on a thread beside the steps, and cached."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Grammars kept, failures included. A source has 64 KiB at most, and what is made of it in the order of a megabyte.
+# Size of the cache, failures included. A source has at most 64 KiB; its compiled form takes on the order of a megabyte.
 MAX_GRAMMARS = 512
 
 
 class Grammars:
-    """Thread-safe: the event loop asks for grammars to be compiled, the step thread takes matchers."""
+    """Thread-safe: the event loop starts compilations, and the step thread takes matchers."""
 
     def __init__(self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """The table of tokens is made with the first grammar, on their thread: it takes up to a second."""
+        """Does not read the tokenizer yet. The compiling thread reads it before the first grammar, which takes up to a
+        second."""
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._tokenizer: LLTokenizer | None = None
-        # One, so that grammars wait for each other and not for the cores that steps run on.
+        # One thread, so that grammars wait for each other instead of taking cores from the steps.
         self._thread = grammar_threads(1)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
-        """Begins to compile a grammar that is not there. The result stands at the beginning of an output and must not
-        be moved. Fails with GrammarError."""
+        """Starts to compile a grammar, unless it is in the cache. The resulting matcher stands at the start of an
+        output and must not be advanced. The future fails with GrammarError."""
         with self._lock:
             future = self._compiled.get(grammar)
             if future is None:
@@ -47,7 +48,7 @@ class Grammars:
             return future
 
     def matcher(self, grammar: str) -> LLMatcher:
-        """One of its own, for a sequence. Waits where the grammar is not compiled yet. Raises GrammarError."""
+        """Returns a new matcher for one sequence. Waits if the grammar is still being compiled. Raises GrammarError."""
         return self.prepare(grammar).result().deep_copy()
 
     def _compile(self, grammar: str) -> LLMatcher:
@@ -62,6 +63,6 @@ class Grammars:
 
         try:
             return LLTokenizer(self._tokenizer_json.decode(), self._vocab_size, list(self._eos_token_ids) or None)
-        except Exception as error:  # the library raises what it likes
+        except Exception as error:  # llguidance has no error type of its own
             logger.error("the tokenizer cannot be used for structured output: %s", error)
-            raise GrammarError("this model's tokenizer is of a kind that no grammar can be applied to") from error
+            raise GrammarError("this model's tokenizer does not support grammars") from error

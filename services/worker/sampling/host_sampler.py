@@ -1,5 +1,5 @@
-"""The sampler that CPUs use: bias, penalties and grammar, temperature, cuts, then the Gumbel-max trick, each by
-`Stage`s that take those rows that want them. docs/sampling.md has the order of all steps.
+"""The sampler for CPUs: bias, penalties and grammar, temperature, cuts, then the Gumbel-max trick. Each `Stage`
+transforms only the rows that use it. docs/sampling.md lists the order of all stages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from services.worker.sampling.truncation import MinP, Temperature, TopK, TopP
 
 
 class HostSampler:
-    """See `Sampler`. Columns are on the host; greedy rows without penalties cost one argmax."""
+    """See `Sampler`. Parameters are on the host; greedy rows without penalties cost one argmax."""
 
     def __init__(self, ops: Ops, max_num_seqs: int, vocab_size: int) -> None:
         self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=ops.device)
@@ -30,7 +30,7 @@ class HostSampler:
         self._choice_index = np.zeros(max_num_seqs, np.int32)
         self._logprobs = LogprobColumns(max_num_seqs)
         self._penalties = Penalties(max_num_seqs, vocab_size, ops.device)
-        # In the order in which they apply; a grammar's mask between the two.
+        # Applied in this order. The mask of grammars and other constraints comes between the two groups.
         self._shaping: tuple[Stage, ...] = (LogitBias(max_num_seqs), self._penalties)
         self._cutting: tuple[Stage, ...] = (
             Temperature(max_num_seqs),
@@ -48,10 +48,10 @@ class HostSampler:
             stage.admit(sequence)
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
-        """See `Sampler`. logits of any float type; float32 is overwritten."""
+        """See `Sampler`. Takes logits of any float type; float32 logits are overwritten."""
         logits = logits.float()
-        # NaN is the greatest to amax, so one pass finds NaN, +inf and rows of nothing but -inf. What the stages make of
-        # such a row is not looked at.
+        # amax treats NaN as the greatest value, so one pass finds NaN, +inf and rows of nothing but -inf. The stages
+        # may compute anything for such rows: their results are ignored.
         valid = logits.amax(-1).isfinite()
         raw = self._logprobs.distribution(logits, slots)
         for stage in self._shaping:
@@ -90,7 +90,7 @@ class HostSampler:
 
 
 def _argmax(logits: Tensor) -> Tensor:
-    """int64 [n], the lowest id among equals. On a CPU by numpy, whose argmax is some 50 times as fast."""
+    """Returns int64 [n], the lowest id among equals. On a CPU numpy's argmax is about 50 times as fast as torch's."""
     if logits.is_cpu:
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.argmax(-1)

@@ -18,13 +18,13 @@ from shared.sampling_ranges import MAX_LOGPROBS
 
 @dataclass(frozen=True, slots=True)
 class LogprobTensors:
-    """On the device, for the rows that asked: m of the n rows of a sample."""
+    """Log probabilities on the device, for the m of a sample's n rows that ask for them."""
 
-    rows: I64  # [m], on the host: which rows of the sample
+    rows: I64  # [m], on the host: indices of these rows in the sample
     top_counts: I64  # [m], on the host
-    logprobs: Tensor  # float32 [m], of the token drawn
-    # The likeliest tokens, or those that the request names.
-    top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, equals by id
+    logprobs: Tensor  # float32 [m], of the sampled token
+    # The likeliest tokens, or the tokens that the request names.
+    top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, ties by id
     top_logprobs: Tensor  # float32 [m, MAX_LOGPROBS]
 
 
@@ -36,9 +36,9 @@ class RawDistribution:
     given: GivenTokens | None = None
 
     def look_up(self, tokens: Tensor) -> LogprobTensors:
-        """tokens int64 [n]: what every row of the sample drew."""
+        """Returns the log probabilities of the sampled tokens. tokens int64 [n]: one per row of the sample."""
         drawn = tokens[upload(self.rows, tokens.device)]
-        # As many for every row, whatever it asked for: which of several equals topk finds may depend on k.
+        # The same k for every row, whatever it asks for: which of several equal values topk returns may depend on k.
         top = self.logprobs.topk(min(MAX_LOGPROBS, self.logprobs.shape[1]))
         by_id = top.indices.argsort(-1)
         ids, values = top.indices.gather(1, by_id), top.values.gather(1, by_id)
@@ -51,7 +51,7 @@ class RawDistribution:
 
 
 class LogprobColumns:
-    """Which slots want log probabilities, and of how many of the likeliest tokens or of which."""
+    """Per slot: whether it asks for log probabilities, and for how many of the likeliest tokens or for which tokens."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: none
@@ -63,7 +63,8 @@ class LogprobColumns:
         self._given.admit(sequence)
 
     def distribution(self, logits: Tensor, slots: I64) -> RawDistribution | None:
-        """Of the rows that ask for it; None if none does. Copies, as the logits are about to be changed."""
+        """Returns log probabilities of the rows that ask; None if no row asks. Copies them, because the sampler
+        overwrites the logits."""
         counts = self._top_count[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):

@@ -13,9 +13,9 @@ NEUTRAL = np.array((1.0, 0.0, 0.0), np.float32)  # repetition, presence, frequen
 
 
 class Penalties:
-    """Keeps, for slots that use a penalty, which tokens the prompt has and how often the output has each.
+    """Keeps, for slots with a penalty, which tokens are in the prompt and how often each is in the output.
 
-    These rows of [vocab] are handed out from a pool that doubles when it is empty, as few sequences want one.
+    Few sequences have penalties, so rows of [vocab] come from a pool, which doubles when it is empty.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class Penalties:
         repetition, presence, frequency = columns.unsqueeze(-1).unbind(1)  # [n, 1] each
         counts = self._output_counts[rows]  # [n, vocab]
         in_use = (self._parameters[slots] != NEUTRAL).any(axis=0)
-        # A neutral penalty changes no bit, so leaving out what no row uses changes none either.
+        # Skipping a penalty that no row uses changes no bit, because a neutral penalty changes none.
         if in_use[0]:
             seen = self._in_prompt[rows] | (counts > 0)
             penalised = torch.where(logits > 0, logits / repetition, logits * repetition)
@@ -58,7 +58,7 @@ class Penalties:
 
     def observe(self, tokens: Tensor, slots: I64) -> None:
         rows = torch.from_numpy(self._pool_row[slots]).to(tokens.device)
-        self._output_counts[rows, tokens] += 1  # a slot has one row in a step, so no index occurs twice
+        self._output_counts[rows, tokens] += 1  # a slot occurs once in a step, so no index occurs twice
 
     def _take(self) -> int:
         if not self._free:

@@ -1,4 +1,4 @@
-"""Log probabilities of prompt tokens: what the model, given the tokens before it, thought of each."""
+"""Log probabilities of prompt tokens, each given the tokens before it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 from services.worker.ops import upload
 from services.worker.sampling.logprobs import RawDistribution
 
-# Logits of one slice of rows: 32 MiB in float32.
+# Logits computed at a time: 32 MiB in float32.
 _SLICE_VALUES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobTensors:
-    """On the device, an entry for each of m prompt tokens."""
+    """Log probabilities on the device, one entry for each of m prompt tokens."""
 
-    valid: Tensor  # bool [m]; False where the logits were no numbers
+    valid: Tensor  # bool [m]; False if the logits are not finite
     logprobs: Tensor  # float32 [m]
     ranks: Tensor  # int64 [m], from 1
-    top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, equals by id
+    top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, ties by id
     top_logprobs: Tensor  # float32 [m, MAX_LOGPROBS]
 
     def tensors(self) -> list[Tensor]:
@@ -34,8 +34,8 @@ class PromptLogprobTensors:
 def compute_prompt_logprobs(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int, following: NDArray[np.int64]
 ) -> PromptLogprobTensors:
-    """hidden [m, hidden], m at least 1; `logits`: the output layer. Works through slices of the rows, as the logits
-    of a long chunk could take more memory than everything else in a step."""
+    """Takes hidden states [m, hidden], m at least 1, and `logits`, the output layer. Works in slices of rows: all
+    logits of a long chunk at once could take more memory than the rest of a step."""
     num_rows = max(1, _SLICE_VALUES // vocab_size)
     targets = upload(following, hidden.device)
     slices = [

@@ -1,4 +1,4 @@
-"""Rows of [vocab] on the device for those few slots whose sequences want one."""
+"""Pool of device rows of [vocab] values, for the few slots whose sequences need one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 
 
 class RowPool:
-    """Doubles when it is empty, so that it grows rarely, and never past one row per slot."""
+    """The pool doubles when it is empty, so that it grows rarely. It never exceeds one row per slot."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.rows = torch.zeros((1, vocab_size), dtype=dtype, device=device)  # another tensor once it has grown
+        self.rows = torch.zeros((1, vocab_size), dtype=dtype, device=device)  # replaced when the pool grows
         self._row_of = [-1] * max_num_seqs
         self._free = [0]
 
     def take(self, slot: int) -> int:
-        """The slot's row, all zeros. A slot that has one keeps it."""
+        """Returns a row of zeros for the slot. A slot that has a row keeps it."""
         if self._row_of[slot] < 0:
             if not self._free:
                 have = len(self.rows)
@@ -26,7 +26,7 @@ class RowPool:
         return self._row_of[slot]
 
     def give_back(self, slot: int) -> None:
-        """Does nothing for a slot without a row."""
+        """Frees the slot's row, if it has one."""
         if self._row_of[slot] >= 0:
             self._free.append(self._row_of[slot])
             self._row_of[slot] = -1

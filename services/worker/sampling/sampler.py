@@ -1,7 +1,7 @@
-"""What draws the next token of each row, on any device.
+"""Interface of the samplers, which choose the next token of each row.
 
-Randomness is counter-based: the noise of a token depends on the sequence's seed, its choice index and the position it
-is drawn for, and nothing else, so a sequence that is computed again elsewhere draws the same from the same logits.
+Randomness is counter-based: a token's noise depends only on the sequence's seed, its choice index and the token's
+position. So a sequence that is recomputed on another worker samples the same tokens from the same logits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from services.worker.sampling.token_mask import TokenMask
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """On the device, in the order of the rows given."""
+    """Results of a sample on the device, one entry per row of logits."""
 
-    tokens: Tensor  # int64 [n]; 0 where the logits were no numbers
-    valid: Tensor  # bool [n]
+    tokens: Tensor  # int64 [n]; 0 where `valid` is False
+    valid: Tensor  # bool [n]; False if the logits are not finite or the mask allows no token
     logprobs: LogprobTensors | None
 
     def tensors(self) -> list[Tensor]:
-        """All of them: tokens, valid, and those of the log probabilities in the order of their class."""
+        """Returns tokens, valid, and the tensors of the log probabilities in the order of their class."""
         of = self.logprobs
         return [self.tokens, self.valid, *(() if of is None else (of.logprobs, of.top_token_ids, of.top_logprobs))]
 
@@ -36,16 +36,17 @@ class Sample:
 class Sampler(Protocol):
     """Keeps each slot's sampling parameters and the counts that penalties need."""
 
-    last_tokens: Tensor  # int64 [max_num_seqs] on the device: what each slot drew last
+    last_tokens: Tensor  # int64 [max_num_seqs] on the device: the last token sampled for each slot
 
     def admit(self, sequence: GeneratingSequence) -> None:
-        """The slot is the sequence's from the next sample on; nothing of a former owner's stays."""
+        """Assigns a slot to the sequence from the next sample on, and clears the previous sequence's state."""
         ...
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
-        """logits [n, vocab], which may be overwritten; row i belongs to slots[i] and draws the token at positions[i].
+        """Samples from logits [n, vocab], which may be overwritten. Row i belongs to slots[i] and samples the token at
+        positions[i].
 
-        No slot may occur twice. Memory that does not suffice is found out before any slot's state has changed, so that
-        a sample may be repeated with fewer rows.
+        No slot may occur twice. All memory is allocated before any slot's state changes, so that a sample that runs out
+        of memory may be repeated with fewer rows.
         """
         ...

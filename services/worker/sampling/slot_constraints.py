@@ -1,7 +1,7 @@
-"""The masks of a step: what grammars, bad words, allowed tokens and least lengths leave of the vocabulary, in one.
+"""Token masks of a step. Each mask combines grammar, bad words, allowed tokens and the minimum length of a sequence.
 
-State lives on the host, slot by slot, and moves with the tokens that were drawn, in the order of steps. It is rebuilt
-from a sequence's tokens when it is admitted, so preemption and failover need nothing more.
+The state lies on the host, per slot, and advances with the sampled tokens in the order of steps. Admitting a sequence
+rebuilds the state from its tokens, so preemption and failover need no extra data.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ class _Sequence:
     output: list[int]
     matcher: LLMatcher | None
     thinking: ThinkingBudget | None
-    # What is allowed whatever the output: [words]; None: all.
+    # Tokens that are allowed whatever the output so far: [words]; None: all.
     always: Bits | None
-    # Bad words of several tokens, by their last one.
+    # Bad words of several tokens, keyed by their last token.
     runs: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    # Why nothing can be drawn any more; stays.
+    # Why no token can be sampled any more. It is never cleared.
     failure: str = ""
 
 
 class SlotConstraints:
-    """Not thread-safe: the step thread owns it."""
+    """Not thread-safe: only the step thread calls it."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int, grammars: Grammars | None) -> None:
-        """`grammars`: None where the model has no tokenizer; sequences with a grammar fail then."""
-        # Slots whose tokens must be observed sooner or later.
+        """`grammars`: None if the model has no tokenizer; sequences with a grammar then fail."""
+        # Slots whose tokens must be observed.
         self.watched = np.zeros(max_num_seqs, bool)
         # Slots that need a mask in every step.
         self._always_masked = np.zeros(max_num_seqs, bool)
-        # How many tokens may be drawn after those observed before a mask may be needed; and how many were.
+        # Tokens that may be sampled after the observed ones before a mask may be needed, and how many of them were.
         self._num_free = np.full(max_num_seqs, _UNLIMITED, np.int64)
         self._num_unobserved = np.zeros(max_num_seqs, np.int64)
         self._vocab_size = vocab_size
@@ -67,7 +67,7 @@ class SlotConstraints:
         self._slots: dict[int, _Sequence] = {}
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """The slot is the sequence's. Returns why it cannot run, a sentence for the client, or None."""
+        """Assigns a slot to the sequence. Returns None, or a sentence for the client that says why it cannot run."""
         self.release(sequence.slot)
         constraints = sequence.constraints
         if constraints is None:
@@ -108,29 +108,29 @@ class SlotConstraints:
         self._num_unobserved[slot] = 0
 
     def failure(self, slot: int, wire_id: int) -> str:
-        """Why the masks of the slot's sequence allow nothing any more; empty if they do."""
+        """Returns why the masks of the slot's sequence allow no token any more; empty if they allow some."""
         sequence = self._slots.get(slot)
         return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
     def draw(self, slots: I64) -> None:
-        """A step that draws a token for each of these slots was launched; `observe` follows."""
+        """Notes that a step was launched that samples a token for each of these slots. `observe` follows later."""
         self._num_unobserved[slots] += 1
 
     def need_tokens(self, slots: I64) -> bool:
-        """Whether the next token of some slot may need a mask, whatever the tokens not observed yet are."""
+        """Returns whether the next token of some slot may need a mask, whatever the unobserved tokens are."""
         return bool(self._may_be_masked(slots).any())
 
     def _may_be_masked(self, slots: I64) -> NDArray[np.bool_]:
         return self._always_masked[slots] | (self._num_unobserved[slots] >= self._num_free[slots])
 
     def observe(self, slot: int, wire_id: int, token_id: int) -> None:
-        """The slot's sequence drew a token, if it is still there."""
+        """Advances the slot's state by a sampled token. Ignores the token of a sequence that was released."""
         sequence = self._slots.get(slot)
         if sequence is None or sequence.wire_id != wire_id:
             return
         self._num_unobserved[slot] -= 1
         sequence.output.append(token_id)
-        # After the end, what comes is of steps that were launched before it was known, and wanted by nobody.
+        # Steps that were launched before the end was known still yield tokens. They are discarded later.
         if sequence.matcher is not None and not sequence.matcher.is_stopped():
             sequence.matcher.consume_token(token_id)
         if sequence.thinking is not None:
@@ -138,8 +138,8 @@ class SlotConstraints:
             self._relax(slot)
 
     def _relax(self, slot: int) -> None:
-        """A sequence that has nothing but a limit to its reasoning draws freely until the limit is near, and again once
-        the reasoning has ended: its steps do not wait for tokens meanwhile."""
+        """Lets a sequence whose only constraint is a thinking limit sample without waiting for its tokens, until the
+        limit is near, and again once the reasoning has ended."""
         sequence = self._slots[slot]
         if sequence.thinking is None or self._always_masked[slot]:
             return
@@ -148,9 +148,9 @@ class SlotConstraints:
         self.watched[slot] = num_free is not None
 
     def mask(self, slots: I64, device: torch.device) -> TokenMask | None:
-        """For those of the rows' slots whose next token is constrained; None where none is. A row for which nothing is
-        left allows nothing, and `failure` says why. To be called once every token drawn before was observed; changes no
-        state but failures."""
+        """Returns the mask of the rows whose next token is constrained; None if there are none. If no token is left for
+        a row, its mask is empty and `failure` returns the reason. Call it once all earlier tokens are observed. Changes
+        no state except failures."""
         rows = np.flatnonzero(self._may_be_masked(slots))
         if not len(rows):
             return None
@@ -162,7 +162,7 @@ class SlotConstraints:
         return TokenMask(rows, torch.from_numpy(packed) if device.type == "cpu" else upload(packed, device))
 
     def _fill(self, sequence: _Sequence, bits: Bits) -> str:
-        """Writes what the sequence may draw; returns why that is nothing."""
+        """Writes the sequence's allowed tokens into `bits`. Returns an error text if there are none."""
         matcher, constraints = sequence.matcher, sequence.constraints
         if matcher is None:
             bits.fill(0xFFFFFFFF)
@@ -174,8 +174,8 @@ class SlotConstraints:
                 bits.fill(0)
                 return f"The grammar of this request failed: {error}."
         forced = None if sequence.thinking is None else sequence.thinking.forced
-        # The end of the reasoning goes before everything but a grammar that does not allow it: all other constraints
-        # are about the answer.
+        # The token that ends the reasoning overrides every constraint except the grammar: the others concern only the
+        # answer.
         if forced is not None and bits[forced // 32] >> np.uint32(forced % 32) & 1:
             bits.fill(0)
             bits[forced // 32] = np.uint32(1 << forced % 32)
@@ -187,7 +187,7 @@ class SlotConstraints:
                 bits[last // 32] &= np.uint32(~(1 << last % 32) & 0xFFFFFFFF)
         if len(sequence.output) < constraints.min_tokens:
             longer = bits & ~_bits(constraints.end_token_ids, self._num_words)
-            # A complete output, as far as the grammar goes, cannot go on.
+            # If the grammar allows only an end token, the output is complete and min_tokens cannot extend it.
             if matcher is None or longer.any():
                 bits[:] = longer
         self._clear_tail(bits)
@@ -203,13 +203,13 @@ class SlotConstraints:
         return allowed & ~_bits(single, self._num_words)
 
     def _clear_tail(self, bits: Bits) -> None:
-        """Bits past the vocabulary stand for nothing."""
+        """Clears the bits past the vocabulary, which stand for no token."""
         if self._vocab_size % 32:
             bits[-1] &= np.uint32((1 << self._vocab_size % 32) - 1)
 
 
 def _bits(token_ids: tuple[int, ...] | list[int], num_words: int) -> Bits:
-    """Ones for these tokens."""
+    """Returns a bit mask in which these tokens are set."""
     bits = np.zeros(num_words, np.uint32)
     ids = np.asarray(token_ids, np.int64)
     np.bitwise_or.at(bits, ids // 32, np.left_shift(np.uint32(1), (ids % 32).astype(np.uint32)))

@@ -1,4 +1,4 @@
-"""A limit to a sequence's reasoning: after so many tokens of it, the token that ends it is the only one left."""
+"""Thinking budget: after a given number of reasoning tokens, only the token that ends the reasoning is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from services.worker.plan import ThinkingLimit
 
 
 class ThinkingBudget:
-    """Follows one output, token by token. Only its first reasoning counts."""
+    """Follows one output, token by token. Only the first reasoning section counts."""
 
     __slots__ = ("_is_inside", "_limit", "_num_tokens", "is_over")
 
@@ -14,7 +14,7 @@ class ThinkingBudget:
         self._limit = limit
         self._is_inside = limit.begin_token_id is None
         self._num_tokens = 0
-        # Whether the reasoning has ended: nothing is forced any more.
+        # Whether the reasoning has ended. Nothing is forced from then on.
         self.is_over = False
 
     def observe(self, token_id: int) -> None:
@@ -29,15 +29,15 @@ class ThinkingBudget:
 
     @property
     def num_free_tokens(self) -> int | None:
-        """How many more tokens can be drawn, whatever they are, before one must be forced; None: none will be."""
+        """Number of tokens that can be sampled, whatever they are, before one must be forced; None: no limit."""
         if self.is_over:
             return None
         left = self._limit.num_tokens - self._num_tokens
-        # The token that begins the reasoning does not count.
+        # The token that begins the reasoning does not count against the limit.
         return left if self._is_inside else left + 1
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next, if one must."""
+        """The token that must come next; None if the next token is free."""
         is_spent = self._is_inside and not self.is_over and self._num_tokens >= self._limit.num_tokens
         return self._limit.end_token_id if is_spent else None

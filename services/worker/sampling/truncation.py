@@ -1,8 +1,8 @@
-"""Temperature and the cuts to the likeliest tokens. Applied in this order: temperature, min-p, top-k, top-p.
+"""Temperature and cuts to the likeliest tokens. Applied in this order: temperature, min-p, top-k, top-p.
 
-A cut is a threshold on the logit or probability, never a choice among equals: tokens as likely as the last one kept are
-kept too, so what is kept does not depend on how a sort breaks ties. All but Temperature want the row's greatest logit
-to be 0.
+A cut is a threshold on logit or probability and never chooses among equals: tokens as likely as the last one kept are
+kept too. So the result does not depend on how a sort breaks ties. All cuts expect that Temperature has shifted the
+row's greatest logit to 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from services.worker.plan import GeneratingSequence
 from services.worker.sampling.stage import I64
 
-# Top-p looks among so many likeliest tokens before it sorts the whole row, which takes some twenty times as long.
+# Top-p first looks at this many likeliest tokens. Sorting the whole row takes about twenty times as long.
 TOP_P_WIDTHS = (64, 1024)
 
 
@@ -28,13 +28,13 @@ class Temperature:
         self.active[sequence.slot] = not sequence.sampling.greedy
 
     def apply(self, logits: Tensor, slots: I64) -> None:
-        """The row's greatest logit becomes 0 first, so that a tiny temperature overflows to -inf only."""
+        """Shifts the row's greatest logit to 0 first, so that a tiny temperature can only overflow to -inf."""
         logits -= logits.amax(-1, keepdim=True)
         logits /= _column(self._temperature, slots, logits)
 
 
 class MinP:
-    """Nguyen et al., 2024. A token's probability over that of the likeliest is exp(logit), as the greatest is 0."""
+    """Min-p (Nguyen et al., 2024). exp(logit) is the ratio to the likeliest token, whose logit is 0."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.active = np.zeros(max_num_seqs, bool)
@@ -68,7 +68,7 @@ class TopK:
 
 
 class TopP:
-    """Holtzman et al., 2020 (nucleus sampling), over what the other cuts have left."""
+    """Nucleus sampling (Holtzman et al., 2020), over the tokens that the other cuts have kept."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.active = np.zeros(max_num_seqs, bool)
@@ -85,7 +85,7 @@ class TopP:
         missing = torch.arange(len(logits), device=logits.device)  # rows whose threshold is not found yet
         vocab_size = logits.shape[1]
         for width in (*TOP_P_WIDTHS, vocab_size):
-            # The sums of a row's first probabilities are the same in every width.
+            # The cumulative sums of a row's likeliest tokens are the same at every width.
             likeliest = _likeliest(probabilities[missing], min(width, vocab_size))
             threshold[missing], reached = _nucleus(likeliest, top_p[missing])
             missing = missing[~reached]
@@ -95,16 +95,18 @@ class TopP:
 
 
 def _likeliest(probabilities: Tensor, count: int) -> Tensor:
-    """The greatest of each row, descending: [n, count]."""
+    """Returns the greatest probabilities of each row, descending: [n, count]."""
     if count < probabilities.shape[1]:
         return probabilities.topk(count).values
-    if probabilities.is_cpu:  # numpy's sort of values is vectorized, and some five times as fast
+    if probabilities.is_cpu:  # numpy's vectorized sort is about five times as fast
         return torch.from_numpy(np.sort(probabilities.numpy())[:, ::-1].copy())
     return probabilities.sort(descending=True).values
 
 
 def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest probability kept [n, 1], and whether the sum was reached [n]; where not, the last one given."""
+    """Returns the smallest probability that is kept [n, 1], and whether the sum reaches top_p [n].
+
+    A row that does not reach it gets its last probability."""
     enough = descending.cumsum(-1) >= top_p  # [n, k]
     reached = enough[:, -1]
     last = torch.where(reached, enough.to(torch.uint8).argmax(-1), descending.shape[1] - 1)
@@ -112,5 +114,5 @@ def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _column(values: np.ndarray[tuple[int], np.dtype[np.float32]], slots: I64, like: Tensor) -> Tensor:
-    """float32 [n, 1] on the device of `like`."""
+    """Returns float32 [n, 1] on the device of `like`."""
     return torch.from_numpy(values[slots]).to(like.device)[:, None]

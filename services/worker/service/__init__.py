@@ -1,4 +1,4 @@
-"""WorkerService: plans in, results out, and the thread between them that loads the model and runs its steps.
+"""The gRPC service of a worker: receives plans, returns results, and owns the thread that loads and runs the model.
 
 Imports no torch.
 """

@@ -1,4 +1,4 @@
-"""Between the wire's messages and the core's dataclasses."""
+"""Converts protobuf messages to the worker's dataclasses and back."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _POOLING_TYPES = {
 
 
 def u32(data: bytes) -> U32:
-    """A little-endian column. Raises PlanError if it is no whole number of values."""
+    """Reads a column of little-endian u32. Raises PlanError if the length is no multiple of 4 bytes."""
     if len(data) % 4:
         raise PlanError(f"a column of {len(data)} bytes holds no whole number of u32")
     return np.frombuffer(data, "<u4")
 
 
 def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
-    """Raises PlanError for columns that are no columns; the state's own checks come later."""
+    """Raises PlanError if a column is malformed. `BatchState` checks later whether the plan fits its state."""
     rows = message.rows
     return StepPlan(
         epoch=message.epoch,
@@ -67,7 +67,7 @@ def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
 
 
 def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
-    """Raises PlanError for one that is to be pooled, but wants what a sequence that generates may want."""
+    """Raises PlanError if a sequence asks both for pooling and for log probabilities."""
     common = (
         message.wire_id,
         message.slot,
@@ -117,7 +117,7 @@ def _pooling(message: pooling_pb2.PoolingParams) -> PoolingParams:
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    """Fields that are not set keep the defaults that `sampling.proto` names."""
+    """Fields that are not set keep the defaults of `sampling.proto`."""
     given = {
         name: getattr(message, name)
         for name in SamplingParams.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""WorkerService: one scheduler at a time, its plans in, their results out."""
+"""The gRPC service of a worker: one scheduler at a time claims it, sends plans and receives results."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 10.0
-# A scheduler that does not take a message for this long is dropped.
+# The stream ends if the scheduler reads no message for this long.
 WRITE_TIMEOUT_S = 2.0
-# One that sends none for this long, neither plan nor heartbeat, has hung: another may claim the worker.
+# A scheduler that sends neither a plan nor a heartbeat for this long has hung. Another may then claim the worker.
 OWNER_SILENCE_S = 10.0
-# Grammars that an owner may be waiting for.
+# Limit of grammars whose compilation an owner may await.
 MAX_PENDING_GRAMMARS = 128
 
 Requests = AsyncIterator[worker_pb2.RunRequest]
 
 
 class WorkerClosingError(Exception):
-    """The worker is about to exit; what was received has run."""
+    """The worker is shutting down. All plans received so far have run."""
 
 
 class OwnerSilentError(Exception):
-    """The owner has sent nothing for too long; what was received has run."""
+    """The owner sent nothing for OWNER_SILENCE_S. All plans received so far have run."""
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
-    """Calls are refused with UNAVAILABLE until `open` is given a loaded worker, and after `close`."""
+    """Refuses calls with UNAVAILABLE until `open` provides a loaded worker, and again after `close`."""
 
     def __init__(self, steps: StepThread) -> None:
         self._steps = steps
@@ -65,12 +65,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._worker = worker
 
     async def close(self) -> None:
-        """Takes no plan any more, and ends the owner's stream once the results of those it has sent are written."""
+        """Accepts no more plans, and ends the owner's stream once the results of its received plans are written."""
         self._closing = True
         if self._reader is not None:
             self._reader.cancel()
 
-    async def Run(  # type: ignore[override]  # noqa: N802 - gRPC's name, and its other style: results go to `context`
+    async def Run(  # type: ignore[override]  # noqa: N802 - gRPC's name and calling style: results go to `context`
         self, request_iterator: Requests, context: Any
     ) -> None:
         worker = await self._ready(context)
@@ -93,7 +93,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if isinstance(end, MalformedRequestError):
             raise end
         if end is not None:
-            # Last, as a status waits behind results that a stalled peer does not take.
+            # Sent last: a status waits behind results, which a stalled peer does not read.
             await context.abort(*_status(epoch.number, end))
 
     async def GetTokenizer(  # noqa: N802 - gRPC's name
@@ -124,13 +124,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         epoch.recipient.closed = True
         if self._reader is not None:
             self._reader.cancel()
-        # A task of its own: the call that ends here may be cancelled any moment.
+        # In a task of its own, because the surrounding call may be cancelled at any moment.
         release = asyncio.create_task(self._release(epoch.number))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
     async def _release(self, epoch: int) -> None:
-        """The next owner is let in once the steps of this one have drained and its sequences are gone."""
+        """Accepts the next owner once this epoch's steps have ended and its sequences are freed."""
         await asyncio.wrap_future(self._steps.reset())
         self._owner = None
         logger.info("epoch %d: released", epoch)
@@ -153,7 +153,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 class _Epoch:
-    """One owner's stream: plans are read and results written by two tasks with the step thread between them."""
+    """One owner's stream. One task reads plans, another writes results, and the step thread runs between them."""
 
     def __init__(self, steps: StepThread, number: int, grammars: Grammars) -> None:
         self.number = number
@@ -162,13 +162,13 @@ class _Epoch:
         self.recipient = Recipient(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
-        # Bounded by the semaphore (a step holds a permit from being read to its result being written) and by the
-        # grammars that may be pending.
+        # Bounded without a size of its own. Steps: each holds a permit of the semaphore from when its plan is read
+        # until its result is written. Grammars: MAX_PENDING_GRAMMARS.
         self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
     async def read(self, requests: Requests, closing: Callable[[], bool]) -> None:
-        """Hands plans to the step thread until the stream ends, then lets the writer know once all results are out."""
+        """Submits plans to the step thread until the stream ends. Then waits for all results and ends the writer."""
         end: Outcome | None = None
         step_id = 0
         try:
@@ -193,7 +193,7 @@ class _Epoch:
                 self._steps.submit(self.recipient, plan)
         except OwnerSilentError as error:
             end = error
-        except Exception as error:  # the writer waits for a word, whatever it is
+        except Exception as error:  # any kind: the writer waits until something ends the epoch
             self._outbox.put_nowait(error)
             return
         except asyncio.CancelledError:
@@ -205,7 +205,8 @@ class _Epoch:
         self._outbox.put_nowait(end)
 
     async def write(self, context: Any) -> Exception | None:
-        """Until the reader is through; returns what ended the epoch, None if its owner did. Raises TimeoutError."""
+        """Writes results until the epoch ends. Returns the error that ended it, or None if the owner did. Raises
+        TimeoutError if the owner does not read them."""
         while isinstance(outcome := await self._outbox.get(), StepResult | worker_pb2.GrammarPrepared):
             if isinstance(outcome, StepResult):
                 await _write(context, worker_pb2.RunResponse(result=result_to_proto(outcome)))
@@ -216,7 +217,7 @@ class _Epoch:
         return outcome
 
     def _prepare(self, request: worker_pb2.PrepareGrammar) -> None:
-        """Has a grammar compiled beside the steps; the answer goes out when it is."""
+        """Compiles a grammar beside the steps. The answer is sent when it is ready."""
         if self._num_pending_grammars == MAX_PENDING_GRAMMARS:
             raise PlanError(f"{MAX_PENDING_GRAMMARS} grammars are being prepared already")
         self._num_pending_grammars += 1
@@ -229,8 +230,8 @@ class _Epoch:
         self._grammars.prepare(request.grammar).add_done_callback(answer)
 
     async def _compile_missing(self, plan: StepPlan) -> None:
-        """Grammars that were not prepared, or have been given up since for others: the plan, and those behind it, wait
-        for them here and not on the step thread. One that fails does so again where its sequence is admitted."""
+        """Compiles grammars that were never prepared or have been evicted since. This plan and later ones wait here,
+        so that the step thread does not. If one cannot be compiled, admitting its sequence reports the error."""
         for sequence in plan.new_sequences:
             if sequence.grammar:
                 future = self._grammars.prepare(sequence.grammar)
@@ -238,19 +239,19 @@ class _Epoch:
                     await asyncio.wait((asyncio.wrap_future(future),))
 
     def _deliver(self, outcome: Outcome) -> None:
-        """Called from the step thread."""
+        """Takes a result from the step thread."""
         self._put(outcome)
 
     def _put(self, news: Outcome | worker_pb2.GrammarPrepared) -> None:
-        """From any thread."""
+        """Puts a message into the outbox; safe to call from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._outbox.put_nowait, news)
-        except RuntimeError:  # the loop has closed: nobody is there to tell
+        except RuntimeError:  # the event loop has closed, so no client is left
             self.recipient.closed = True
 
 
 async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
-    """The next message; None at the stream's end. Raises OwnerSilentError."""
+    """Returns the next message; None at the stream's end. Raises OwnerSilentError."""
     try:
         async with Patience(OWNER_SILENCE_S):
             return await anext(aiter(requests), None)
@@ -259,7 +260,7 @@ async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
 
 
 def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunRequest) -> worker_pb2.RunRequest | None:
-    """The message that is complete with this one. Raises PlanError."""
+    """Returns the message if this part completes it, else None. Raises PlanError."""
     try:
         return joiner.add(received)
     except ValueError as error:
@@ -267,14 +268,14 @@ def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunR
 
 
 async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
-    """Raises TimeoutError if the peer does not take it."""
+    """Raises TimeoutError if the peer does not read the message within WRITE_TIMEOUT_S."""
     for part in in_parts(message):
         async with Patience(WRITE_TIMEOUT_S):
             await context.write(part)
 
 
 def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
-    """What the scheduler is told about an epoch that it did not end itself."""
+    """Returns the status for a scheduler whose epoch an error ended."""
     if isinstance(end, PlanError):
         logger.error("epoch %d: a plan broke the contract: %s", epoch, end)
         return grpc.StatusCode.INVALID_ARGUMENT, str(end)
@@ -286,5 +287,5 @@ def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
     if isinstance(end, TimeoutError):
         logger.error("epoch %d: its owner took no message for %s s", epoch, WRITE_TIMEOUT_S)
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"a message was not taken for {WRITE_TIMEOUT_S} s"
-    logger.error("epoch %d: an error left no state to go on from", epoch, exc_info=end)
-    return grpc.StatusCode.INTERNAL, "the worker failed and has no state to go on from"
+    logger.error("epoch %d: a step failed and the worker's state is lost", epoch, exc_info=end)
+    return grpc.StatusCode.INTERNAL, "the worker failed and lost the state of this epoch"

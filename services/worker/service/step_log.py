@@ -1,4 +1,4 @@
-"""A file with a line of JSON per step, for finding out where a device's time goes."""
+"""The step log: a file with one line of JSON per step, to find out how a device spends its time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FLUSH_INTERVAL_S = 1.0
 
 
 class StepLog:
-    """Written by the step thread alone. Lines reach the file at least once per second while steps run, and at the
-    end. The first error ends the log, with a warning: steps go on."""
+    """Only the step thread writes to it. While steps run, lines reach the file at least once per second. After the
+    first write error the log is closed with a warning, and steps continue without it."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if the file cannot be written."""
@@ -27,12 +27,12 @@ class StepLog:
         self._flushed_at = time.monotonic()
 
     def write(self, result: StepResult, num_sequences: int) -> None:
-        """`num_sequences`: in slots once the step's plan had been applied."""
+        """`num_sequences`: sequences that hold a slot after the step's plan was applied."""
         if self._file is None:
             return
         now, device = time.monotonic(), result.device
         entry = {
-            "time_s": round(now, 6),  # monotonic, when the results were there
+            "time_s": round(now, 6),  # monotonic clock, when the results arrived
             "step": result.step_id,
             "sequences": num_sequences,
             "scheduled_tokens": result.num_scheduled_tokens,
@@ -59,8 +59,8 @@ class StepLog:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("the step log %s ends here: %s", self._path, error)
+        logger.warning("cannot write to the step log %s any more: %s", self._path, error)
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # tries once more to write what is buffered
+            with suppress(OSError):  # close() tries once more to write the buffer
                 file.close()

@@ -1,6 +1,7 @@
-"""The thread that loads the model and then runs steps, apart from all I/O.
+"""The thread that loads the model and then runs steps. It does no network I/O.
 
-The event loop hands it plans through a bounded queue and gets results through callbacks; it never waits for a peer.
+The event loop submits plans through a bounded queue and receives results through callbacks. The step thread never
+waits for a scheduler.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_STEPS = 8
-# How often a thread with nothing to launch looks whether the oldest step under way has ended. Its results are late by
-# so much at most, and by the time they matter another step is under way.
+# How often an idle thread checks whether the oldest running step has ended. Its results are late by at most this much.
+# That costs nothing, because another step is running by then.
 POLL_S = 0.0002
 
 Outcome = StepResult | Exception
@@ -35,8 +36,8 @@ Outcome = StepResult | Exception
 
 @dataclass(slots=True)
 class Recipient:
-    """Takes the results of one epoch. `deliver` is called from the step thread, once per step, in order; with the
-    exception that ended the epoch it is called a last time."""
+    """Receives the results of one epoch. The step thread calls `deliver` once per step, in order. If an exception ends
+    the epoch, `deliver` receives it as the last call."""
 
     deliver: Callable[[Outcome], None]
     closed: bool = False
@@ -44,7 +45,7 @@ class Recipient:
 
 @dataclass(slots=True)
 class StepCounters:
-    """Since the start; written by the step thread, read by whoever wants to."""
+    """Totals since the start. Only the step thread writes them; any thread may read them."""
 
     num_steps: int = 0
     num_scheduled_tokens: int = 0
@@ -52,7 +53,7 @@ class StepCounters:
     num_sequence_errors: int = 0
     step_seconds: float = 0.0
     num_sequences: int = 0
-    # Of the device's own clock; 0 where it is not timed.
+    # Measured by the device's own clock; 0 if the device has none.
     device_busy_seconds: float = 0.0
     device_idle_seconds: float = 0.0
 
@@ -66,7 +67,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Reset:
-    """Everything queued before is done or dropped; sequences and pages are gone."""
+    """Command to start a new epoch. `done` is set once all earlier steps have ended and all sequences are freed."""
 
     done: Future[None] = field(default_factory=Future)
 
@@ -75,10 +76,10 @@ class StepThread:
     def __init__(self, load: Callable[[], LoadedWorker], log: StepLog | None = None) -> None:
         self._log = log
         self.loaded: Future[LoadedWorker] = Future()
-        self.ended: Future[None] = Future()  # fails if the thread died of an error, which is logged
+        self.ended: Future[None] = Future()  # fails with the error that killed the thread
         self.counters = StepCounters()
         self._load = load
-        # Resets need a place beside a full set of steps; None asks the thread to end.
+        # Twice the size: resets must fit beside a full set of steps. None asks the thread to end.
         self._queue: queue.Queue[_Step | _Reset | None] = queue.Queue(2 * MAX_QUEUED_STEPS)
         self._launched: deque[tuple[Recipient, LaunchedStep]] = deque()
         self._busy_since: float | None = None
@@ -88,23 +89,23 @@ class StepThread:
         self._thread.start()
 
     def submit(self, recipient: Recipient, plan: StepPlan) -> None:
-        """The caller keeps at most MAX_QUEUED_STEPS steps of a recipient undelivered."""
+        """Queues a step. The caller keeps at most MAX_QUEUED_STEPS undelivered steps per recipient."""
         self._queue.put_nowait(_Step(recipient, plan, time.monotonic()))
 
     def reset(self) -> Future[None]:
-        """Starts a new epoch, once what is queued has run."""
+        """Starts a new epoch after all queued steps have run. Returns a future that is set then."""
         command = _Reset()
         self._queue.put_nowait(command)
         return command.done
 
     def stop(self, timeout: float) -> None:
-        """Ends the thread after what is queued, or leaves it behind after `timeout` seconds."""
+        """Ends the thread after the queued steps. After `timeout` seconds, stops waiting for it."""
         if not self.ended.done():
             self._queue.put_nowait(None)
         self._thread.join(timeout)
 
     def stuck_for(self) -> float:
-        """Seconds since the step under way began; 0 while there is none."""
+        """Returns the seconds since the running step began; 0 if no step is running."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -138,7 +139,7 @@ class StepThread:
                 self._log.close()
 
     def _reset(self, runner: ModelRunner, command: _Reset) -> None:
-        # From here on whoever waits can no longer cancel, only stop waiting.
+        # From here on a caller cannot cancel the reset. It can only stop waiting for it.
         waited_for = command.done.set_running_or_notify_cancel()
         self._collect(runner, down_to=0)
         runner.close()
@@ -152,17 +153,17 @@ class StepThread:
             return runner.finished(step)
         except Exception as error:
             runner.device.check.after(error)
-            return True  # collecting it says what is wrong
+            return True  # `_collect` then reports the error
 
     def _next(self, runner: ModelRunner) -> _Step | _Reset | None:
-        """The next command. While there is none, steps are collected as they end."""
+        """Returns the next command. While the queue is empty, collects steps as they end."""
         while self._launched:
             if self._busy_since is None:
                 self._busy_since = time.monotonic()
             try:
                 return self._queue.get(timeout=POLL_S)
             except queue.Empty:
-                # Waiting for the device instead would keep it waiting for the plan that comes meanwhile.
+                # Poll instead of waiting for the device: a plan that arrives meanwhile can be launched at once.
                 if self._finished(runner, self._launched[0][1]):
                     self._collect(runner, down_to=len(self._launched) - 1)
                     self._busy_since = None
@@ -190,8 +191,8 @@ class StepThread:
         self._collect(runner, down_to=0 if runner.device.is_synchronous else 1)
 
     def _collect(self, runner: ModelRunner, down_to: int) -> None:
-        """Delivers launched steps, oldest first, until `down_to` are left. Raises DeviceLostError, and then delivers
-        none of them: what a lost device has computed counts for nothing."""
+        """Delivers launched steps, oldest first, until `down_to` are left. If the device is lost, raises
+        DeviceLostError and delivers nothing more, because results of a lost device cannot be trusted."""
         while len(self._launched) > down_to:
             recipient, launched = self._launched.popleft()
             try:

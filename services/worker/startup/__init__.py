@@ -1,4 +1,4 @@
-"""Puts a worker together: device, weights, KV cache, and the runner over them, sized, measured and warmed up."""
+"""Builds a worker: device, weights, KV cache and runner. Sizes the cache, warms up, and measures the step time."""
 
 from services.worker.startup.load import LoadedWorker, load_worker, resolve_device
 

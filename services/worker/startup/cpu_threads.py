@@ -1,4 +1,4 @@
-"""How many CPU threads to compute with."""
+"""Default number of CPU threads for the computation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def physical_cores() -> int:
-    """Cores that this process may run on, hyper-threads counted once, and no more than its container's quota."""
+    """Returns the physical cores that this process may use, limited by its container's CPU quota."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = {_siblings(cpu) for cpu in allowed}
     quota = _quota(Path("/sys/fs/cgroup/cpu.max"))
@@ -15,7 +15,7 @@ def physical_cores() -> int:
 
 
 def _siblings(cpu: int) -> str:
-    """A name for the physical core of a logical one; its own where the system does not say."""
+    """Returns an identifier of the physical core of a logical CPU; the CPU's own number if the system has none."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
@@ -23,7 +23,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota(cpu_max: Path) -> int | None:
-    """Whole CPUs of a cgroup v2 limit; None where there is none."""
+    """Returns the whole CPUs of a cgroup v2 limit; None if there is no limit."""
     try:
         quota, period = cpu_max.read_text().split()
     except (OSError, ValueError):

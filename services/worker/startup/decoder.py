@@ -1,4 +1,4 @@
-"""Starts a decoder: weights, KV cache, and the runner over them, sized, measured and warmed up."""
+"""Starts a decoder: loads weights, sizes the KV cache, builds the runner, warms it up and measures swapping."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DecoderStart:
     def check_pooling(self, kind: PoolingKind) -> None:
         """See `ModelStart`."""
         if kind is PoolingKind.CLS:
-            raise ModelError("the first token of a decoder has seen no other: pool by the last or the mean")
+            raise ModelError("a decoder's first token sees no other token: use --pooling-type last or mean")
 
     def load(self, setting: Setting) -> tuple[ModelRunner, float]:
         """See `ModelStart`."""
@@ -74,10 +74,10 @@ class DecoderStart:
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
-            # After the checkpoint's own tensors were compared with config.json, which says more about a wrong number.
+            # After open_weights, which compares config.json with the checkpoint and names a wrong value better.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
             require_memory(num_weight_bytes, f"the weights of {path}")
-            # Once and for all: a length that fits now must fit when the weights have been read.
+            # Counted once, here: a length that fits now must still fit after the weights are loaded.
             num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
         longest = _longest(config, model, kv_dtype, device, num_blocks)
         with (
@@ -98,7 +98,7 @@ class DecoderStart:
             num_blocks = count_blocks(config, model, kv_dtype, lambda: measured)
         max_model_len = min(longest, resolve_max_model_len(config, model, num_blocks * config.block_size))
         with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
-            require_asked(device, asked, swap.asked)  # now that the weights are there, which lie in the same memory
+            require_asked(device, asked, swap.asked)  # again, because the weights now take part of the same memory
             runner, copies = _build_with_swap(builder, num_blocks, max_model_len, swap)
         with torch.inference_mode():
             swap_seconds = measure_swap(copies, num_blocks, device)
@@ -115,22 +115,22 @@ class DecoderStart:
 def _build_with_swap(
     builder: _RunnerBuilder, num_blocks: int, max_model_len: int, swap: SwapSpace
 ) -> tuple[ModelRunner, PageCopies]:
-    """Without swap space where the host cannot pin any and the start has not asked for it. Raises PinningError where it
-    has."""
+    """Builds the runner. If the host cannot pin swap space, builds it without, unless the swap option was set: then
+    raises PinningError."""
     num_host_blocks = count_host_blocks(swap, builder.setting.config, builder.model, builder.kv_dtype)
     try:
         return builder.build(num_blocks, max_model_len, num_host_blocks)
     except PinningError as error:
         if swap.option is not None:
             raise
-        logger.warning("%s, or set it to 0; the worker goes on without swap space", str(error))
-    # Not while the error is being handled: it keeps the pages of the failed attempt alive.
+        logger.warning("%s, or set it to 0; the worker continues without swap space", str(error))
+    # Outside the except block: the handled error keeps the pages of the failed attempt alive.
     return builder.build(num_blocks, max_model_len, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _RunnerBuilder:
-    """Runners over one decoder's weights and pages of their own."""
+    """Builds runners that share one decoder's weights. Each has its own pages."""
 
     setting: Setting
     step_tokens: int
@@ -164,7 +164,7 @@ class _RunnerBuilder:
 
 
 def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
-    """Bytes that a GPU has left for the KV cache. Raises ModelError if it has not even enough for a step."""
+    """Returns the bytes that a GPU has left for the KV cache. Raises ModelError if not even a step fits."""
     setting = builder.setting
     config, report, device = setting.config, setting.report, setting.device.ops.device
     report("measuring the memory of a step", None)
@@ -181,7 +181,7 @@ def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
 
 
 def _prepare_steps(runner: ModelRunner, setting: Setting) -> None:
-    """Nothing is compiled, loaded or recorded while serving."""
+    """Warms up and records graphs, so that nothing is compiled, loaded or recorded while serving."""
     report, device = setting.report, setting.device.ops.device
     report("warming up", None)
     with out_of_memory_explained("a step", device, f"lower --gpu-memory-utilization, {LESS_MEMORY}"):
@@ -207,9 +207,9 @@ def _graphs(setting: Setting) -> bool:
 def _longest(
     config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, num_blocks: int | None
 ) -> int:
-    """Tokens of the longest sequence: as the model takes and as configured, and no more than the KV cache of
-    `num_blocks` can hold. None: a GPU's is measured later, and all of its memory is the bound until then. Raises
-    ModelError where the configured length does not fit."""
+    """Returns the tokens of the longest sequence: the smallest of the model's limit, the configured limit and the KV
+    cache of `num_blocks`. If `num_blocks` is None, the cache of a GPU is not measured yet, and all of its memory is the
+    bound. Raises ModelError if the configured length does not fit."""
     if num_blocks is not None:
         return resolve_max_model_len(config, model, num_blocks * config.block_size)
     longest = min(config.max_model_len or model.max_model_len, model.max_model_len)

@@ -1,4 +1,4 @@
-"""Puts together what runs on a device: the one place where the kind of operations decides what goes with them."""
+"""Assembles the parts that run on a device. Only this module selects them by the kind of operations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from services.worker.step import (
 
 
 def compose_device(ops: Ops) -> Device:
-    """`ops` with what goes with them: kernels that leave everything on the device where there are such kernels, and
-    plain tensors elsewhere."""
+    """Combines `ops` with the sampler, forward pass, clock and page copies that fit it. With Triton kernels all data
+    stays on the device; otherwise these parts use plain torch tensors."""
     has_kernels = ops.name == "triton"
     return Device(
         ops,

@@ -1,4 +1,4 @@
-"""What of a GPU's memory is left for the KV cache: found out by running the largest step there is."""
+"""Measures how much of a GPU's memory is left for the KV cache, by running the largest possible step."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from services.worker.step import ModelRunner, Recorder
 
 
 class DeviceMemory(Protocol):
-    """Bytes."""
+    """Memory of a device, in bytes."""
 
     def total(self) -> int: ...
 
     def used(self) -> int:
-        """By this process and others, once what torch keeps for later is given back."""
+        """Returns the memory in use by all processes, after torch has released its cached memory."""
         ...
 
     def peak(self, run: Callable[[], None]) -> int:
-        """The most that tensors took while `run` ran, beyond those that were there before."""
+        """Returns the most memory that tensors allocated by `run` took at one time."""
         ...
 
 
@@ -62,14 +62,14 @@ class CudaMemory:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes that serving takes beside the KV cache."""
+    """Memory that serving needs beside the KV cache, in bytes."""
 
-    weights: int  # with what the process itself, and others on the device, have taken
+    weights: int  # includes memory used by the process itself and by other processes on the device
     step: int  # inputs, sampler, and the activations of the largest step
     graphs: int  # an estimate
 
     def left_of(self, total: int, utilization: float) -> int:
-        """What that fraction of a device has left. Negative if it is too little."""
+        """Returns what is left of `utilization` times `total`. Negative if the needs exceed it."""
         return int(total * utilization) - self.weights - self.step - self.graphs
 
     def __str__(self) -> str:
@@ -80,9 +80,9 @@ class Needs:
 
 
 def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, recorder: Recorder | None) -> Needs:
-    """`make_runner` makes a runner over a few pages, which is dropped again. With a `recorder` the two largest graphs
-    are recorded for a guess at all: the first takes the pool that the others share, every other what the second does.
-    """
+    """Measures a runner with few pages, which `make_runner` builds and which is then dropped. With a `recorder`, it
+    records the two largest graphs and extrapolates: the first allocates the pool that all graphs share, and each other
+    graph is assumed to take as much as the second."""
     made: list[ModelRunner] = []
 
     def run() -> None:
@@ -103,23 +103,23 @@ def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, 
 
 
 def require_asked(device: torch.device, kv_cache: Sequence[Asked], swap: Sequence[Asked]) -> None:
-    """Raises ModelError if the options of the start ask for more than device and host have available now."""
+    """Raises ModelError if the options ask for more memory than device and host have available now."""
     if device.type == "cuda":
         require(CudaMemory(device).available(), *kv_cache)
         require(available_memory(), *swap)
     else:
-        # A CPU's KV cache lies in the host's memory, beside the swap space.
+        # The KV cache of a CPU lies in host memory, beside the swap space.
         require(available_memory(), *kv_cache, *swap)
 
 
 @contextmanager
 def out_of_memory_explained(doing: str, device: torch.device, change: str = LESS_MEMORY) -> Iterator[None]:
-    """Raises ModelError instead of running out of memory: a sentence that says what to change."""
+    """Turns an out-of-memory error into a ModelError that names the options to change."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(f"{device} has too little memory for {doing}: {change}") from error
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # torch's only sign of it on a CPU
+        if "can't allocate memory" not in str(error):  # torch has no error class for this on a CPU
             raise
         raise ModelError(f"{device} has too little memory for {doing}: {change}") from error

@@ -1,6 +1,7 @@
-"""Starts an encoder: weights, and slots that hold a whole sequence each. There is no KV cache.
+"""Starts an encoder: loads its weights and builds a runner without KV cache.
 
-To the scheduler every slot is a block that holds the longest sequence, so that blocks never run out before slots do.
+The scheduler plans in blocks. An encoder therefore reports one block per slot, large enough for the longest sequence,
+so that slots always run out before blocks do.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class EncoderStart:
     default_pooling: ClassVar[PoolingKind] = PoolingKind.CLS
 
     def check_pooling(self, kind: PoolingKind) -> None:
-        """See `ModelStart`. Every token sees all others, so each kind says something."""
+        """See `ModelStart`. Accepts every kind, because each token of an encoder sees all others."""
 
     def load(self, setting: Setting) -> tuple[ModelRunner, float]:
         """See `ModelStart`."""
         config, ops, directory, model = setting.config, setting.device.ops, setting.path, self.model
         if config.quantization is not None:
-            raise ModelError(f"--quantization is {config.quantization}, but encoders are computed in floats only")
+            raise ModelError(f"--quantization is {config.quantization}, but encoders run in floating point only")
         progress = per_percent(setting.report, "loading weights")
         source = open_encoder_weights(directory, model, ops, config.load_format, progress)
         if ops.device.type == "cpu":
@@ -69,8 +70,8 @@ class EncoderStart:
 
 
 def encoder_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
-    """Tokens of the longest sequence: as configured, or what the model and one step take. Raises ModelError when more
-    is configured than either does."""
+    """Returns the tokens of the longest sequence: as configured, else the smaller of the model's limit and the tokens
+    of one step. Raises ModelError if the configured length exceeds either."""
     step_tokens = _step_tokens(config, model)
     if config.max_model_len is None:
         return min(model.max_model_len, step_tokens)
@@ -80,8 +81,8 @@ def encoder_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
         )
     if config.max_model_len > step_tokens:
         raise ModelError(
-            f"--max-model-len is {config.max_model_len}, but an encoder takes a sequence in one step, and a step "
-            f"{step_tokens} tokens; raise --max-num-batched-tokens"
+            f"--max-model-len is {config.max_model_len}, but an encoder computes a sequence in one step, and a step "
+            f"has at most {step_tokens} tokens; raise --max-num-batched-tokens"
         )
     return config.max_model_len
 

@@ -1,4 +1,4 @@
-"""Puts a worker together: checkpoint, device, model, and the runner over them."""
+"""Builds a worker from its options: finds the checkpoint, selects the device, loads the model, measures a step."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class LoadedWorker:
     grammars: Grammars
     speed: Speed
     model: ModelFacts
-    fallback: str | None  # why it runs without the device's own kernels, and what that costs; None if it does not
+    fallback: str | None  # why it does not run the device's own kernels, and at what cost; None if it does
 
 
 def load_worker(config: WorkerConfig, report: Report, device: torch.device | None = None) -> LoadedWorker:
-    """To be called on the thread that will run the steps, as CPU thread pools belong to the thread that uses them.
-    `device`: of `resolve_device`, if the caller has asked it.
-    Raises ModelError, and DeviceLostError if the device is lost meanwhile."""
+    """Call it on the thread that will run the steps: CPU thread pools belong to the thread that uses them.
+    `device`: the result of `resolve_device`, if the caller has it already.
+    Raises ModelError, or DeviceLostError if the device is lost meanwhile."""
     device = resolve_device(config.device) if device is None else device
-    # Before a model is downloaded or loaded, as both take minutes.
+    # Checked before a model is downloaded or loaded, which takes minutes.
     swap = resolve_swap_space(config.swap_space, device.type)
     try:
         return _load(config, report, device, swap)
     except Exception as error:
-        # An error of CUDA's may mean that the device answers no call any more.
+        # A CUDA error may mean that the device is lost.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             create_device_check(device).after(error)
         raise
@@ -91,9 +91,9 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns a GPU with its index, as `torch.cuda.set_device` refuses one without: "cuda" is "cuda:0". "auto" is the
-    first GPU that Quire runs on, or the CPU.
-    Raises ModelError for a device that is not there."""
+    """Returns the device that --device names. A GPU always has an index, because `torch.cuda.set_device` needs one:
+    "cuda" becomes "cuda:0". "auto" selects the first GPU that Quire supports, or the CPU.
+    Raises ModelError for a device that does not exist."""
     if name == "auto":
         gpu, reason = find_gpu()
         if reason is not None:
@@ -111,7 +111,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
-    """Raises ModelError for a type that the device does not compute in."""
+    """Returns the data type to compute in. Raises ModelError if the device does not support the one that is set."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if device.type == "cpu":
         if name not in ("auto", "float32"):
@@ -121,16 +121,16 @@ def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> tor
 
 
 def describe_numerics(ops: Ops, reason: str | None) -> str:
-    """For the log: which operations run, and whether a sequence's tokens depend on what shares its batch. `reason`: why
-    they are not the device's own."""
+    """Returns a description for the log: which operations run, and whether the tokens of a sequence depend on the rest
+    of its batch. `reason`: why the device's own kernels do not run."""
     if reason is not None:
         return reason
     if ops.device.type == "cuda" and ops.batch_invariant:
         return (
-            "Triton kernels, batch-invariant: the same tokens whatever shares a batch, at the price of matrix products "
-            "in one tile shape and of decodes that are not split over the device"
+            "Triton kernels, batch-invariant: outputs do not depend on the rest of the batch; matrix products use one "
+            "tile shape and decodes are not split over the device, which costs speed"
         )
     if ops.device.type == "cuda":
-        return "Triton kernels; a sequence's tokens may depend on what shares its batch"
+        return "Triton kernels; outputs may depend on the rest of the batch"
     threads = torch.get_num_threads()
-    return f"compiled kernels on {threads} threads, batch-invariant: the same tokens whatever shares a batch"
+    return f"compiled kernels on {threads} threads, batch-invariant: outputs do not depend on the rest of the batch"

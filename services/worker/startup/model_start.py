@@ -1,4 +1,4 @@
-"""How a model of one kind is started, and what all kinds are started with."""
+"""The interface of a model's start, and the parameters that every kind of model takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.worker.step import Device, ModelRunner
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a model is loaded with, whatever its kind."""
+    """Parameters for loading a model of any kind."""
 
     config: WorkerConfig
     path: Path  # a checkpoint's directory, or a GGUF file
@@ -31,30 +31,30 @@ class Setting:
 
 
 class ModelStart(Protocol):
-    """What a start asks of a kind of model: a decoder (`decoder.py`) or an encoder (`encoder.py`)."""
+    """Start of one kind of model: a decoder (`decoder.py`) or an encoder (`encoder.py`)."""
 
     @property
     def model(self) -> ModelConfig | EncoderConfig: ...
 
     @property
     def default_pooling(self) -> PoolingKind:
-        """How it is pooled where neither its files nor the options say."""
+        """Pooling to use if neither the model's files nor the options name one."""
         ...
 
     @property
     def probe(self) -> Probe:
-        """Of the steps that are timed."""
+        """The prompt whose steps are timed."""
         ...
 
     def check_pooling(self, kind: PoolingKind) -> None:
-        """Raises ModelError for a kind that says nothing of a text."""
+        """Raises ModelError if this pooling is meaningless for the model."""
         ...
 
     def load(self, setting: Setting) -> tuple[ModelRunner, float]:
-        """The runner, and the seconds that copying a block to the host takes: 0 where nothing is copied. Raises
+        """Returns the runner, and the seconds to copy one block to the host (0 if nothing is ever copied). Raises
         ModelError."""
         ...
 
     def describe_capacity(self, limits: Limits) -> str:
-        """For the log."""
+        """Returns a description for the log."""
         ...

@@ -1,5 +1,5 @@
-"""What this worker's device can do, measured once when it starts: the scheduler weighs copying against computing by it,
-until it has seen enough steps of its own.
+"""Measures the step time and the swap time of a device once, at the start. The scheduler uses both to choose between
+swapping and recomputing, until it has timed enough steps itself.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from services.worker.pooling import PoolingParams
 from services.worker.step import ModelRunner
 
 _MOST_BLOCKS = 16
-# Prompts of so many tokens, until one takes long enough to tell: a large model on a CPU is not to start later for it.
+# Prompt lengths to time, until one takes long enough to measure. A slow model on a CPU so starts without delay.
 _PROMPT_TOKENS = (8, 32, 128)
 _LONG_ENOUGH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds."""
+    """Speed of a worker, in seconds."""
 
     swap_per_block: float  # to the host, or back
     step: float  # of one token
-    per_token: float  # each token more
+    per_token: float  # for each further token
 
 
 class Probe(Protocol):
-    """A prompt whose step is timed."""
+    """Makes the prompt whose step is timed."""
 
-    num_drawn: int  # tokens that follow it
+    num_drawn: int  # tokens that are sampled after it
 
     def sequence(self, token_ids: U32, block_ids: U32) -> NewSequence:
-        """With wire id 1, in slot 0."""
+        """Returns a sequence with wire id 1, in slot 0."""
         ...
 
 
 class GenerationProbe:
-    """See `Probe`. Draws one token."""
+    """See `Probe`. Samples one token."""
 
     num_drawn = 1
 
@@ -53,7 +53,7 @@ class GenerationProbe:
 
 
 class PoolingProbe:
-    """See `Probe`. Draws nothing."""
+    """See `Probe`. Samples nothing."""
 
     num_drawn = 0
 
@@ -63,7 +63,7 @@ class PoolingProbe:
 
 
 def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> float:
-    """Seconds per block; 0 without swap space. Pages of before the first sequence hold nothing of use."""
+    """Returns seconds per block; 0 without swap space. May overwrite pages, as no sequence uses them yet."""
     count = min(_MOST_BLOCKS, num_blocks, copies.num_slots)
     if not count:
         return 0.0
@@ -80,7 +80,7 @@ def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> f
 
 
 def measure_steps(runner: ModelRunner, probe: Probe) -> tuple[float, float]:
-    """Seconds of a step of one token, and of each token more. Warms up thread pools and kernels on the way."""
+    """Returns the seconds of a step of one token, and of each further token. Also warms up thread pools and kernels."""
     limits = runner.limits
     room = min(
         limits.max_num_batched_tokens, limits.max_model_len - probe.num_drawn, limits.num_blocks * limits.block_size
@@ -98,7 +98,7 @@ def measure_steps(runner: ModelRunner, probe: Probe) -> tuple[float, float]:
 
 
 def _run_prompt(runner: ModelRunner, probe: Probe, num_tokens: int) -> float:
-    """Seconds that a step over such a prompt takes, in an epoch of its own."""
+    """Returns the seconds of a step over a prompt of `num_tokens`, in an epoch of its own."""
     zero, one = np.zeros(1, np.uint32), np.ones(1, np.uint32)
     num_blocks = -(-num_tokens // runner.limits.block_size)
     sequence = probe.sequence(np.zeros(num_tokens, np.uint32), np.arange(num_blocks, dtype=np.uint32))

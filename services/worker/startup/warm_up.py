@@ -1,6 +1,6 @@
-"""Steps of nobody's sequences, run before the first: for what they compile, and for the memory they take.
+"""Steps over made-up sequences that run before the first request: they compile kernels and measure memory.
 
-Each leaves the runner in a new epoch. Their sequences share block 0, which holds nothing of use then.
+Each leaves the runner in a new epoch. Their sequences share block 0, which no request uses yet.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ EVERYTHING = SamplingParams(
     frequency_penalty=0.1, logit_bias=((0, 1.0),), logprobs=MAX_LOGPROBS,
     prompt_logprobs=MAX_LOGPROBS,
 )  # fmt: skip
-# Which of the sampler's kernels run, and how they are specialized, depends on what its rows want.
+# The parameters of a batch decide which sampling kernels run and how they are specialized.
 SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
 _PROMPT_TOKENS = 17
-# Products are compiled for classes of row counts that end at 16, 32, 64 and 128 (`ops/triton/tiles.py`), and the output
-# layer has a row for each sequence that samples.
+# Matrix products are compiled for classes of row counts that end at 16, 32, 64 and 128 (`ops/triton/tiles.py`). The
+# output layer has one row per sequence that samples.
 _STEP_TOKENS = (32, 64, 128, 256)
 
 
 def warm_up(runner: ModelRunner) -> None:
-    """Runs every kind of kernel that serving does, so that nothing is compiled under way: chunks and decodes, mixed and
-    alone, in all layers, each way to sample, steps of few tokens and of many, pooling, and a copy of blocks."""
+    """Runs every kernel that serving uses, so that none is compiled later: chunks and decodes, mixed and separate, each
+    sampling method, steps of few and of many tokens, pooling, and a copy of blocks."""
     limits = runner.limits
     num_rows = min(2, limits.max_num_seqs, limits.max_num_batched_tokens)
     room = min(limits.max_num_batched_tokens - num_rows, limits.max_model_len - 2)
@@ -60,16 +60,16 @@ def warm_up(runner: ModelRunner) -> None:
 
 
 def run_largest_step(runner: ModelRunner) -> None:
-    """As many tokens as a step takes, of as many sequences, all of which sample."""
+    """Runs a step with the maximum number of tokens and sequences, in which every sequence samples."""
     limits = runner.limits
-    # Penalties and biases take memory of their own as sequences come that want them.
+    # No penalties or biases: their memory is allocated only when a sequence asks for them.
     sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS, prompt_logprobs=MAX_LOGPROBS)
     _run_prompts(runner, _spread(limits.max_num_batched_tokens, limits), partial(_generating, sampling))
     runner.reset()
 
 
 def _spread(num_tokens: int, limits: Limits) -> list[int]:
-    """Lengths of as many prompts as there may be in a step."""
+    """Returns the lengths of the most prompts that fit into one step."""
     num_rows = min(limits.max_num_seqs, num_tokens)
     short, num_longer = divmod(num_tokens, num_rows)
     return [min(short + (row < num_longer), limits.max_model_len) for row in range(num_rows)]
@@ -86,7 +86,7 @@ def _pooling(slot: int, token_ids: U32, block_ids: U32) -> NewSequence:
 
 
 def _run_prompts(runner: ModelRunner, lengths: Sequence[int], make: Callable[[int, U32, U32], NewSequence]) -> None:
-    """One prompt per slot, from the first on. `make`: of a slot, its prompt, and its blocks."""
+    """Runs one prompt per slot, from slot 0. `make`: creates a sequence from its slot, tokens and blocks."""
     limits = runner.limits
 
     def blocks(length: int) -> U32:
@@ -110,7 +110,7 @@ def _run(
     copies = {"copy_sources": _column([0]), "copy_destinations": _column([1])} if copy else {}
     step = runner.launch(StepPlan(0, 1, _column([]), sequences, rows, **copies), 0.0)
     runner.collect(step)
-    # What would fail a sequence while serving stops the start.
+    # An error that would fail one sequence while serving stops the start.
     if step.error is not None:
         raise step.error
     for error in step.batch.failed:

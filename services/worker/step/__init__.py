@@ -1,4 +1,4 @@
-"""Runs steps: applies a plan, launches forward pass, sampling and pooling, and collects what they computed."""
+"""Runs steps: applies a plan, launches forward pass, sampling and pooling, and collects their results."""
 
 from services.worker.step.create import (
     create_device_check,

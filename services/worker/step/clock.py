@@ -1,8 +1,8 @@
-"""When the device begins and ends each step, by CUDA events on its stream: nothing waits to find out.
+"""Measures when the device begins and ends each step, with CUDA events on its stream. The host never waits for them.
 
-Idle time is what lies between the end of one step's work and the first kernel of the next step's model. It includes the
-small copies of the next step's inputs, and whatever the device waited for: the host, the scheduler's plan, or the next
-request. Gaps between the kernels of one step are not in it.
+Idle time lies between the end of one step's work and the first kernel of the next step's model. It includes the small
+copies of the next step's inputs, and all time that the device waits for the host, the scheduler's plan or the next
+request. It does not include gaps between the kernels of one step.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Event = torch.cuda.Event
 
 class StepClock(Protocol):
     def begin(self) -> None:
-        """The next launch is the first kernel of a step. A step that is launched again begins anew."""
+        """Marks the start of a step: the next launch is its first kernel. A step that is retried starts again."""
         ...
 
     def launched(self) -> Event | None:
-        """Where the step began that was launched just now; None if it ran no model."""
+        """Returns the start event of the step that was just launched; None if it ran no model."""
         ...
 
     def collected(self, begun: Event | None, ended: Event | None) -> DeviceTime | None:
-        """Steps come in the order of their launch, once `ended` has come to pass. None where nothing was timed."""
+        """Returns the step's times; None if it was not timed. Call it in launch order, once `ended` has occurred."""
         ...
 
     def reset(self) -> None:
-        """What comes next is a new epoch."""
+        """Starts a new epoch."""
         ...
 
 
@@ -52,10 +52,10 @@ class DeviceStepClock:
 
     def collected(self, begun: Event | None, ended: Event | None) -> DeviceTime | None:
         if begun is None or ended is None:
-            return None  # the time since the last step that ran a model counts on
+            return None  # idle time keeps counting from the end of the last step that ran a model
         last, self._last_end = self._last_end, ended
         idle = 0.0 if last is None else last.elapsed_time(begun) / 1e3
-        # Work that is launched behind a running step begins at its end: the clock's resolution may say before it.
+        # A step launched behind a running one begins when that ends; rounding of the clock can make it negative.
         return DeviceTime(max(0.0, idle), begun.elapsed_time(ended) / 1e3)
 
     def reset(self) -> None:
@@ -63,8 +63,8 @@ class DeviceStepClock:
 
 
 class NoStepClock:
-    """See `StepClock`. For a CPU: it computes while the step thread waits, so `run_us` by the host's clock is the time
-    that it computes."""
+    """See `StepClock`. For a CPU, which needs none: the step thread waits while it computes, so `run_us` by the host's
+    clock is its compute time."""
 
     def begin(self) -> None:
         pass

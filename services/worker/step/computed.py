@@ -1,4 +1,4 @@
-"""What a step computes: on the device, and as it arrives on the host."""
+"""Results of a step: as tensors on the device, and as arrays on the host."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from services.worker.step.pooler import Pooled
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step brings, on the device."""
+    """Results of a step, on the device."""
 
     sample: Sample | None  # None: nothing was sampled
-    prompt: PromptLogprobTensors | None  # None: no log probability of a prompt token is wanted
+    prompt: PromptLogprobTensors | None  # None: no sequence asked for log probabilities of prompt tokens
     pooled: Pooled | None  # None: nothing was pooled
 
     def tensors(self) -> list[Tensor]:
-        """The sample's, then the prompts', then the pooled ones'."""
+        """Returns the tensors of the sample, then of the prompt log probabilities, then of the pooled vectors."""
         return [tensor for part in self._parts() for tensor in part]
 
     def split(self, arrived: Sequence[NDArray[Any]]) -> list[Sequence[NDArray[Any]]]:
-        """What `tensors` have become on the host, apart again: the sample's, the prompts', the pooled ones'."""
+        """Splits the host copies of `tensors` into the sample's, the prompts' and the pooled vectors'."""
         counts = [len(part) for part in self._parts()]
         return [arrived[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 
@@ -41,7 +41,9 @@ NOTHING = Computed(None, None, None)
 
 
 def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
-    """Of those rows whose token counts: `valid` [n] over the rows of the sample. `arrays`: of `of`, on the host."""
+    """Returns the log probabilities of the rows with a valid token; None if there are none.
+
+    `valid` [n]: one flag per row of the sample. `arrays`: host copies of the tensors of `of`."""
     keep = np.flatnonzero(valid[of.rows])
     if not len(keep):
         return None
@@ -59,8 +61,9 @@ def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: 
 
 
 def collect_prompt_logprobs(of: PromptTokens, arrays: Sequence[NDArray[Any]]) -> tuple[PromptLogprobs, list[int]]:
-    """Of those sequences whose logits were numbers; and the wire ids of the others. `arrays`: those of
-    `PromptLogprobTensors`, on the host."""
+    """Returns the log probabilities of the sequences with finite logits, and the wire ids of the other sequences.
+
+    `arrays`: host copies of the tensors of `PromptLogprobTensors`."""
     valid, logprobs, ranks, top_token_ids, top_logprobs = arrays
     counts = np.diff(of.offsets)
     fine = np.logical_and.reduceat(valid, of.offsets[:-1])

@@ -1,4 +1,4 @@
-"""Creates what runs steps on each kind of device."""
+"""Creates the parts of a step that depend on the kind of device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from services.worker.step.forward_pass import ForwardPass, PlainForwardPass
 def create_device_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """On a GPU's kernels, from inputs that stay on the device. `clock` is told where the model begins to run. Imports
-    Triton, which only a worker on a GPU needs."""
+    """Creates the forward pass over GPU kernels, whose inputs stay on the device. It marks each start of the model on
+    `clock`. Imports Triton, which only a worker on a GPU needs."""
     from services.worker.step.device_forward_pass import DeviceForwardPass
 
     return DeviceForwardPass(decoder, ops, pages, limits, clock)
@@ -27,15 +27,15 @@ def create_device_forward_pass(
 def create_plain_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """As `create_device_forward_pass`, but from tensors made anew for each step, which no limit bounds."""
+    """Creates the forward pass that builds its input tensors for each step. It needs no `limits`."""
     return PlainForwardPass(decoder, ops, pages, clock)
 
 
 def create_step_clock(device: torch.device) -> StepClock:
-    """Of the device's own time, where it has events for that."""
+    """Creates a clock that reads the device's own time; on a CPU, one that measures nothing."""
     return DeviceStepClock() if device.type == "cuda" else NoStepClock()
 
 
 def create_device_check(device: torch.device) -> DeviceCheck:
-    """For a device that may be lost without its process, and one that may not."""
+    """Creates the check for a lost device. A CPU cannot be lost while the process lives, so its check does nothing."""
     return CudaDeviceCheck(device) if device.type == "cuda" else NoDeviceCheck()

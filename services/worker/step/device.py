@@ -1,4 +1,4 @@
-"""What runs steps on one kind of device: its operations, and what goes with them."""
+"""The parts that run steps on one kind of device."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from services.worker.step.forward_pass import ForwardPass
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Composed once (`startup/device.py`): nothing else asks what kind of device it is."""
+    """Built once, by `startup/device.py`. No other code asks what kind of device it runs on."""
 
     ops: Ops
     check: DeviceCheck
     create_clock: Callable[[], StepClock]
     create_forward_pass: Callable[[Decoder, Ops, Sequence[KVPages], Limits, StepClock], ForwardPass]
-    create_sampler: Callable[[Ops, int, int], Sampler]  # for so many slots, and a vocabulary of that size
-    create_page_copies: Callable[[Sequence[KVPages], int], PageCopies]  # with so many slots in host memory
+    create_sampler: Callable[[Ops, int, int], Sampler]  # takes the number of slots and the vocabulary size
+    create_page_copies: Callable[[Sequence[KVPages], int], PageCopies]  # takes the number of slots in host memory
     records_graphs: bool  # whether decode-only steps can be recorded and replayed
     is_synchronous: bool  # whether a launch returns only once its work is done

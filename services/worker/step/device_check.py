@@ -1,7 +1,7 @@
-"""Whether the device still answers, asked after an error that neither the plan nor memory explains.
+"""Checks whether the device still works, after an error that neither the plan nor a lack of memory explains.
 
 A CUDA error such as an illegal memory access destroys the context: every later call of the process fails, and the error
-appears at whichever call comes next. A process cannot mend that, so it has to end and another one has to start.
+appears at whichever call comes next. The process cannot repair it. It has to end, and a new one has to start.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from services.worker.errors import DeviceLostError, PlanError
 
 class DeviceCheck(Protocol):
     def after(self, error: Exception) -> None:
-        """To be called with what a launch or a collection raised, before anything that was computed since is delivered.
-        Raises DeviceLostError if the device is lost; returns if the error concerns the work alone."""
+        """Checks the device after a launch or a collection raised `error`. Call it before any later result is
+        delivered. Raises DeviceLostError if the device is lost; returns if only this work failed."""
         ...
 
 
 class NoDeviceCheck:
-    """For a CPU, which is not lost without the process."""
+    """See `DeviceCheck`. For a CPU, which cannot be lost while the process lives."""
 
     def after(self, error: Exception) -> None:
         """See `DeviceCheck`."""
@@ -34,18 +34,18 @@ class CudaDeviceCheck:
         self._device = device
 
     def after(self, error: Exception) -> None:
-        """See `DeviceCheck`. Waits for all work that is under way, as its errors count too."""
+        """See `DeviceCheck`. Waits for all launched work, because its errors count too."""
         if isinstance(error, PlanError | torch.OutOfMemoryError):
             return
         try:
             torch.cuda.synchronize(self._device)
-        except Exception as answer:  # its type and text differ from one version of torch to another
+        except Exception as answer:  # type and text of the error differ between versions of torch
             raise DeviceLostError(
-                f"{self._device} is lost: {_first_line(answer)}; the error showed first as: {_first_line(error)}"
+                f"{self._device} is lost: {_first_line(answer)}; the first error was: {_first_line(error)}"
             ) from error
 
 
 def _first_line(error: Exception) -> str:
-    """torch adds lines of advice about debugging."""
+    """Returns the first line: torch appends several lines of advice about debugging."""
     lines = str(error).splitlines()
     return lines[0] if lines else repr(error)

@@ -1,9 +1,9 @@
-"""The forward pass on a GPU: inputs in place, decode-only steps replayed from graphs, others launched one by one.
+"""The forward pass on a GPU: inputs stay in place, decode-only steps replay CUDA graphs, other steps launch kernels.
 
-A graph is recorded for a *bucket*, a number of tokens, and serves every step of at most so many sequences with one
-token each. The tokens past the step's own belong to no row: their slot is -1, so no page is written for them, attention
-leaves them out, and what becomes of them is not looked at. What depends on the batch is data in the inputs, and the
-launches' bounds are the bucket's. The output layer and the sampler run outside of it, on as many rows as there are.
+A graph is recorded for a *bucket*, a number of tokens. It serves every step with at most that many sequences of one
+token each. The bucket's unused tokens belong to no row: their slot is -1, so nothing is written to pages for them,
+attention skips them, and their results are ignored. All that depends on the batch is data in the inputs; launch sizes
+are those of the bucket. The output layer and the sampler run outside the graph, on the actual number of rows.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class DeviceForwardPass:
         self._slots = torch.empty(limits.max_num_batched_tokens, dtype=torch.int64, device=ops.device)
         self.buckets = bucket_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
         self._replays: dict[int, Replay] = {}
-        # [largest bucket, hidden]: where graphs leave their result, one place for all of them.
+        # [largest bucket, hidden]: all graphs write their result here.
         self._hidden: Tensor | None = None
 
     def reset(self) -> None:
-        """See `ForwardPass`. Graphs stay: what they read and write does."""
+        """See `ForwardPass`. Graphs are kept: the tensors that they read and write stay the same."""
         self._tables.reset()
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """See `ForwardPass`. The largest first: smaller ones find room in what it took. Recording runs steps of no
-        tokens."""
+        """See `ForwardPass`. Records the largest bucket first, so that smaller ones reuse its memory. Recording runs
+        steps without tokens."""
         self._inputs.clear()
         config = self._decoder.config
         if self._hidden is None:
@@ -64,7 +64,7 @@ class DeviceForwardPass:
         return self._hidden[: len(wanted)]
 
     def _bucket(self, batch: Batch) -> int | None:
-        """The smallest that holds the step; None if it has to be launched."""
+        """Returns the smallest recorded bucket that holds the step; None if its kernels must be launched instead."""
         if len(batch.token_ids) != len(batch.slots):
             return None
         return min((size for size in self._replays if size >= len(batch.slots)), default=None)
@@ -79,7 +79,7 @@ class DeviceForwardPass:
         return run
 
     def _launch(self, num_tokens: int, num_wanted: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
-        """[num_wanted, hidden], from the inputs that were sent last."""
+        """Returns hidden states [num_wanted, hidden] of the inputs that were sent last."""
         inputs = self._inputs
         token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
         fill_last_tokens(token_ids, last_tokens)

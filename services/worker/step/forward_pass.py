@@ -1,7 +1,7 @@
-"""Where a step's inputs become hidden states: with tensors made for each step, on any device.
+"""Turns a step's inputs into hidden states, with tensors that are built for each step, on any device.
 
-A forward pass knows tokens, pages and the model. It must not know what becomes of the hidden states: whether tokens are
-drawn from them, log probabilities read or vectors pooled.
+A forward pass depends on tokens, pages and the model. It does not depend on the use of the hidden states: sampling, log
+probabilities or pooling.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from services.worker.step.graphs import Recorder
 
 
 class ForwardPass(Protocol):
-    """Runs batches in the order of the calls, on the device's current stream, and waits for none."""
+    """Runs batches in the order of the calls, on the device's current stream, without waiting for any."""
 
-    buckets: list[int]  # numbers of tokens that graphs of decode-only steps can be recorded for, ascending
+    buckets: list[int]  # ascending token counts for which graphs of decode-only steps can be recorded
 
     def reset(self) -> None:
-        """A new epoch: nothing of the last one's sequences counts."""
+        """Starts a new epoch: forgets the sequences of the last one."""
         ...
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """Records a graph for each of some `buckets`, between epochs."""
+        """Records a graph for each of the given `buckets`. Call it between epochs."""
         ...
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
-        """Hidden states [n, hidden] of some tokens, valid until the next run. wanted [n]: distinct indices into the
-        batch's tokens.
+        """Returns hidden states [n, hidden] of the wanted tokens, valid until the next run. wanted [n]: distinct
+        indices into the batch's tokens.
 
-        block_tables [max_num_seqs, max_blocks_per_sequence] on the host, of all slots; last_tokens int64
-        [max_num_seqs] on the device, one and the same tensor at each call. A run that has raised may be repeated.
+        block_tables [max_num_seqs, max_blocks_per_sequence]: on the host, of all slots. last_tokens int64
+        [max_num_seqs]: on the device, the same tensor in every call. If a run raises, it may be repeated.
         """
         ...
 
@@ -50,10 +50,10 @@ class PlainForwardPass:
         self._decoder, self._ops, self._pages = decoder, ops, pages
 
     def reset(self) -> None:
-        """Nothing stays from step to step."""
+        """Keeps no state between steps, so there is nothing to do."""
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """There is no bucket to record."""
+        """There are no buckets to record."""
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`."""
@@ -76,7 +76,7 @@ class PlainForwardPass:
 
 
 class EncoderForwardPass:
-    """Of sequences that are computed whole. Nothing stays from step to step, and there are no pages."""
+    """Runs an encoder over whole sequences. It has no pages and keeps no state between steps."""
 
     def __init__(self, encoder: Encoder, device: torch.device, clock: StepClock) -> None:
         self.buckets: list[int] = []
@@ -84,10 +84,10 @@ class EncoderForwardPass:
         self._encoder, self._device = encoder, device
 
     def reset(self) -> None:
-        """Nothing stays from step to step."""
+        """Keeps no state between steps, so there is nothing to do."""
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """There is no bucket to record."""
+        """There are no buckets to record."""
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`. Every row is a whole sequence."""

@@ -1,7 +1,7 @@
-"""What a step does for sequences that generate, once the forward pass has their hidden states.
+"""The part of a step that samples: from the hidden states of the forward pass to tokens and log probabilities.
 
-The batch says which rows draw, so nothing here knows of plans, blocks or pages. What a single sampling parameter means
-is known in `sampling/` alone.
+The batch names the rows that sample, so this module does not depend on plans, blocks or pages. Only `sampling/`
+interprets the single sampling parameters.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from services.worker.sampling import (
 
 
 class Generation(Protocol):
-    """Not thread-safe: one step thread owns it."""
+    """Sampling for the sequences in slots. Not thread-safe: only the step thread calls it."""
 
-    last_tokens: Tensor  # int64 [max_num_seqs] on the device: what each slot drew last
+    last_tokens: Tensor  # int64 [max_num_seqs] on the device: the last token sampled for each slot
 
     def reset(self) -> None:
-        """A new epoch: nothing of the last one's sequences counts."""
+        """Starts a new epoch: forgets the sequences of the last one."""
         ...
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """The slot is the sequence's from the next step on. Returns why it cannot run, a sentence for its client, or
-        None. Raises torch.OutOfMemoryError; what the slot has then is its next sequence's."""
+        """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client that says
+        why it cannot run. Raises torch.OutOfMemoryError; the slot can then still be assigned to another sequence."""
         ...
 
     def release(self, slot: int) -> None:
-        """The slot's sequence is gone."""
+        """Frees the slot of a sequence."""
         ...
 
     def prompt_logprobs(self, hidden: Tensor, batch: Batch) -> PromptLogprobTensors | None:
-        """Of the batch's prompt tokens, hidden [n, hidden]; None if none is wanted."""
+        """Returns log probabilities of the batch's prompt tokens; None if no sequence asked. hidden [n, hidden]."""
         ...
 
     def sample(self, hidden: Tensor, batch: Batch) -> Sample | None:
-        """A token for each row that samples, hidden [n, hidden]; None if none does. What it draws changes the slots'
-        state: nothing may fail after it."""
+        """Samples one token for each row that samples; None if there are none. hidden [n, hidden]. Sampling changes the
+        state of the slots, so nothing that can fail may come after it in a step."""
         ...
 
     def launched(self, batch: Batch, sample: Sample | None, download: Download) -> None:
-        """A step's tokens are on their way to the host."""
+        """Notes that the copy of a step's tokens to the host has started."""
         ...
 
     def collected(self, download: Download) -> None:
-        """A step's tokens are there. Steps are collected in launch order."""
+        """Notes that a step's tokens have arrived on the host. Steps are collected in launch order."""
         ...
 
     def failure(self, slot: int, wire_id: int) -> str:
-        """Why the sequence in the slot can draw no token any more; empty if it can."""
+        """Returns why the slot's sequence can sample no further token; empty if it can."""
         ...
 
 
@@ -73,10 +73,10 @@ class DecoderGeneration:
     def __init__(
         self, decoder: Decoder, sampler: Sampler, limits: Limits, device: torch.device, grammars: Grammars | None
     ) -> None:
-        """`grammars`: of the model's tokenizer, for sequences that want one."""
+        """`grammars`: compiler for the model's tokenizer, for sequences that have a grammar."""
         self._decoder, self._limits, self._device, self._grammars = decoder, limits, device, grammars
-        # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a
-        # slot's next sequence finds nothing of the one before.
+        # Kept across epochs: recorded graphs read `last_tokens` from the same address. Admitting a sequence overwrites
+        # all that the slot's previous sequence left.
         self._sampler = sampler
         self.last_tokens = sampler.last_tokens
         self.reset()
@@ -85,11 +85,11 @@ class DecoderGeneration:
         """See `Generation`."""
         limits = self._limits
         self._constraints = SlotConstraints(limits.max_num_seqs, limits.vocab_size, self._grammars)
-        # Steps whose tokens the constraints have not seen yet, oldest first.
+        # Steps whose tokens the constraints have not processed yet, oldest first.
         self._unobserved: deque[tuple[Batch, Download]] = deque()
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """See `Generation`. Penalties and biases take memory as they come."""
+        """See `Generation`. The sampler allocates memory for penalties and biases here."""
         self._sampler.admit(sequence)
         return self._constraints.admit(sequence)
 
@@ -128,8 +128,8 @@ class DecoderGeneration:
         return self._constraints.failure(slot, wire_id)
 
     def _mask(self, slots: I64) -> TokenMask | None:
-        """Of the rows that sample. The forward pass is under way meanwhile: this waits for the tokens of the steps
-        before it, and only where some row may be constrained."""
+        """Returns the mask of allowed tokens for the rows that sample; None if no row may be constrained. Only a
+        constrained row makes it wait for the tokens of earlier steps. The forward pass runs meanwhile."""
         if not self._constraints.need_tokens(slots):
             return None
         while self._unobserved:
@@ -137,7 +137,7 @@ class DecoderGeneration:
         return self._constraints.mask(slots, self._device)
 
     def _observe(self, batch: Batch, download: Download) -> None:
-        """Waits for a step's tokens and shows them to the constraints. Steps are observed in launch order."""
+        """Waits for a step's tokens and passes them to the constraints. Call it in launch order."""
         tokens, valid = (tensor.numpy() for tensor in download.wait()[:2])
         drawn_by = batch.sampled_rows[valid]
         for slot, wire_id, token_id in zip(
@@ -147,7 +147,7 @@ class DecoderGeneration:
 
 
 class NoGeneration:
-    """See `Generation`. An encoder's, whose sequences are all pooled: none draws a token."""
+    """See `Generation`. For an encoder, which only pools sequences and samples no tokens."""
 
     def __init__(self, device: torch.device) -> None:
         self.last_tokens = torch.zeros(0, dtype=torch.int64, device=device)
@@ -156,7 +156,7 @@ class NoGeneration:
         """See `Generation`."""
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """See `Generation`. The batch's state refuses such a sequence before."""
+        """See `Generation`. Never reached in practice: `BatchState` refuses such a sequence first."""
         raise PlanError(f"sequence {sequence.wire_id} is to generate, but the model is an encoder")
 
     def release(self, slot: int) -> None:

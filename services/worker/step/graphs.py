@@ -1,4 +1,4 @@
-"""Recording what a step launches, to launch it again at once."""
+"""Records the kernel launches of a step as a CUDA graph, to replay them in one call."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ Replay = Callable[[], None]
 
 
 def bucket_sizes(largest: int) -> list[int]:
-    """Ascending, `largest` the last: 1, 2, 4, then every 8 up to 256, then every 32. So a step computes at most 7
-    tokens for nobody, or an eighth, in a layer whose time is that of reading the weights."""
+    """Returns bucket sizes, ascending up to `largest`: 1, 2, 4, then every 8 up to 256, then every 32. A step so
+    computes at most 7 unused tokens, or an eighth of its own. Reading the weights takes the same time either way."""
     sizes = [1, 2, 4, *range(8, 257, 8), *range(288, largest + 1, 32)]
     return [*(size for size in sizes if size < largest), largest]
 
 
 class Recorder(Protocol):
     def record(self, run: Callable[[], None]) -> Replay:
-        """What repeats the launches of `run`: with the same tensors, which must stay, and the same numbers. `run` is
-        run."""
+        """Runs `run` and returns a function that repeats its launches on the same tensors, which must stay alive, with
+        the same numbers."""
         ...
 
 
 class GraphRecorder:
-    """CUDA graphs (CUDA C++ Programming Guide, section 6.2.8.7) of one memory pool.
+    """Records CUDA graphs (CUDA C++ Programming Guide, section 6.2.8.7) that share one memory pool.
 
-    Graphs of one pool share what they need while they run, so only one may run at a time, and none beside another's
-    results in that memory: what is to outlast a graph is copied out of it by the graph.
+    Because of the shared pool only one graph may run at a time, and a later graph overwrites the results of an earlier
+    one. Each graph therefore copies its results out of the pool.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,11 +38,11 @@ class GraphRecorder:
 
     def record(self, run: Callable[[], None]) -> Replay:
         """See `Recorder`."""
-        # What is compiled, loaded or tuned when a shape comes for the first time cannot be recorded.
+        # A first run outside the recording: compiling, loading and tuning kernels cannot be recorded.
         run()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of this process may go on: none of them uses the stream that is recorded.
+        # "thread_local" lets other threads of this process call CUDA meanwhile: none of them uses this stream.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
         replay: Replay = graph.replay

@@ -1,8 +1,8 @@
-"""What a GPU's forward pass reads beside weights and pages, in buffers that stay where they are.
+"""Inputs of a GPU's forward pass other than weights and pages, in buffers with fixed addresses.
 
-Row r of the batch, as kernels see it, is the sequence in slot r: a slot that is not in the step is a row without
-tokens. So block tables stay on the device, and a step sends only the entries that are new. The plan's own order of rows
-survives in the order of the sampled tokens.
+The kernels order rows by slot: row r is the sequence in slot r, and a slot that is not in the step is a row without
+tokens. So block tables stay on the device, and a step sends only new entries. Sampled tokens are returned in the
+plan's own order of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from services.worker.plan import I32, I64, Batch, Limits
 
 
 class StepInputs:
-    """Tokens and rows of the latest step, of at most `Limits`' sizes."""
+    """Tokens and rows of the latest step. Buffers have the largest size that `Limits` allows."""
 
     def __init__(self, ops: Ops, limits: Limits) -> None:
         self._ops = ops
@@ -33,33 +33,33 @@ class StepInputs:
             ops.device,
         )
         self.query_starts = self._arrays.on_device("query_starts")  # int32 [max_num_seqs + 1]
-        # int64 [max_num_batched_tokens], tokens whose hidden states are wanted; 0 past the step's own
+        # int64 [max_num_batched_tokens], indices of the tokens whose hidden states are wanted; 0 in the unused part
         self.wanted = self._arrays.on_device("wanted")
         self.work_items = self._arrays.on_device("work")
-        # int64 [max_num_batched_tokens], -1 - slot where that slot's last token belongs; 0 past the step's own
+        # int64 [max_num_batched_tokens], -1 - slot stands for the last token of that slot; 0 in the unused part
         self.token_ids = self._arrays.on_device("token_ids")
         self.positions = self._arrays.on_device("positions")  # int32 [max_num_batched_tokens]
 
     def clear(self) -> None:
-        """A step of no tokens."""
+        """Sends the inputs of a step without tokens."""
         self._arrays.send(self._arrays.blank())
 
     def plan_decodes(self, num_rows: int) -> AttentionWork:
-        """The work of a step in which so many slots compute one token each."""
+        """Returns the attention work of a step in which `num_rows` slots compute one token each."""
         starts = np.minimum(np.arange(self._num_slots + 1), num_rows).astype(np.int32)
         work = self._ops.plan_attention(starts, np.zeros(num_rows, np.int32))
         assert work is not None, "operations that run on slots plan their attention"
         return work
 
     def send(self, batch: Batch, wanted: I64) -> AttentionWork:
-        """Sends a step's inputs. wanted [n]: distinct indices into the batch's tokens. Returns its work, as it stands
-        on the device then."""
+        """Sends a step's inputs to the device. wanted [n]: distinct indices into the batch's tokens. Returns the step's
+        attention work, whose items lie on the device."""
         by_slot = np.argsort(batch.slots)
         counts = np.diff(batch.query_starts)[by_slot].astype(np.int64)
         query_starts = np.zeros(self._num_slots + 1, np.int64)
         query_starts[batch.slots[by_slot] + 1] = counts
         query_starts = np.cumsum(query_starts)
-        source = _ranges(batch.query_starts[:-1][by_slot], counts)  # [num_tokens], each one's place in the plan's order
+        source = _ranges(batch.query_starts[:-1][by_slot], counts)  # [num_tokens], each token's index in the plan
         place = np.empty_like(source)
         place[source] = np.arange(len(source))
         token_ids = batch.token_ids.copy()
@@ -78,13 +78,13 @@ class StepInputs:
 
 
 class SlotTables:
-    """Each slot's block table, on the device: what the sequence that ran there last was sent."""
+    """Block tables of all slots, on the device, as far as they were sent."""
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         shape = (limits.max_num_seqs, limits.max_blocks_per_sequence)
         self.tables = torch.zeros(shape, dtype=torch.int32, device=device)  # [max_num_seqs, max_blocks_per_sequence]
-        # Of one copy; a step that brings more takes several. What 256 sequences of 8,192 tokens bring in blocks of 16
-        # when all start at once is 131,072; while they decode, 16.
+        # Size of one copy; a step with more new entries takes several. When 256 sequences of 8,192 tokens start at once
+        # with blocks of 16 tokens, they bring 131,072 entries. While they decode, they bring 16 per step.
         self._capacity = max(limits.max_num_seqs, 4096)
         lengths = {"at": (torch.int64, self._capacity), "blocks": (torch.int32, self._capacity)}
         self._arrays = PackedArrays(lengths, device)
@@ -93,13 +93,13 @@ class SlotTables:
         self.reset()
 
     def reset(self) -> None:
-        """Sequences of another epoch may have the wire ids of this one."""
+        """Forgets all tables, because sequences of the next epoch may reuse wire ids."""
         self._owner = np.full(len(self.tables), -1, np.int64)
         self._num_sent = np.zeros(len(self.tables), np.int64)
 
     def send(self, wire_ids: I64, slots: I64, num_blocks: I64, tables: I32) -> None:
-        """Sends what these sequences have more than they had. wire_ids, slots, num_blocks [num_rows]; tables
-        [max_num_seqs, max_blocks_per_sequence], of all slots. A sequence's entries never change, they only get more.
+        """Sends the table entries that the sequences have gained. wire_ids, slots, num_blocks [num_rows]; tables
+        [max_num_seqs, max_blocks_per_sequence], of all slots. Tables only grow: an entry never changes once it is sent.
         """
         have = np.where(self._owner[slots] == wire_ids, self._num_sent[slots], 0)
         missing = num_blocks - have
@@ -119,7 +119,7 @@ class SlotTables:
 
 
 def _ranges(starts: NDArray[np.integer], counts: I64) -> I64:
-    """starts[0], starts[0] + 1, ... (counts[0] of them), then those of starts[1] and so on."""
+    """Returns starts[0], starts[0] + 1, ... (counts[0] values), then the same for starts[1], and so on."""
     ends = np.cumsum(counts)
     offsets: I64 = np.repeat(starts - (ends - counts), counts)
     return offsets + np.arange(len(offsets))

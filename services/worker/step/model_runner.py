@@ -1,13 +1,13 @@
-"""Runs steps: applies a plan to the batch, launches forward pass and sampling, and later collects what was drawn.
+"""Runs steps: applies a plan to the batch, launches forward pass and sampling, and later collects the results.
 
-`launch` never waits for the device: everything it lays out is known on the host, and the one thing that is not, the
-token each sequence drew last, is read on the device from where the step before left it. So a plan may be launched while
-the results of those before it are not collected yet. All of a worker's steps run in launch order on one compute stream.
-Pages that a plan gives to another owner are safe only because of that order: what still reads them was launched before.
+`launch` never waits for the device. The host knows every input except the token that each sequence sampled last, and
+the device reads that from where the previous step left it. So a plan may be launched before the results of earlier
+plans are collected. All steps of a worker run in launch order on one compute stream. That order makes it safe to give a
+page to another sequence: every kernel that still reads the page was launched earlier.
 
-The runner joins the parts of a step and must know none of their work. `generation.py` and `sampling/` know what
-sampling parameters and constraints mean. The scheduler decides which sequences run, and in which blocks. `service/`
-knows gRPC and protobuf. `forward_pass.py` knows the model, and `device.py` brings what depends on the kind of device.
+The runner joins the parts of a step and does not depend on their work. `generation.py` and `sampling/` interpret
+sampling parameters and constraints. The scheduler decides which sequences run, and in which blocks. `service/` handles
+gRPC and protobuf. `forward_pass.py` runs the model, and `device.py` holds the parts that depend on the kind of device.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ OUT_OF_MEMORY = "The worker ran out of memory in a step, and this was its newest
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """Work under way on the device."""
+    """A step that runs on the device."""
 
     plan: StepPlan
     batch: Batch
     computed: Computed
-    download: Download | None  # of what was computed; None: the step has failed
-    error: Exception | None  # the step's sequences failed
+    download: Download | None  # copy of the results to the host; None: the step failed
+    error: Exception | None  # failed all sequences of the step
     received_at: float  # seconds, monotonic
     started_at: float
-    num_sequences: int  # in slots once the plan had been applied
-    begun: Event | None = None  # on the device, where it is timed
+    num_sequences: int  # that hold a slot after the plan was applied
+    begun: Event | None = None  # start of the step on the device, if it is timed
 
 
 class ModelRunner:
-    """Weights, pages and slots of one worker. Not thread-safe: one step thread owns it."""
+    """Weights, pages and slots of one worker. Not thread-safe: only the step thread calls it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ModelRunner:
         pooler: Pooler,
         copies: PageCopies,
     ) -> None:
-        """`clock`: the one that `forward` tells where the model begins to run."""
+        """`clock`: the same clock that `forward` marks the start of the model on."""
         self.device = device
         self.limits = limits
         self._clock = clock
@@ -87,7 +87,7 @@ class ModelRunner:
         self._generation = generation
         self._pooler = pooler
         self._copies = copies
-        self._finished_at = 0.0  # the step collected last, monotonic
+        self._finished_at = 0.0  # when the last step was collected, seconds, monotonic
         self.reset()
 
     @property
@@ -95,7 +95,7 @@ class ModelRunner:
         return self.device.ops
 
     def reset(self) -> None:
-        """A new epoch: no sequences, all pages free. Weights stay."""
+        """Starts a new epoch: no sequences, all pages free. Weights stay loaded."""
         self._state = BatchState(self.limits)
         self._forward.reset()
         self._clock.reset()
@@ -104,12 +104,12 @@ class ModelRunner:
 
     @property
     def graph_buckets(self) -> list[int]:
-        """The numbers of sequences that graphs of decode-only steps can be recorded for, ascending."""
+        """Ascending numbers of sequences for which graphs of decode-only steps can be recorded."""
         return self._forward.buckets
 
     @torch.inference_mode()
     def record_graphs(self, recorder: Recorder, buckets: Sequence[int]) -> None:
-        """To be called between epochs."""
+        """Records graphs for the given buckets. Call it between epochs."""
         self._forward.record(recorder, buckets, self._generation.last_tokens)
 
     def close(self) -> None:
@@ -122,9 +122,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, received_at: float) -> LaunchedStep:
-        """Raises PlanError if the plan contradicts the state; then, and after any other exception, only `reset` helps.
-        An error of the forward pass or the sampler is not raised: it fails the sequences of this step, and no others.
-        Memory that does not suffice fails the newest of them, one after the other until the step fits.
+        """Launches a step. Raises PlanError if the plan contradicts the state; after that or any other exception, only
+        `reset` helps. An error in the forward pass or the sampler is not raised: it fails the sequences of this step
+        only. If memory runs out, the newest sequence fails, then the next newest, until the step fits.
         """
         self._state.check_copies(plan)
         copies = self._copies
@@ -156,12 +156,12 @@ class ModelRunner:
         )
 
     def finished(self, step: LaunchedStep) -> bool:
-        """Whether `collect` would not wait."""
+        """Returns whether `collect` would return without waiting."""
         return step.download is None or step.download.arrived()
 
     @torch.inference_mode()
     def collect(self, step: LaunchedStep) -> StepResult:
-        """Waits for the device and brings the results to the host."""
+        """Waits for the step and returns its results on the host."""
         batch, sample = step.batch, step.computed.sample
         errors = list(batch.failed)
         if step.error is not None:
@@ -175,7 +175,7 @@ class ModelRunner:
         sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
         embeddings: tuple[PooledSequence, ...] = ()
-        invalid: dict[int, SequenceError] = {}  # sequences whose results are none
+        invalid: dict[int, SequenceError] = {}  # sequences whose results are not finite or not allowed, by wire id
         if step.computed.prompt is not None:
             assert batch.prompt is not None
             of_prompts, without_numbers = collect_prompt_logprobs(batch.prompt, prompt_columns)
@@ -202,7 +202,7 @@ class ModelRunner:
         errors.extend(invalid.values())
         device = self._clock.collected(step.begun, None if step.download is None else step.download.event)
         finished_at = time.monotonic()
-        # One launched ahead began when the one before it had ended.
+        # A step that was launched ahead began when the previous one ended.
         started_at = max(step.started_at, min(self._finished_at, finished_at))
         self._finished_at = finished_at
         return StepResult(
@@ -234,8 +234,8 @@ class ModelRunner:
     def _finish_pooled(
         self, pooled: Pooled, vectors: NDArray[np.float32]
     ) -> tuple[tuple[PooledSequence, ...], list[int]]:
-        """The embeddings, and the wire ids of those whose vectors were no numbers. `vectors`: of `pooled`, on the
-        host."""
+        """Returns the embeddings, and the wire ids of sequences whose vectors are not finite. `vectors`: host copy of
+        those in `pooled`."""
         finished, without_numbers = [], []
         for wire_id, params, count, vector in zip(
             pooled.wire_ids.tolist(), pooled.params, pooled.counts.tolist(), vectors, strict=True
@@ -247,14 +247,14 @@ class ModelRunner:
         return tuple(finished), without_numbers
 
     def _run_what_fits(self, batch: Batch) -> tuple[Batch, Computed]:
-        """The batch that was run at last, and what it brings."""
+        """Returns the batch that finally ran, and its results."""
         while True:
             try:
                 return batch, self._run(batch)
             except torch.OutOfMemoryError as error:
-                # As text: whoever kept the error would keep the failed attempt's tensors with it.
+                # Logged as text: a log record with the error would keep the failed attempt's tensors alive.
                 logger.warning("out of memory in a step of %d sequences: %s", len(batch.slots), str(error))
-            # Not while the error is being handled: it keeps the failed attempt's tensors alive.
+            # Outside the except block: the handled error keeps the failed attempt's tensors alive.
             batch = self._state.leave_out_newest(batch, OUT_OF_MEMORY)
 
     def _run(self, batch: Batch) -> Computed:
@@ -266,9 +266,9 @@ class ModelRunner:
         num_sampled, num_with_logits = len(batch.sampled_rows), len(batch.tokens_with_logits)
         prompt = self._generation.prompt_logprobs(hidden[num_sampled:num_with_logits], batch)
         pooled = self._pooler.pool(hidden[num_with_logits:], batch) if len(pooled_tokens) else None
-        # Last: what is drawn changes state, and nothing may fail after that.
+        # Sampled last: it changes state, so nothing that can fail may follow.
         sample = self._generation.sample(hidden[:num_sampled], batch)
-        # Nothing is allocated any more, so the step will not be repeated.
+        # From here on nothing is allocated, so the step cannot run out of memory and be repeated.
         if pooled is not None:
             self._pooler.keep(pooled)
         return Computed(sample, prompt, pooled)

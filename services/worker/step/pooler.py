@@ -1,8 +1,8 @@
-"""Gathers each pooled sequence's vector from the hidden states of its tokens, chunk by chunk.
+"""Pools the hidden states of a sequence's tokens into one vector, chunk by chunk.
 
-What is kept between chunks is a running sum per slot, on the device, so plans need not wait for one another. The rest
-(dividing, cutting, normalizing) is arithmetic of one row at a time, on the host once the sums have arrived. The pooler
-knows slots and hidden states, and must not know which model they are of.
+Between chunks a running sum per slot stays on the device, so plans need not wait for one another. Dividing, cutting and
+normalizing happen row by row on the host, once the sums have arrived. The pooler depends on slots and hidden states,
+not on the model.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """What a step has made of its pooled rows."""
+    """Results of a step's pooled rows."""
 
     wire_ids: I64  # [n], of the sequences that are complete
-    params: tuple[PoolingParams, ...]  # n, what they want: their slots may be another's when the vectors arrive
-    counts: I64  # [n], tokens that each vector is the sum of
+    params: tuple[PoolingParams, ...]  # n; copied, because another sequence may hold the slot when the vectors arrive
+    counts: I64  # [n], number of tokens summed in each vector
     vectors: Tensor  # float32 [n, hidden], on the device
-    # [m] and float32 [m, hidden] on the device: slots and their sums with this step's tokens; None where none are kept.
+    # [m] and float32 [m, hidden] on the device: slots and their sums including this step's tokens; None without sums.
     sums: tuple[Tensor, Tensor] | None
 
     def tensors(self) -> list[Tensor]:
@@ -36,20 +36,20 @@ class Pooled:
 
 
 class Pooler:
-    """Not thread-safe: one step thread owns it."""
+    """Not thread-safe: only the step thread calls it."""
 
     def __init__(self, config: PoolingConfig, ops: Ops, max_num_seqs: int, hidden_size: int) -> None:
         self.config = config
         self._ops = ops
         self._size = hidden_size
         self._params: list[PoolingParams] = [PoolingParams()] * max_num_seqs
-        self._sums: Tensor | None = None  # float32 [max_num_seqs, hidden], of a mean
+        self._sums: Tensor | None = None  # float32 [max_num_seqs, hidden], only for mean pooling
         if config.kind is PoolingKind.MEAN:
             self._sums = torch.zeros(max_num_seqs, hidden_size, device=ops.device)
 
     def admit(self, sequence: PoolingSequence) -> str | None:
-        """The slot is the sequence's from the next step on. Returns a sentence for its client where it wants what the
-        model cannot do. Raises PlanError for one that comes half computed and would be pooled in part."""
+        """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client if the model
+        cannot do what it asks. Raises PlanError if tokens were computed before but pooling needs all of them."""
         if self.config.needs_all_tokens and sequence.num_computed_tokens:
             raise PlanError(f"sequence {sequence.wire_id} is pooled over all of its tokens, but comes half computed")
         self._params[sequence.slot] = sequence.pooling
@@ -58,7 +58,7 @@ class Pooler:
         return sequence.pooling.check(self._size, self.config)
 
     def tokens(self, batch: Batch) -> I64:
-        """Indices into the batch's tokens: those whose hidden states `pool` wants, in its order."""
+        """Returns the indices of the tokens whose hidden states `pool` needs, in its order."""
         rows, starts = batch.pooled_rows, batch.query_starts.astype(np.int64)
         if self._sums is not None:
             return np.concatenate([np.arange(starts[row], starts[row + 1]) for row in rows] or [np.zeros(0, np.int64)])
@@ -66,15 +66,15 @@ class Pooler:
         return starts[rows] if self.config.kind is PoolingKind.CLS else starts[rows + 1] - 1
 
     def pool(self, hidden: Tensor, batch: Batch) -> Pooled:
-        """hidden [len(tokens(batch)), hidden]. Changes nothing that is kept, so that a step may be repeated with fewer
-        rows where memory does not suffice."""
+        """Pools hidden [len(tokens(batch)), hidden]. Does not change the kept sums, so that a step that runs out of
+        memory can be repeated with fewer rows."""
         rows = batch.pooled_rows
         ends = batch.ends[rows]
         slots, complete = batch.slots[rows], rows[ends]
         counts = np.ones(len(complete), np.int64)
         sums = None
         if self._sums is None:
-            # A copy: the next run may write where this one left them.
+            # A copy, because the next run may overwrite `hidden`.
             vectors = hidden.to(torch.float32, copy=True)
         else:
             starts = np.concatenate(([0], np.cumsum(np.diff(batch.query_starts)[rows]))).astype(np.int64)
@@ -87,19 +87,19 @@ class Pooler:
         return Pooled(batch.wire_ids[complete], params, counts, vectors, sums)
 
     def keep(self, pooled: Pooled) -> None:
-        """The step will not be repeated."""
+        """Stores the new sums. Call it once the step cannot be repeated any more."""
         if pooled.sums is not None:
             assert self._sums is not None
             at, totals = pooled.sums
             self._sums[at] = totals
 
     def finish(self, vector: F32, count: int, params: PoolingParams) -> F32:
-        """float32 [hidden], the sum over `count` tokens -> the embedding. Row by row and in float64, so that no bit
-        depends on what else was pooled."""
+        """Returns the embedding for a sum of `count` vectors, float32 [hidden]. Computes each row alone and in float64,
+        so that no bit depends on the other rows."""
         wide: NDArray[np.float64] = vector.astype(np.float64) / count
         if params.dimensions is not None:
             wide = wide[: params.dimensions]
         if self.config.normalize if params.normalize is None else params.normalize:
-            # As torch's normalize: the zero vector stays zero.
+            # Like torch's normalize: the zero vector stays zero.
             wide = wide / max(float(np.sqrt(np.add.reduce(wide * wide))), 1e-12)
         return wide.astype(np.float32)

@@ -1,4 +1,4 @@
-"""A span per traced sequence, from its arrival on this worker to its release."""
+"""A trace span per sequence, from its arrival on this worker to its release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Record:
 
 
 class SequenceSpans:
-    """Costs a look at an empty dict where nothing is traced."""
+    """Spans of the traced sequences. Without tracing, each call only looks into an empty dict."""
 
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}  # by slot
@@ -32,7 +32,7 @@ class SequenceSpans:
         if source is None:
             return
         span = source.start_span("worker.sequence", context=extract_context(sequence.traceparent))
-        # A chat is text by now too.
+        # Always text completion: the router has already turned a chat into a prompt.
         span.set_attribute("gen_ai.operation.name", "text_completion")
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
         span.set_attribute("quire.num_computed_tokens", sequence.num_computed_tokens)
@@ -40,7 +40,7 @@ class SequenceSpans:
         self._records[sequence.slot] = _Record(span, time.monotonic(), known_output)
 
     def count(self, slots: Iterable[int]) -> None:
-        """One token was drawn for each of these slots."""
+        """Notes that one token was sampled for each of these slots."""
         if not self._records:
             return
         for slot in slots:

@@ -98,7 +98,7 @@ async def test_a_tokenizer_without_bytes_takes_no_grammar(channel: grpc.aio.Chan
     stream = await claimed(channel)
     await prepare(stream, b"key", GRAMMAR)
     prepared = (await stream._read()).prepared
-    assert "this model's tokenizer is of a kind that no grammar can be applied to" in prepared.error
+    assert "this model's tokenizer does not support grammars" in prepared.error
     engine.grammars._compiled.clear()
     await stream.close()
 

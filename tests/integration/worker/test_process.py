@@ -126,7 +126,7 @@ async def test_a_lost_device_ends_the_process_at_once_with_the_reason(model_dire
         last = [parse_status(line) for line in reports][-1]
     assert process.returncode == 1
     reason = "CUDA error: an illegal memory access was encountered"
-    sentence = f"cpu is lost: {reason}; the error showed first as: {reason}"
+    sentence = f"cpu is lost: {reason}; the first error was: {reason}"
     assert errors.decode().splitlines()[-1] == f"quire worker: {sentence}"
     assert (last.state, last.detail) == ("failed", sentence)
 
@@ -157,7 +157,7 @@ def test_a_device_that_is_lost_while_loading_ends_the_process_with_the_reason(
         output, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 1
     reason = "CUDA error: an illegal memory access was encountered"
-    sentence = f"cpu is lost: {reason}; the error showed first as: {reason}"
+    sentence = f"cpu is lost: {reason}; the first error was: {reason}"
     assert (last.state, last.detail) == ("failed", sentence)
     assert errors.decode().splitlines()[-1] == f"quire worker: {sentence}"
     assert "Traceback" not in errors.decode()

@@ -205,7 +205,7 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
         "new_sequences": [new_sequence(2, 1, [5] * 65, list(range(2, 11)))],
         "rows": rows((2, 1, 65, 0)),
     },
-    "sequence 3 is released but not there": {"released_wire_ids": u32(3)},
+    "the plan releases sequence 3, which holds no slot": {"released_wire_ids": u32(3)},
     "new sequence 1 is there already": {"new_sequences": [new_sequence(1, 1, PROMPT, [2])]},
     "which is another's": {"new_sequences": [new_sequence(2, 0, PROMPT, [2])]},
     "has slot 4 of 4": {"new_sequences": [new_sequence(2, 4, PROMPT, [2])]},
@@ -224,8 +224,8 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
         )
     },
     "the copies' columns differ": {"copy_sources": u32(1), "copy_destinations": u32()},
-    "a block to copy is not below 24": {"copy_sources": u32(1), "copy_destinations": u32(24)},
-    "a block is copied to twice": {"copy_sources": u32(1, 2), "copy_destinations": u32(3, 3)},
+    "a copied block is not below 24": {"copy_sources": u32(1), "copy_destinations": u32(24)},
+    "two copies have the same destination": {"copy_sources": u32(1, 2), "copy_destinations": u32(3, 3)},
     "no whole number of u32": {"released_wire_ids": b"\0\0\0"},
 }
 

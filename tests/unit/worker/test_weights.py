@@ -89,7 +89,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], str]] 
     "two missing": (without(NORM, GATE), f"lacks {GATE} and 1 more tensors"),
     "unexpected": (
         lambda tensors: tensors | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)},
-        "holds model.layers.0.self_attn.q_proj.bias, which LlamaForCausalLM has no use for",
+        "holds model.layers.0.self_attn.q_proj.bias, which LlamaForCausalLM does not use",
     ),
     "another shape": (
         lambda tensors: tensors | {NORM: torch.zeros(63)},

@@ -1,1 +1,1 @@
-"""Where a model's weights come from: safetensors, GGUF, or random numbers in their shapes."""
+"""Sources of a model's weights: safetensors, GGUF, or random numbers."""

@@ -1,4 +1,4 @@
-"""Random weights in a model's shapes: any size can be measured without a checkpoint."""
+"""Random weights in a model's shapes, to measure a model of any size without a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STANDARD_DEVIATION = 0.02
 
 
 class DummySource:
-    """Drawn from a normal distribution on the device, in the forms that the configuration says. Equal seeds give equal
-    weights on devices of one kind, whatever the order in which they are taken."""
+    """Draws weights from a normal distribution on the device, in the configured format. The same seed gives the same
+    weights on devices of one kind, in whatever order they are taken."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class DummySource:
         quantization: CheckpointQuantization | None = None,
         seed: int = 0,
     ) -> None:
-        """`shapes`: as of `parameters`."""
+        """`shapes`: the result of `parameters`."""
         self._shapes = shapes
         self._quantization = quantization or CheckpointQuantization("none")
         self._device, self._dtype, self._seed = device, dtype, seed

@@ -1,4 +1,4 @@
-"""An encoder's matrices and vectors, by transformers' names, and where they come from."""
+"""Names, shapes and sources of an encoder's weights. Names are those of transformers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from services.worker.ops import Ops
 from services.worker.progress import Progress
 from services.worker.quantization import FLOATS
 
-# Beside the encoder: heads of other tasks, and buffers that old checkpoints hold.
+# Ignored tensors: heads of other tasks, and buffers in old checkpoints.
 _UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def encoder_parameters(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Each one's shape, in the order in which an encoder takes them; names as in `parameters`."""
+    """Returns the shape of each weight, in the order in which an encoder takes them; named as in `parameters`."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings": (config.vocab_size, hidden),
@@ -46,16 +46,16 @@ def encoder_parameters(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
 def open_encoder_weights(
     directory: Path, config: EncoderConfig, ops: Ops, load_format: str, progress: Progress
 ) -> WeightSource:
-    """Raises ModelError if the directory does not hold what `config` says."""
+    """Raises ModelError if the directory's tensors do not match `config`."""
     if load_format == "dummy":
         return DummySource(encoder_parameters(config), ops.device, ops.dtype)
     if load_format == "gguf":
-        raise ModelError(f"--load-format is gguf, but {directory} is no GGUF file")
+        raise ModelError(f"--load-format is gguf, but {directory} is not a GGUF file")
     return EncoderSource(directory, config, progress, ops.device)
 
 
 class EncoderSource:
-    """Safetensors files, whose names may have the family's prefix. See `WeightSource`."""
+    """See `WeightSource`. Reads safetensors files, in which names may have the family's prefix."""
 
     def __init__(self, directory: Path, config: EncoderConfig, progress: Progress, device: torch.device) -> None:
         self._files = CheckpointFiles(directory, device)
@@ -67,7 +67,7 @@ class EncoderSource:
         if missing := wanted.keys() - self._files.names:
             raise ModelError(f"{directory} lacks {some(missing)}, which {config.architecture} needs")
         if unexpected := {name for name in self._files.names - wanted.keys() if not self._is_unused(name)}:
-            raise ModelError(f"{directory} holds {some(unexpected)}, which {config.architecture} has no use for")
+            raise ModelError(f"{directory} holds {some(unexpected)}, which {config.architecture} does not use")
         for name, shape in wanted.items():
             found, dtype = self._files.describe(name)
             if found != shape:

@@ -1,4 +1,4 @@
-"""Weights out of a GGUF file."""
+"""Reads weights from a GGUF file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from services.worker.models.weights.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.kinds import Weight
 
-GPU_THREADS = 8  # numpy decodes on the host, a matrix per thread
+GPU_THREADS = 8  # numpy decodes on the host, one matrix per thread
 GPU_BYTES_AHEAD = 1 << 30
 
 
 class GGUFSource:
-    """See `WeightSource`. What has to be decoded is so on threads, ahead of time: one tensor on a CPU."""
+    """See `WeightSource`. Threads decode tensors ahead of use; on a CPU, one tensor ahead."""
 
     def __init__(self, path: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
-        """`progress` is told the fraction of bytes taken. Raises ModelError if the file is not as `config` says."""
+        """`progress` receives the fraction of bytes taken. Raises ModelError if the file does not match `config`."""
         self._file = GGUFFile(path)
         self._config, self._progress, self._device = config, progress, device
         shapes = parameters(config)
@@ -74,14 +74,15 @@ class GGUFSource:
                 raise ModelError(f"{name} in {file.path} is {stored.kind.name}; only {', '.join(FORMATS)} load")
         unexpected = sorted(file.tensors.keys() - {tensor_name(name) for name in shapes} - {ROPE_FACTORS})
         if unexpected:
-            raise ModelError(f"{file.path} holds {unexpected[0]}, which {self._config.architecture} has no use for")
+            raise ModelError(f"{file.path} holds {unexpected[0]}, which {self._config.architecture} does not use")
 
 
 def rotated_halves(num_heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Which row of llama.cpp's q or k each row of transformers' is, int64 [num_heads · head_dim].
+    """Maps rows from llama.cpp's q or k to transformers': row i of transformers' is row result[i] of llama.cpp's.
+    Returns int64 [num_heads · head_dim].
 
-    llama.cpp's Llama rotates neighbours (2 j, 2 j + 1) where transformers' rotates halves (j, j + head_dim / 2): so its
-    converter moves row j of the first half to 2 j and row j of the second half to 2 j + 1, in every head.
+    llama.cpp's Llama rotates neighbours (2 j, 2 j + 1), transformers' rotates halves (j, j + head_dim / 2). In every
+    head, llama.cpp's converter moves row j of the first half to 2 j, and row j of the second half to 2 j + 1.
     """
     rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)

@@ -1,8 +1,8 @@
-"""Scales of keys and values in an fp8 KV cache, as checkpoints bring them: a number per layer for each.
+"""Scales of an fp8 KV cache, as checkpoints store them: one for keys and one for values per layer.
 
-Pages hold k / k_scale and v / v_scale, and what is read from them is multiplied by the scale again. The names are those
-of llm-compressor and AutoFP8 (`k_scale`), of ModelOpt (`k_proj.k_scale`), of compressed-tensors and Quark before they
-are moved (`k_proj.output_scale`), and of old checkpoints that have one scale for both (`kv_scale`).
+Pages hold k / k_scale and v / v_scale, and values read from them are multiplied by the scale again. Names come from
+llm-compressor and AutoFP8 (`k_scale`), ModelOpt (`k_proj.k_scale`), raw compressed-tensors and Quark
+(`k_proj.output_scale`), and old checkpoints with one scale for both (`kv_scale`).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from services.worker.models.weights.safetensors_source import CheckpointFiles
 
 logger = logging.getLogger(__name__)
 
-_MAX_NAMED = 5  # layers in a line of the log
+_MAX_NAMED = 5  # layers named in one log line
 _OF_BOTH = ("kv_scale", "attn.kv_scale")
 
 
 @dataclass(frozen=True, slots=True)
 class KVScales:
-    """Of one layer."""
+    """Scales of one layer."""
 
     key: float = 1.0
     value: float = 1.0
 
 
 def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KVScales]:
-    """A KVScales per layer, for a cache in fp8. Those that the checkpoint at `path` lacks are 1, and the log says so.
-    Raises ModelError for scales that are not one positive number each, and for a checkpoint that is made for another
-    form of KV cache."""
+    """Returns one KVScales per layer for a cache in fp8. Scales that the checkpoint at `path` lacks become 1, with a
+    warning. Raises ModelError for a scale that is not one positive number, and for a checkpoint made for another kind
+    of KV cache."""
     layers = range(len(config.layers))
     scheme = None if config.quantization is None else config.quantization.kv_cache
     if scheme is not None and not scheme.is_supported:
         raise ModelError(
-            f"--kv-cache-dtype is fp8, but {path} is made for a KV cache of {scheme.description}; supported is fp8 "
-            "with one static scale per layer: leave --kv-cache-dtype at auto"
+            f"--kv-cache-dtype is fp8, but {path} is made for a KV cache of {scheme.description}; only fp8 with one "
+            "static scale per layer is supported: leave --kv-cache-dtype at auto"
         )
     if path.suffix == ".gguf" or load_format == "dummy":
         found: list[KVScales | None] = [None for _ in layers]
@@ -69,7 +69,7 @@ def _describe(missing: Sequence[int], num_layers: int) -> str:
 
 
 def _of_layer(files: CheckpointFiles, attention: str) -> KVScales | None:
-    """A scale that stands alone is the other's as well, as in vLLM. None if there is neither."""
+    """Returns the layer's scales; None if it has none. A single scale serves for keys and values, as in vLLM."""
     key, value = (_read(files, attention, _names(kind)) for kind in "kv")
     both = _read(files, attention, _OF_BOTH)
     key, value = key or both, value or both
@@ -79,7 +79,7 @@ def _of_layer(files: CheckpointFiles, attention: str) -> KVScales | None:
 
 
 def _names(kind: str) -> tuple[str, ...]:
-    """By precedence, `kind` being k or v."""
+    """Returns the names of a scale by precedence. `kind`: k or v."""
     scale = f"{kind}_scale"
     return scale, f"attn.{scale}", f"{kind}_proj.{scale}", f"{kind}_proj.output_scale"
 

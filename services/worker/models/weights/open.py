@@ -1,4 +1,4 @@
-"""Opens the weights of a decoder, by the format that they are stored in."""
+"""Opens the weights of a decoder in the format in which they are stored."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from services.worker.quantization import AtLoad
 def open_weights(
     path: Path, config: ModelConfig, ops: Ops, load_format: str, at_load: AtLoad | None, progress: Progress
 ) -> WeightSource:
-    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError if it does not hold what `config` says, and
-    where quantizing would cost precision for nothing."""
+    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its tensors do not match `config`, or if
+    quantizing them would cost precision without saving memory."""
     source: WeightSource
     is_gguf = path.suffix == ".gguf"
     if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):
-        raise ModelError(f"--load-format is {load_format}, but {path} is {'a' if is_gguf else 'no'} GGUF file")
+        raise ModelError(f"--load-format is {load_format}, but {path} is {'a' if is_gguf else 'not a'} GGUF file")
     if load_format == "dummy":
         source = DummySource(parameters(config), ops.device, ops.dtype, config.quantization)
     elif is_gguf:

@@ -1,4 +1,4 @@
-"""Reads on threads what will be asked for next, within a budget of bytes."""
+"""Reads the items that are needed next on threads, within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """Owns what is read and not yet taken: items of `budget` bytes in all, or a single one that is larger."""
+    """Owns items that are read but not yet taken: at most `budget` bytes, or one item that is larger."""
 
     def __init__(self, sizes: Mapping[str, int], read: Callable[[str], T], num_threads: int, budget: int) -> None:
-        """`sizes` in bytes, in the order in which the items will be asked for. `read` is called on any thread, for
-        several items at a time."""
+        """`sizes`: bytes of each item, in the order in which items will be taken. `read` must be thread-safe."""
         self._waiting = dict(sizes)
         self._reading: dict[str, tuple[Future[T], int]] = {}
         self._read = read
@@ -22,9 +21,9 @@ class ReadAhead(Generic[T]):
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="weights")
 
     def take(self, name: str) -> T:
-        """Once for each item. Raises what reading raised."""
+        """Returns an item, each only once. Raises what reading it raised."""
         reading = self._reading.pop(name, None)
-        if reading is None:  # not in the announced order, or the first
+        if reading is None:  # the first item, or one out of the announced order
             self._waiting.pop(name)
             self._begin_next()
             item = self._read(name)

@@ -1,4 +1,4 @@
-"""Weights out of safetensors files: mapped, read ahead on threads, straight to the device."""
+"""Reads weights from safetensors files: memory-mapped, read ahead on threads, and copied directly to the device."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from services.worker.quantization.kinds import Weight
 
 INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-# A GPU's copies come from pages that are faulted in as they are copied, which one thread does too slowly.
+# Copies to a GPU fault in the mapped pages as they read them, which one thread does too slowly.
 GPU_THREADS = 8
 GPU_BYTES_AHEAD = 1 << 30
 PAGE = 4096
 
 
 class SafetensorsSource:
-    """A checkpoint in one safetensors file, or in several with an index. On a CPU one tensor is read ahead, into the
-    page cache that it is mapped from; on a GPU a gigabyte, onto the device."""
+    """A checkpoint in one safetensors file, or in several with an index. Reads ahead: on a CPU one tensor, into the
+    page cache that it is mapped from; on a GPU one gigabyte, onto the device."""
 
     def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
-        """`progress` is told the fraction of bytes taken. Raises ModelError if the files are not as `config` says."""
+        """`progress` receives the fraction of bytes taken. Raises ModelError if the files do not match `config`."""
         self._device = device
         self._files = CheckpointFiles(directory, device)
         self._quantization = config.quantization or CheckpointQuantization("none")
@@ -76,13 +76,13 @@ class SafetensorsSource:
     def _read(self, name: str) -> Tensor:
         tensor = self._files.read(name)
         if self._device.type == "cpu" and tensor.numel():
-            # It is a view of mapped pages: touched here, they are there when they are needed. By numpy, as torch would
-            # start a pool of threads for this thread.
+            # The tensor is a view of mapped pages. Touching them here loads them before they are needed. numpy does it,
+            # because torch would start a thread pool for this thread.
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
 
     def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
-        """Every tensor that is wanted, in the order in which it is."""
+        """Returns every tensor that the model needs, in the order in which it takes them."""
         stored: dict[str, StoredTensor] = {}
         for name, shape in parameters(config).items():
             if len(shape) == 1:
@@ -105,7 +105,7 @@ class SafetensorsSource:
             raise ModelError(f"{files.directory} lacks {some(missing)}, which {config.architecture} needs")
         unexpected = {name for name in files.names - stored.keys() if not self._is_redundant(name)}
         if unexpected:
-            raise ModelError(f"{files.directory} holds {some(unexpected)}, which {config.architecture} has no use for")
+            raise ModelError(f"{files.directory} holds {some(unexpected)}, which {config.architecture} does not use")
         for name, wanted in stored.items():
             if name not in files.names:
                 continue
@@ -116,8 +116,8 @@ class SafetensorsSource:
                 raise ModelError(f"{name} in {files.directory} is {dtype}; only {', '.join(wanted.dtypes)} load")
 
     def _is_redundant(self, name: str) -> bool:
-        """Buffers that old checkpoints hold, an output layer beside tied embeddings, scales of the KV cache, which are
-        read by themselves, and what quantization leaves."""
+        """Returns whether a tensor may be ignored: buffers of old checkpoints, an output layer beside tied embeddings,
+        scales of the KV cache (read separately), and leftovers of quantization."""
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True
         layer, _, suffix = name.rpartition(".")
@@ -130,7 +130,7 @@ class SafetensorsSource:
 
 
 class CheckpointFiles:
-    """Mapped, all of them: tensors may be read by several threads at a time."""
+    """Safetensors files of a checkpoint, all memory-mapped. Several threads may read tensors at a time."""
 
     def __init__(self, directory: Path, device: torch.device) -> None:
         self.directory = directory
@@ -147,10 +147,10 @@ class CheckpointFiles:
         self.names = self._file_of.keys()
 
     def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
-        """The file of each tensor. Raises ModelError for files outside the directory."""
+        """Returns the file of each tensor. Raises ModelError if a file lies outside the directory."""
         files = index.get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-            raise ModelError(f"{self.directory / INDEX}: weight_map is no object that names a file for each tensor")
+            raise ModelError(f"{self.directory / INDEX}: weight_map is not an object that maps each tensor to a file")
         outside = next((file for file in files.values() if not is_inside(file)), None)
         if outside is not None:
             raise ModelError(f"{self.directory / INDEX} names {outside!r}, which is outside the model's directory")
@@ -161,13 +161,13 @@ class CheckpointFiles:
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Shape and type, without reading. Raises ModelError if the index names a file that lacks it."""
+        """Returns shape and type without reading the tensor. Raises ModelError if the indexed file lacks it."""
         from safetensors import SafetensorError
 
         try:
             stored = self._file_of[name].get_slice(name)
         except SafetensorError as error:
-            raise ModelError(f"{self.directory / INDEX} says where {name} is, but it is not there") from error
+            raise ModelError(f"{self.directory / INDEX} lists {name} in a file that does not hold it") from error
         return tuple(stored.get_shape()), stored.get_dtype()
 
     def num_bytes(self, name: str) -> int:
@@ -187,6 +187,6 @@ class CheckpointFiles:
 
 
 def some(names: Iterable[str]) -> str:
-    """The first by name, and how many more there are."""
+    """Returns the first name, and the number of further names."""
     first, *rest = sorted(names)
     return f"{first} and {len(rest)} more tensors" if rest else first

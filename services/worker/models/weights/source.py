@@ -1,6 +1,6 @@
-"""Where a decoder's weights come from, in forms that the operations compute with.
+"""Sources of a decoder's weights, in forms that the operations can compute with.
 
-No source holds more than what it has read ahead: the operations keep each weight in their own layout, the only copy.
+A source keeps only the weights that it has read ahead. The operations keep the only copy, in their own layout.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSource(Protocol):
-    """Names are those of `parameters`. Each is taken once, and belongs to the caller from then on."""
+    """Weights by the names of `parameters`. Each is taken once, and then belongs to the caller."""
 
     def weight(self, layer: str) -> Weight:
-        """A layer's matrix as it is stored, on the device."""
+        """Returns a layer's matrix as it is stored, on the device."""
         ...
 
     def vector(self, name: str) -> Tensor:
-        """A norm's or bias's values in the checkpoint's type, on the device."""
+        """Returns the values of a norm or bias in the checkpoint's type, on the device."""
         ...
 
 
 class QuantizingSource:
-    """Quantizes what another source has in floats."""
+    """Quantizes the floating-point weights of another source."""
 
     def __init__(self, source: WeightSource, scheme: AtLoad, ops: Ops, tied: bool) -> None:
         self._source, self._scheme, self._ops, self._tied = source, scheme, ops, tied
         self._told = False
 
     def weight(self, layer: str) -> Weight:
-        """With activations in floats where the operations quantize none. Raises ModelError if they would undo it."""
+        """Returns the quantized matrix. Activations stay in floating point if the operations cannot quantize them.
+        Raises ModelError if the operations would have to turn the weights back into floats."""
         weight = self._source.weight(layer)
         if not isinstance(weight, Tensor) or not self._scheme.applies(layer, self._tied):
             return weight
@@ -47,13 +48,13 @@ class QuantizingSource:
         computed = quantized if isinstance(quantized, Tensor) else in_a_form_of(quantized, self._ops)
         if computed is None or isinstance(computed, Tensor):
             raise ModelError(
-                f"--quantization {self._scheme.name} rounds weights to a form that the {self._ops.name} operations do "
-                "not compute with: it would cost precision and save nothing; leave it out"
+                f"--quantization {self._scheme.name} rounds weights to a form that the {self._ops.name} operations "
+                "cannot compute with: it would cost precision and save no memory; leave it out"
             )
         if computed is not quantized and not self._told:
             self._told = True
             logger.warning(
-                "the %s operations multiply no activations in %s here: they stay in %s, weights alone are quantized",
+                "the %s operations cannot multiply activations in %s here: they stay in %s, only weights are quantized",
                 self._ops.name, self._scheme.name, str(self._ops.dtype).removeprefix("torch."),
             )  # fmt: skip
         return computed
@@ -63,7 +64,8 @@ class QuantizingSource:
 
 
 class NativeSource:
-    """Hands on the kinds that `ops` computes with, and the others in floats: the one place where that is done."""
+    """Passes on the kinds of weights that `ops` computes with, and turns all others into floats. Only this class does
+    so."""
 
     def __init__(self, source: WeightSource, ops: Ops) -> None:
         self._source, self._ops = source, ops
@@ -90,8 +92,8 @@ class NativeSource:
 
 
 def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
-    """The weight as `ops` compute with it: with activations left in floats where they do not take quantized ones, which
-    only makes the product more precise. None if they do not compute with it at all."""
+    """Returns the weight in a form that `ops` computes with; None if there is none. If `ops` takes no quantized
+    activations, they stay in floats, which only makes the product more precise."""
     if ops.computes_with(weight):
         return weight
     if not isinstance(weight, Int4Weight) and weight.quantize_activations:

@@ -1,8 +1,8 @@
-"""Compiles the kernels: `python -m services.worker.ops.cpu.build [directory]`.
+"""Compiles the CPU kernels: `python -m services.worker.ops.cpu.build [directory]`.
 
-One shared library per instruction-set level of this machine's architecture, so that a wheel built anywhere runs
-everywhere and `library.py` picks the best level when it loads. Needs a C compiler (`$CC`, gcc, clang, cc, or the
-package ziglang) and nothing else: neither torch's headers nor an OpenMP runtime.
+It builds one shared library per instruction-set level of this machine's architecture. So a wheel built on any machine
+runs on every other, and `library.py` loads the best level. It needs only a C compiler (`$CC`, gcc, clang, cc, or the
+package ziglang), neither torch's headers nor an OpenMP runtime.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE_DIRECTORY = Path(__file__).parent
 SOURCES = ("attention.c", "elementwise.c", "gemm.c", "layers.c", "quantized.c", "sampling.c", "threads.c")
 HEADERS = ("kernels.h", "quantized_tile.h", "tiles.h", "vector.h")
 
-# Feature by feature, because compilers older than gcc 11 and clang 12 do not know -march=x86-64-v3.
+# Listed feature by feature: compilers older than gcc 11 and clang 12 do not accept -march=x86-64-v3.
 _V2 = ("-march=x86-64", "-mssse3", "-msse4.1", "-msse4.2", "-mpopcnt")
 _V3 = (*_V2, "-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mlzcnt", "-mmovbe", "-mf16c")
 _V4 = (*_V3, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
@@ -35,9 +35,9 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "aarch64": {"armv8": ("-march=armv8-a",)},
 }
-# The same processors as Zig names them.
+# Zig's names for the same processors.
 _ZIG_SPELLINGS = {"-march=x86-64": "-march=x86_64", "-march=armv8-a": "-mcpu=generic"}
-# -ffp-contract=fast fuses multiply-adds the same way in every kernel; without -fno-math-errno sqrtf is a call.
+# -ffp-contract=fast fuses multiply-adds the same way in every kernel. Without -fno-math-errno, sqrtf would be a call.
 FLAGS = (
     "-std=gnu11",
     "-O3",
@@ -53,11 +53,11 @@ FLAGS = (
 
 
 class BuildError(RuntimeError):
-    """No compiler, or it refused."""
+    """There is no compiler, or it failed."""
 
 
 def levels(machine: str = "") -> Mapping[str, tuple[str, ...]]:
-    """The levels of an architecture, by default this machine's; one generic level where none is known."""
+    """Returns the levels of an architecture (default: this machine's); one generic level for an unknown one."""
     machine = machine or platform.machine()
     return LEVELS.get({"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine), {"generic": ()})
 
@@ -67,7 +67,7 @@ def library_name(level: str) -> str:
 
 
 def source_digest() -> str:
-    """What a library says it was compiled from, so that a stale one is told apart."""
+    """Returns a digest of sources and flags. Each library contains its own, so that a stale library is detected."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for name in (*HEADERS, *SOURCES):
         digest.update((SOURCE_DIRECTORY / name).read_bytes())
@@ -75,7 +75,7 @@ def source_digest() -> str:
 
 
 def find_compiler() -> list[str]:
-    """Raises `BuildError` if there is none."""
+    """Returns the command of a C compiler. Raises `BuildError` if there is none."""
     for candidate in (os.environ.get("CC", ""), "gcc", "clang", "cc"):
         words = candidate.split()
         if words and shutil.which(words[0]):
@@ -86,8 +86,8 @@ def find_compiler() -> list[str]:
 
 
 def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Sequence[str] = ()) -> list[Path]:
-    """Compile every level into `directory` and return the libraries. `machine` and `compiler`: for a cross compiler;
-    otherwise those of this machine. Raises `BuildError`."""
+    """Compiles every level into `directory` and returns the libraries. `machine` and `compiler` are for cross
+    compiling; the defaults are this machine's. Raises `BuildError`."""
     compiler = compiler or find_compiler()
     directory.mkdir(parents=True, exist_ok=True)
     libraries = []
@@ -109,12 +109,13 @@ def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Seque
 
 
 def spelled(flags: Sequence[str], compiler: Sequence[str]) -> list[str]:
-    """The flags of a level as this compiler writes them."""
+    """Returns the flags of a level in this compiler's spelling."""
     return [_ZIG_SPELLINGS.get(flag, flag) if "ziglang" in compiler else flag for flag in flags]
 
 
 def build_if_older() -> list[Path]:
-    """Compile beside the sources, unless every library was made from them and by this file. Raises `BuildError`."""
+    """Compiles beside the sources, unless all libraries match the sources and are newer than this file. Raises
+    `BuildError`."""
     libraries = [SOURCE_DIRECTORY / library_name(level) for level in levels()]
     own_time, digest = Path(__file__).stat().st_mtime_ns, source_digest().encode()
     if all(path.exists() and path.stat().st_mtime_ns > own_time and digest in path.read_bytes() for path in libraries):

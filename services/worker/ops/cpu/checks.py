@@ -1,4 +1,4 @@
-"""What C would misread, as far as it shows without a pass over data."""
+"""Checks arguments that the C kernels would misread, as far as possible without reading the tensors' data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 
 
 def check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, int]:
-    """Number of KV heads and head size, once q, the batch and the pages agree about them."""
+    """Returns number of KV heads and head size. Raises ValueError if q, batch and pages disagree about them."""
     _, kv_heads, _, head_dim = pages.keys.shape
     check_pages(pages)
     if q.dtype is not torch.float32 or q.dim() != 3 or q.shape[2] != head_dim or q.stride(2) != 1:

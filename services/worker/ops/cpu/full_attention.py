@@ -1,7 +1,7 @@
-"""An encoder's attention on the kernel of the paged one, which sums in the same order whatever shares the call.
+"""An encoder's attention, on the kernel for paged attention, which is batch-invariant.
 
-A query sees the keys up to the position that it is said to have. So keys and values are written to pages of this
-step's own, where they belong, and then every query is said to stand at its sequence's end.
+That kernel lets a query see the keys up to its given position. So keys and values are first written to this step's own
+pages at their real positions. Then every query gets the position of its sequence's last token, and sees all keys.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 
-BLOCK_SIZE = 64  # keys that the kernel takes at a time
+BLOCK_SIZE = 64  # keys that the kernel processes at a time
 
 
 class FullAttention:
-    """Keeps its pages from call to call: the next layer overwrites them. They grow to the largest step there was."""
+    """Keeps its pages between calls: the next layer overwrites them. They grow to the size of the largest step."""
 
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
@@ -40,12 +40,12 @@ class FullAttention:
     def _room(self, num_blocks: int, heads: int, head_dim: int) -> KVPages:
         shape = (heads, BLOCK_SIZE, head_dim)
         if self._pages is None or self._pages.keys.shape[1:] != shape or len(self._pages.keys) < num_blocks:
-            # What nobody wrote is never read, or masked.
+            # Slots that were never written are not read, or are masked.
             self._pages = KVPages(torch.zeros(num_blocks, *shape), torch.zeros(num_blocks, *shape))
         return self._pages
 
     def _no_rotation(self, num_positions: int, head_dim: int) -> Tensor:
-        """Cosines 1 and sines 0: x · 1 - y · 0 is x, exactly."""
+        """Returns cosines 1 and sines 0: x · 1 - y · 0 is exactly x."""
         if self._cos_sin.shape[0] < num_positions or self._cos_sin.shape[1] != head_dim:
             self._cos_sin = torch.cat(
                 (torch.ones(num_positions, head_dim // 2), torch.zeros(num_positions, head_dim // 2)), 1

@@ -1,4 +1,4 @@
-"""All layers of a step in one call of `layers.c`: the bits of one operation after the other, and no Python between."""
+"""Runs all layers of a step in one call to `layers.c`, without Python in between. Bits equal those of single calls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class FusedLayers:
     def __init__(
         self, library: Library, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
     ) -> None:
-        """`rotations`: cosines and sines per layer; `norm`: what follows the last layer. Keeps what it points to."""
+        """`rotations`: cosines and sines per layer; `norm`: the norm after the last layer. Keeps references to all that
+        C points to."""
         self._library = library
         self._config = config
         self._kept = (layers, rotations, norm)
@@ -65,7 +66,7 @@ class FusedLayers:
 
     @staticmethod
     def takes(config: ModelConfig, layers: Sequence[Layer]) -> bool:
-        """Whether every projection is one matrix, and heads are of a size that attention takes."""
+        """Returns whether every projection is one matrix and attention supports the head size."""
         if config.head_dim > MAX_HEAD_DIM or config.head_dim % 2:
             return False
         linears = (linear for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down))

@@ -1,4 +1,4 @@
-"""Loads the compiled kernels: the best level that this processor runs."""
+"""Loads the compiled kernels of the best instruction-set level that this processor supports."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
 
 
 class LibraryError(RuntimeError):
-    """The kernels are not there, do not load, or were compiled from other sources. The message is one line."""
+    """The kernels are missing, do not load, or were compiled from other sources. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
     level: str
     functions: CDLL
-    held: PyDLL  # the same, keeping the interpreter lock: for calls so short that getting it back would take longer
+    held: PyDLL  # the same library, called without releasing the GIL: for short calls, where that would cost more
 
 
 def open_library(path: Path) -> CDLL:
-    """The library at `path` with its signatures set. Raises `LibraryError`."""
+    """Loads the library at `path` and declares its functions. Raises `LibraryError`."""
     try:
         functions = CDLL(str(path))
         functions.quire_source_digest.restype = c_char_p
@@ -74,7 +74,7 @@ def declare(functions: CDLL) -> None:
 
 
 def supported_levels() -> list[str]:
-    """The levels that this processor runs, lowest first. Raises `LibraryError`."""
+    """Returns the levels that this processor supports, lowest first. Raises `LibraryError`."""
     lowest, *higher = build.levels()
     if not (build.SOURCE_DIRECTORY / build.library_name(lowest)).exists():
         raise LibraryError("the CPU kernels are not compiled; run `python -m services.worker.ops.cpu.build`")
@@ -84,7 +84,7 @@ def supported_levels() -> list[str]:
 
 @functools.cache
 def load(level: str | None = None) -> Library:
-    """The kernels of `level`, or of the best level for this processor. Raises `LibraryError`."""
+    """Loads the kernels of `level`, or of the best level for this processor. Raises `LibraryError`."""
     level = level or supported_levels()[-1]
     functions = open_library(build.SOURCE_DIRECTORY / build.library_name(level))
     held = PyDLL(functions._name, handle=functions._handle)

@@ -1,4 +1,4 @@
-"""A weight as the compiled GEMM wants it."""
+"""A floating-point weight, packed for the compiled GEMM."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu.library import Library
 
-PACK_ROWS = 4096  # rows of a weight in hand at a time while packing, to keep the peak low
-HELD_BELOW = 600_000  # multiplications, some 12 us: what gemm.c runs on one thread keeps the interpreter lock as well
+PACK_ROWS = 4096  # rows of a weight that are packed at a time, which limits the memory peak
+HELD_BELOW = 600_000  # multiplications, about 12 us: gemm.c then uses one thread, and the call does not release the GIL
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether C may read `x` from its first address on."""
+    """Returns whether C may read `x` as contiguous float32 from its first address."""
     return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
 
 
 def check_ids(ids: Tensor, count: int) -> Tensor:
-    """Rows of a matrix that has `count`, as C reads them. Raises ValueError, and IndexError for ids out of range."""
+    """Returns row ids in the form that C reads. Raises ValueError, and IndexError for an id not below `count`."""
     if ids.dtype is not torch.int64 or ids.dim() != 1 or not ids.is_cpu:
         raise ValueError(f"token ids are int64 [n], not {ids.dtype} {tuple(ids.shape)}")
     if len(ids):
@@ -28,14 +28,14 @@ def check_ids(ids: Tensor, count: int) -> Tensor:
 
 
 def fits_bfloat16(weight: Tensor) -> bool:
-    """Whether every value of `weight` is one of bfloat16's."""
+    """Returns whether bfloat16 can represent every value of `weight` exactly."""
     if weight.dtype is torch.bfloat16:
         return True
     return bool(torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight))
 
 
 class PackedLinear:
-    """A weight in the panels that `gemm.c` multiplies from; in bfloat16 where that loses nothing, else in float32."""
+    """A weight in the panels that `gemm.c` multiplies from: in bfloat16 if that is exact, else in float32."""
 
     def __init__(self, library: Library, weight: Tensor, bias: Tensor | None) -> None:
         if weight.dim() != 2 or not weight.is_floating_point():
@@ -66,7 +66,7 @@ class PackedLinear:
         return self._words.nbytes
 
     def description(self) -> dict[str, int]:
-        """The fields of layers.c's struct linear that are not zero."""
+        """Returns the nonzero fields of `struct linear` in layers.c."""
         return {
             "weight": self._pointer, "bias": self._bias_pointer, "in_features": self.in_features,
             "out_features": self.out_features, "bits": 32, "flag": self.half,
@@ -85,7 +85,8 @@ class PackedLinear:
         return y
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for ids out of range."""
+        """Returns rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for an id out of
+        range."""
         ids = check_ids(ids, self.out_features)
         out = self._words.new_empty((len(ids), self.in_features), dtype=torch.float32)
         self._lookup(

@@ -1,7 +1,7 @@
-"""`Ops` for CPUs in float32, on the compiled kernels: batch-invariant bit for bit, whatever the number of threads.
+"""`Ops` for CPUs in float32, on the compiled kernels. Batch-invariant bit for bit, with any number of threads.
 
-Python checks types, shapes and contiguity; what would need a pass over data is trusted, as the worker has validated it:
-block ids, positions below `cos_sin`'s length, ascending `query_starts`.
+Python checks types, shapes and contiguity. It does not check values, because the worker has validated them: block ids,
+positions below `cos_sin`'s length, ascending `query_starts`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from services.worker.ops.interface import (
 )
 from services.worker.quantization.kinds import QuantizedWeight, Weight
 
-# Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
-# while the long calls release it; releasing it hundreds of times a step would invite them to hold up the short ones.
+# Elementwise calls with fewer elements (about 20 us at most) do not release the GIL. Other threads run Python during
+# the long calls. Releasing the GIL hundreds of times per step would let them delay the short calls too.
 HELD_BELOW = 50_000
 
 
 class CPUOps:
-    """See `interface.Ops`. `level` forces a level of `build.levels`. Raises `library.LibraryError`."""
+    """See `interface.Ops`. `level` selects one of `build.levels`. Raises `library.LibraryError`."""
 
     name = "cpu"
     device = torch.device("cpu")
@@ -68,7 +68,7 @@ class CPUOps:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if not x.is_contiguous():
-            x = x.contiguous()  # heads inside a fused projection
+            x = x.contiguous()  # x may be a view of heads inside a fused projection
         return self._norm(x, 0, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -98,10 +98,10 @@ class CPUOps:
         return y
 
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        """gelu(g) · up is g · σ(w) · up with w = g · slope, hence silu(w) · (up / slope): what is left is arithmetic
-        that IEEE 754 rounds in one way. erf, whose bits in torch depend on an element's place, is not offered."""
+        """Computes gelu(g) · up = g · σ(w) · up, with w = g · slope, as silu(w) · (up / slope). All other arithmetic is
+        rounded by IEEE 754 in one way only. erf is not offered: its bits in torch depend on an element's place."""
         if not tanh:
-            raise ValueError("on a CPU, GELU is computed in its tanh form only")
+            raise ValueError("on a CPU, gelu_mul supports only the tanh form")
         gate, up = gate_up.chunk(2, dim=-1)
         slope = 2 * (2 / math.pi) ** 0.5 * (1 + 0.044715 * gate * gate)
         return self.silu_mul(torch.cat((gate * slope, up / slope), dim=-1))

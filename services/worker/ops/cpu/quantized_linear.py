@@ -1,4 +1,4 @@
-"""A weight in 8- or 4-bit integers, as the compiled kernels multiply from it."""
+"""A weight in 8- or 4-bit integers, packed for the compiled kernels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids, is_plain
 from services.worker.quantization.kinds import Int4Weight, Int8Weight, QuantizedWeight, unpack_nibbles
 
-# Bytes take a quarter of the time of floats, to read and to multiply.
+# Bytes take a quarter of the time of floats to read and to multiply.
 HELD_BELOW_BYTES = 4 * HELD_BELOW
 
 
 class QuantizedLinear:
-    """In the panels of `quantized.c`, which says what is computed; bits depend on the row alone."""
+    """A weight in the panels of `quantized.c`, which defines the computation. A row's bits depend on that row alone."""
 
     def __init__(self, library: Library, weight: QuantizedWeight, bias: Tensor | None) -> None:
         if not self.takes(weight):
@@ -52,7 +52,7 @@ class QuantizedLinear:
 
     @staticmethod
     def takes(weight: QuantizedWeight) -> bool:
-        """Integers in groups of whole 32-bit words, or in one."""
+        """Returns whether the weight has integers in one group, or in groups of whole 32-bit words."""
         if not isinstance(weight, Int8Weight | Int4Weight):
             return False
         return weight.scales.shape[1] == 1 or weight.group_size % (32 // _bits(weight)) == 0
@@ -62,7 +62,7 @@ class QuantizedLinear:
         return sum(x.nbytes for x in (self._packed, self._scales, self._zeros) if x is not None)
 
     def description(self) -> dict[str, int]:
-        """The fields of layers.c's struct linear."""
+        """Returns the fields of `struct linear` in layers.c."""
         order, packed, scales, zeros, bias = self._arguments
         return {
             "order": order, "zeros": zeros, "weight": packed, "scales": scales, "bias": bias,
@@ -85,7 +85,8 @@ class QuantizedLinear:
         return y
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for ids out of range."""
+        """Returns rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for an id out of
+        range."""
         ids = check_ids(ids, self.out_features)
         q = torch.empty(len(ids), self._depth, dtype=torch.uint8)
         self._library.functions.quire_unpack_quantized(
@@ -115,7 +116,7 @@ def _bits(weight: Int8Weight | Int4Weight) -> int:
 
 
 def _unsigned(weight: Int8Weight | Int4Weight, first: int, last: int) -> Tensor:
-    """uint8 [last - first, in_features], as much above zero as the zero point is."""
+    """Returns uint8 [last - first, in_features], shifted so that the zero point is not negative."""
     if isinstance(weight, Int4Weight):
         return unpack_nibbles(weight.packed[first:last])
     return (weight.values[first:last].to(torch.int16) + 128).to(torch.uint8)

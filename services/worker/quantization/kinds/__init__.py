@@ -1,6 +1,6 @@
-"""The kinds of quantized weight in memory: `fp8.py`, `int8.py` and `int4.py`; `weight.py` has what they share.
+"""The kinds of quantized weight in memory: `fp8.py`, `int8.py` and `int4.py`. `weight.py` has what they share.
 
-A door of its own beside that of `quantization`, which the command line imports without torch: the kinds need torch.
+This package is imported apart from `quantization`: the kinds need torch, and the command line loads without it.
 """
 
 from services.worker.quantization.kinds.fp8 import Fp8Weight

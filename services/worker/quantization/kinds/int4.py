@@ -1,5 +1,5 @@
-"""A weight in 4-bit integers with a scale and a zero point per group of inputs: what AWQ (Lin et al., 2023), GPTQ
-(Frantar et al., 2022) and GGUF's Q4_0 have in common."""
+"""A weight in 4-bit integers with a scale and a zero point per group of inputs. AWQ (Lin et al., 2023), GPTQ
+(Frantar et al., 2022) and GGUF's Q4_0 share this form."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SYMMETRIC_ZERO_POINT = 8
 class Int4Weight:
     """weight[o, i(k)] = (q[o, k] - zero_points[o, k // group_size]) · scales[o, k // group_size]
 
-    q[o, k] are unsigned 4-bit integers, two to a byte, the even k in its low half. Column k belongs to input i(k) =
-    input_order[k], or k without one: GPTQ's act-order assigns inputs to groups by importance, and sorting the columns
-    by group puts every group in one place at the cost of y = weight · x reading x in `input_order`.
+    q[o, k] are unsigned 4-bit integers, two per byte, the even k in the low half. Column k belongs to input i(k) =
+    input_order[k], or to input k without an order. GPTQ's act-order assigns inputs to groups by importance. Sorting the
+    columns by group makes each group contiguous; in return, y = weight · x has to read x in `input_order`.
     """
 
     packed: Tensor  # uint8 [out_features, in_features / 2], contiguous
-    scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; all groups of in_features / groups columns
-    zero_points: Tensor  # uint8 [out_features, groups], 0 to 15; 8 everywhere where the checkpoint is symmetric
+    scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; each group has in_features / groups columns
+    zero_points: Tensor  # uint8 [out_features, groups], 0 to 15; always 8 if the checkpoint is symmetric
     input_order: Tensor | None = None  # int32 [in_features], a permutation
 
     @property
@@ -36,7 +36,7 @@ class Int4Weight:
         return self.shape[1] // self.scales.shape[1]
 
     def dequantize(self) -> Tensor:
-        """float32 [out_features, in_features], exact."""
+        """Returns float32 [out_features, in_features], exact."""
         q = unpack_nibbles(self.packed).view(*self.scales.shape, self.group_size).float()
         weight = ((q - self.zero_points[:, :, None].float()) * self.scales[:, :, None].float()).flatten(1)
         if self.input_order is None:
@@ -46,7 +46,7 @@ class Int4Weight:
         return ordered
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
-        """int64 [n] -> those outputs."""
+        """Returns the rows (outputs) with these ids, int64 [n]."""
         return replace(self, packed=self.packed[ids], scales=self.scales[ids], zero_points=self.zero_points[ids])
 
     def to(self, device: torch.device) -> Int4Weight:
@@ -55,8 +55,8 @@ class Int4Weight:
 
     @staticmethod
     def quantize(weight: Tensor, group_size: int | None = None) -> Int4Weight:
-        """Each group rounded to nearest between its extremes and zero; scales in the weight's own type. AWQ and GPTQ
-        choose better: this is for dummy weights and comparisons."""
+        """Rounds each group to nearest between its extremes and zero. Scales have the weight's type. AWQ and GPTQ
+        choose better values: this is for dummy weights and comparisons."""
         groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
         low, high = groups.amin(-1).clamp(max=0).float(), groups.amax(-1).clamp(min=0).float()
         scales = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)
@@ -67,7 +67,7 @@ class Int4Weight:
 
     @staticmethod
     def join(weights: Sequence[Int4Weight]) -> Int4Weight | None:
-        """Several projections of one input as one; None if they differ in groups or in the order of inputs."""
+        """Joins projections of one input; returns None if they differ in group size or in the order of inputs."""
         first = weights[0]
         if any(weight.group_size != first.group_size or not _same_order(weight, first) for weight in weights):
             return None
@@ -80,7 +80,7 @@ class Int4Weight:
 
 
 def pack_nibbles(q: Tensor) -> Tensor:
-    """uint8 [rows, columns] below 16 -> uint8 [rows, columns / 2], the even column in the low half."""
+    """uint8 [rows, columns], values below 16 -> uint8 [rows, columns / 2], the even column in the low half."""
     return q[:, ::2] | q[:, 1::2] << 4
 
 

@@ -1,4 +1,4 @@
-"""A weight in 8-bit integers, symmetric: zero is zero."""
+"""A weight in 8-bit integers, symmetric: the zero point is 0."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from services.worker.quantization.kinds.rows import quantize_rows_int8
 class Int8Weight:
     """weight[o, i] = values[o, i] · scales[o, i // group_size]
 
-    With `quantize_activations` (W8A8) there is one group per output, a row x of the input is quantized first, by
-    `quantize_rows_int8`, and
+    With `quantize_activations` (W8A8) there is one group per output. `quantize_rows_int8` first quantizes each row x of
+    the input, and
 
         y[o] = (Σ_i q[i] · values[o, i]) · x_scale · scales[o, 0]        the sum exact, in int32; products in float32
 
-    else x is multiplied as it is.
+    Without it, x is multiplied as it is.
     """
 
     values: Tensor  # int8 [out_features, in_features], contiguous
-    scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; all groups of in_features / groups inputs
+    scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; each group has in_features / groups inputs
     quantize_activations: bool
 
     def __post_init__(self) -> None:
         if self.quantize_activations and self.scales.shape[1] != 1:
-            raise ValueError("sums over quantized activations want one scale per output")
+            raise ValueError("quantized activations need one scale per output")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,12 +41,12 @@ class Int8Weight:
         return self.values.shape[1] // self.scales.shape[1]
 
     def dequantize(self) -> Tensor:
-        """float32 [out_features, in_features], exact."""
+        """Returns float32 [out_features, in_features], exact."""
         groups = self.values.view(*self.scales.shape, self.group_size).float()
         return (groups * self.scales[:, :, None].float()).flatten(1)
 
     def select_rows(self, ids: Tensor) -> Int8Weight:
-        """int64 [n] -> those outputs."""
+        """Returns the rows (outputs) with these ids, int64 [n]."""
         return replace(self, values=self.values[ids], scales=self.scales[ids])
 
     def to(self, device: torch.device) -> Int8Weight:
@@ -54,15 +54,15 @@ class Int8Weight:
 
     @staticmethod
     def quantize(weight: Tensor, quantize_activations: bool, group_size: int | None = None) -> Int8Weight:
-        """Each output rounded to nearest by its own scale, or each group of its inputs. Any float type [out_features,
-        in_features]."""
+        """Rounds each output, or each group of its inputs, to nearest with its own scale. Takes any float type
+        [out_features, in_features]."""
         groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
         values, scales = quantize_rows_int8(groups)
         return Int8Weight(values.flatten(1), scales, quantize_activations)
 
     @staticmethod
     def join(weights: Sequence[Int8Weight]) -> Int8Weight | None:
-        """Several projections of one input as one; None if they quantize it differently or differ in groups."""
+        """Joins projections of one input; returns None if they differ in groups or in quantizing their input."""
         if len({(weight.quantize_activations, weight.group_size) for weight in weights}) > 1:
             return None
         values = torch.cat([weight.values for weight in weights])

@@ -1,11 +1,11 @@
-"""Symmetric quantization of each row by its own largest magnitude: of activations at run time, of weights at load.
+"""Symmetric quantization of each row by its largest magnitude, for activations at run time and weights at load.
 
 With a = max(max |x|, 1e-10) of a row and Q the largest magnitude of the type (448 for float8_e4m3fn, 127 for int8):
 
     q = round(x · (Q / a))        scale = a / Q        x ≈ q · scale
 
-all in float32, each division and product rounded once, halves rounded to even. No q exceeds Q. The floor of `a` keeps a
-row of zeros finite. A kernel that does these operations in this order gets these bits.
+Everything is in float32; each division and product is rounded once, halves to even. No q exceeds Q. The floor of `a`
+keeps a row of zeros finite. A kernel that performs these operations in this order gets the same bits.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 def _scale_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     wide = x.float()
     amax = wide.abs().amax(-1, keepdim=True).clamp(min=FLOOR)
-    # A number over a tensor is in torch the tensor's reciprocal times the number: rounded twice.
+    # A tensor as dividend: for number / tensor, torch multiplies by the reciprocal, which rounds twice.
     return wide * (torch.full_like(amax, largest) / amax), (amax / largest).squeeze(-1)

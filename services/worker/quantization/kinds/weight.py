@@ -1,4 +1,4 @@
-"""A matrix as a checkpoint has it and operations take it: floats, or one of the quantized kinds."""
+"""A matrix in the form that operations take: floats, or one of the quantized kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Weight = Tensor | QuantizedWeight  # [out_features, in_features]
 
 
 def join(weights: Sequence[Weight]) -> Weight | None:
-    """Several projections of one input as one matrix, first outputs first; None where they are not stored alike."""
+    """Joins projections of one input into one matrix, in the given order; None if they are not stored alike."""
     if len(weights) == 1:
         return weights[0]
     tensors = [weight for weight in weights if isinstance(weight, Tensor)]

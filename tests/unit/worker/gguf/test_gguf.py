@@ -210,14 +210,14 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     write_gguf(file, tmp_path, expert_count=4)
     assert "is a mixture of experts" in refuse(file)
     write_gguf(file, tmp_path, rope__dimension_count=8)
-    assert "has RoPE on a part of each head" in refuse(file)
+    assert "has RoPE on only a part of each head" in refuse(file)
     write_gguf(file, tmp_path)
     set_tensor(file, "blk.0.ffn_up.weight", np.zeros((96, 36), np.uint8), Kind.IQ4_NL)
     assert "model.layers.0.mlp.up_proj in" in refuse(file)
     assert "is IQ4_NL; only F32" in refuse(file)
     write_gguf(file, tmp_path)
     set_tensor(file, "blk.0.ffn_sub_norm.weight", np.zeros(4, np.float32))
-    assert "holds blk.0.ffn_sub_norm.weight, which LlamaForCausalLM has no use for" in refuse(file)
+    assert "holds blk.0.ffn_sub_norm.weight, which LlamaForCausalLM does not use" in refuse(file)
     write_gguf(file, tmp_path)
     set_tensor(file, "output_norm.weight", np.zeros(63, np.float32), Kind.F32)
     assert "output_norm.weight in" in refuse(file)
@@ -226,7 +226,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     assert "of architecture mamba, which is not supported; supported are llama, qwen2, qwen3" in refuse(file)
     file.write_bytes(b"no such thing")
     assert "cannot be read as a GGUF file" in refuse(file)
-    with pytest.raises(ModelError, match="has no metadata that a tokenizer can be made from"):
+    with pytest.raises(ModelError, match="no tokenizer can be built from the metadata of"):
         read_tokenizer(file)
 
 

@@ -120,7 +120,7 @@ def test_weights_alone_are_quantized_where_the_operations_quantize_no_activation
         weight = source.weight(layer)
         assert isinstance(weight, Int8Weight)
         assert not weight.quantize_activations
-    sentence = "the reference operations multiply no activations in int8 here: they stay in float32"
+    sentence = "the reference operations cannot multiply activations in int8 here: they stay in float32"
     assert [record.getMessage().startswith(sentence) for record in caplog.records] == [True] * told
 
 
@@ -185,7 +185,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"quantization": "awq"}, "--quantization is awq, but the checkpoint is not quantized"),
         ({"quantization": "fp8"}, "--quantization fp8 rounds weights to a form that the cpu operations do not compute"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype is fp8, but the cpu operations keep keys and values in float32"),
-        ({"load_format": "gguf"}, "--load-format is gguf, but {} is no GGUF file"),
+        ({"load_format": "gguf"}, "--load-format is gguf, but {} is not a GGUF file"),
     ],
 )
 def test_a_worker_does_not_start_with_what_it_cannot_do(tiny: Path, options: dict[str, Any], sentence: str) -> None:

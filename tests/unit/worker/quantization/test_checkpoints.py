@@ -204,7 +204,7 @@ REFUSED = {
     "GPTQ with settings per layer": (gptq(dynamic={"-:lm_head": {}}), r"settings per layer \(dynamic\)"),
     "not compressed": (compressed("dense", INT8) | {"quantization_status": "frozen"}, "weights in status frozen"),
     "sparse": (compressed("int-quantized", INT8) | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "is sparse"),
-    "transformed": (compressed("int-quantized", INT8) | {"transform_config": {"a": 1}}, "activations transformed"),
+    "transformed": (compressed("int-quantized", INT8) | {"transform_config": {"a": 1}}, "transformed activations"),
     "a preset": (compressed("int-quantized", INT8) | {"config_groups": {"W8A8": ["Linear"]}}, "preset scheme W8A8"),
     "4-bit floats": (
         compressed("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group"}),

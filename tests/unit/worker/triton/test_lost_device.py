@@ -99,7 +99,7 @@ def test_a_device_that_is_lost_within_a_launch_ends_the_thread_before_anything_i
     worker.plan(2, 2)
     died_of = worker.death()
     assert isinstance(died_of, DeviceLostError)
-    assert str(died_of).startswith("cuda:0 is lost: CUDA error: an illegal memory access was encountered; the error ")
+    assert str(died_of).startswith("cuda:0 is lost: CUDA error: an illegal memory access was encountered; the first ")
     assert [outcome.step_id for outcome in worker.delivered if isinstance(outcome, StepResult)] == [1]
 
 

@@ -121,7 +121,7 @@ def test_a_full_disk_ends_the_log_and_no_step(
     log.write(result, num_sequences=3)
     log.close()
     assert [record.message for record in caplog.records] == [
-        "the step log /dev/full ends here: [Errno 28] No space left on device"
+        "cannot write to the step log /dev/full any more: [Errno 28] No space left on device"
     ]
     monkeypatch.setattr(step_log, "FLUSH_INTERVAL_S", 0.0)
     log = StepLog(Path("/dev/full"))

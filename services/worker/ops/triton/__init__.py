@@ -1,6 +1,6 @@
-"""The worker's kernels for NVIDIA GPUs, in Triton.
+"""Triton kernels for NVIDIA GPUs.
 
-A door of its own beside that of `ops`: Triton is not installed everywhere, and a worker on a CPU runs without it.
+This package is imported apart from `ops`, because Triton is not installed everywhere and a CPU worker does not need it.
 """
 
 from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages

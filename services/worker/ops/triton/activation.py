@@ -4,7 +4,7 @@
     gelu(g) = g · (1 + erf(g / √2)) / 2                         (Hendrycks and Gimpel, 2016)
     gelu_tanh(g) = g · (1 + tanh(√(2/π) · (g + 0.044715 g³))) / 2 = g · σ(2 √(2/π) · (g + 0.044715 g³))
 
-as (1 + tanh z) / 2 = σ(2z). σ(z) = 1 / (1 + exp(-z)) is right at both infinities. float32, rounded once.
+because (1 + tanh z) / 2 = σ(2z). σ(z) = 1 / (1 + exp(-z)) is correct at both infinities. float32, rounded once.
 [num_tokens, 2 · features] -> [num_tokens, features], both contiguous.
 """
 
@@ -48,7 +48,7 @@ def gated_kernel(gate_up, y, features, ACTIVATION: tl.constexpr, BLOCK: tl.const
 def gated(gate_up: Tensor, activation: int) -> Tensor:
     """Raises ValueError for a layout that the kernel would misread."""
     if not gate_up.is_contiguous() or gate_up.shape[-1] % 2:
-        raise ValueError("a gated activation wants a contiguous input with an even last dimension")
+        raise ValueError("a gated activation needs a contiguous input with an even last dimension")
     features = gate_up.shape[-1] // 2
     y = torch.empty((*gate_up.shape[:-1], features), dtype=gate_up.dtype, device=gate_up.device)
     rows = y.numel() // features

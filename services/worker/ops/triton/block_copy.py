@@ -1,10 +1,10 @@
-"""Copies of whole KV pages, of all layers, keys and values, in one launch: between blocks, to the host, and back.
+"""Copies whole KV pages, keys and values of all layers, in one launch: between blocks, to the host, and back.
 
 A place that holds pages is a table of addresses, one per tensor (layer and keys or values), and a stride from block to
-block: page b of tensor t is at bases[t] + b · stride. Pinned host memory is such a place too: under unified addressing
-(CUDA C++ Programming Guide, section 6.2.13) a kernel reaches it through its own pointer. So a swap is one launch
-however many blocks and layers there are, with no staging copy and no work per block on the host, and it is ordered with
-the steps by running on their stream; a cudaMemcpyAsync per page would be 2 · layers calls of some 32 KiB per block.
+block: page b of tensor t is at bases[t] + b · stride. Pinned host memory is such a place too: with unified addressing
+(CUDA C++ Programming Guide, section 6.2.13) a kernel can access it by its ordinary pointer. So a swap is one launch for
+any number of blocks and layers, with no staging copy and no work per block on the host. It runs on the stream of the
+steps, which orders it with them. One cudaMemcpyAsync per page would be 2 · layers calls of about 32 KiB per block.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def copy_pages_kernel(
 
 @dataclass(frozen=True, slots=True)
 class PagePlace:
-    """Pages at addresses, which must outlive it. Strides and sizes in words."""
+    """The addresses of pages. It does not keep their memory alive. Strides and sizes are in words."""
 
     bases: Tensor  # int64 [num_tensors], on the device
     stride: int
@@ -59,28 +59,29 @@ class PagePlace:
 
     @classmethod
     def of_device(cls, pages: Sequence[KVPages]) -> PagePlace:
-        """The pages of all layers. Raises ValueError if they are not alike, or their size is no multiple of a word."""
+        """Returns the place of all layers' pages. Raises ValueError if they differ in shape, type or alignment."""
         tensors = [tensor for layer in pages for tensor in (layer.keys, layer.values)]
         first = tensors[0]
         if any(t.shape != first.shape or t.dtype != first.dtype or not t.is_contiguous() for t in tensors):
-            raise ValueError("the layers' pages have one shape and type, and are contiguous")
+            raise ValueError("the pages of all layers must have one shape and type and be contiguous")
         size = first[0].numel() * first.itemsize
         return cls(_addresses([tensor.data_ptr() for tensor in tensors], first.device), _words(size), _words(size))
 
     @classmethod
     def of_slots(cls, slots: Tensor, device: torch.device) -> PagePlace:
-        """A tensor [num_slots, num_tensors, *page], in pinned host memory or on the device."""
+        """Returns the place of a tensor [num_slots, num_tensors, *page], in pinned host memory or on the device."""
         if not slots.is_contiguous():
-            raise ValueError("slots are contiguous")
+            raise ValueError("slots must be contiguous")
         size = slots[0, 0].numel() * slots.itemsize
         bases = [slots.data_ptr() + index * size for index in range(slots.shape[1])]
         return cls(_addresses(bases, device), _words(size * slots.shape[1]), _words(size))
 
 
 def copy_pages(source: PagePlace, sources: Tensor, destination: PagePlace, destinations: Tensor) -> None:
-    """Page sources[i] of `source` to destinations[i] of `destination`, int64 [n] each on the device, for all tensors.
+    """Copies page sources[i] of `source` to destinations[i] of `destination`, int64 [n] each on the device, for all
+    tensors.
 
-    No destination may be a source: pages are copied in any order. Within one place see `copy_blocks`.
+    No destination may also be a source, because pages are copied in any order. Within one place use `copy_blocks`.
     """
     if not len(sources):
         return
@@ -92,10 +93,10 @@ def copy_pages(source: PagePlace, sources: Tensor, destination: PagePlace, desti
 
 
 def copy_blocks(place: PagePlace, sources: NDArray[np.int64], destinations: NDArray[np.int64]) -> None:
-    """Blocks to others of the same place, [n] each on the host; all are read before any is written.
+    """Copies blocks to other blocks of the same place, [n] each on the host. Reads all of them before it writes any.
 
-    A plan copies to blocks that are nobody else's, so as a rule no destination is a source and one pass is right in any
-    order. Where one is (its owner gave it up in this very plan), the pages take two passes through a buffer.
+    Plans copy to blocks that no other sequence uses. So usually no destination is a source, and one pass is correct in
+    any order. A block that its owner released in the same plan can be both; the pages then go through a buffer.
     """
     device = place.bases.device
     if not np.isin(destinations, sources).any():
@@ -110,7 +111,7 @@ def copy_blocks(place: PagePlace, sources: NDArray[np.int64], destinations: NDAr
 
 def _addresses(values: list[int], device: torch.device) -> Tensor:
     if any(value % 16 for value in values):
-        raise ValueError("pages begin at multiples of 16 bytes")
+        raise ValueError("pages must begin at multiples of 16 bytes")
     return upload(np.array(values, np.int64), device)
 
 

@@ -1,11 +1,11 @@
-"""Compiles every served kernel for every target, without a GPU, and says what each takes of one.
+"""Compiles every served kernel for every target, without a GPU, and reports its resources.
 
     python -m services.worker.ops.triton.compile [--markdown FILE] [--only TEXT] [--capability 90]
 
-Registers and spills are ptxas's own words about the code that is served, shared memory is what a launch asks for; of
-kernels that memory is to bound, the time to start the inner loop's instructions is told as a part of that to read its
-bytes. Exits with 1 if anything spills, or wants more shared memory than a program of the target may have. To be run
-without TRITON_INTERPRET: kernels are what they are from the moment they are imported.
+Registers and spills are ptxas's report on the served code; shared memory is what a launch requests. For kernels that
+should be bound by memory, it also reports the time to issue the inner loop's instructions, relative to the time to read
+the loop's bytes. Exits with 1 if a kernel spills, or needs more shared memory than the target allows a program. Run it
+without TRITON_INTERPRET: that variable decides at import whether kernels are compiled at all.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from services.worker.ops.triton.variant import TARGETS, Variant
 
 _HEADING = """# GPU kernels
 
-What Triton's compiler and ptxas make of every kernel as it is served, made by `make kernels` and checked in CI.
-Nothing may spill. The last column, of kernels that memory is to bound: the time to start their inner loop's
-instructions over that to read its bytes, on an A100, an RTX 3090, an L40S and an H200; over 1, memory waits for them.
+What Triton's compiler and ptxas make of every served kernel, written by `make kernels` and checked in CI.
+Nothing may spill. Last column, for kernels bound by memory: the time to issue the instructions of their inner loop
+over the time to read its bytes, on an A100, an RTX 3090, an L40S and an H200. Over 1, instructions are the bound.
 
 """
 _THREADS_PER_WARP = 32
-_REGISTERS = 65536  # of a processor, in allocations of 8 per thread
-_WORTH_A_PROCESS = 16  # kernels, which take as long to compile as a process to import Triton and torch
-_RESERVED = 1024  # bytes of shared memory that every program costs besides its own
+_REGISTERS = 65536  # of one processor, allocated in units of 8 per thread
+_WORTH_A_PROCESS = 16  # kernels that compile in the time that a process needs to import Triton and torch
+_RESERVED = 1024  # bytes of shared memory that the system reserves per program
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
     """One multiprocessor of a target (CUDA C++ Programming Guide, section on compute capabilities)."""
 
-    program_bytes: int  # shared memory of one program at most
-    shared_bytes: int  # of all programs
+    program_bytes: int  # most shared memory of one program
+    shared_bytes: int  # shared memory of all programs together
     warps: int
-    bytes_per_cycle: float  # its share of the memory's
+    bytes_per_cycle: float  # its share of the memory bandwidth
 
 
-# Memory and clock of an A100 of 80 GB, an RTX 3090, an L40S, and an H200, by their data sheets.
+# Bandwidth and clock of an A100 80 GB, an RTX 3090, an L40S and an H200, from their data sheets.
 PROCESSORS = {
     80: Processor(163 << 10, 164 << 10, 64, 2.04e12 / 108 / 1.41e9),
     86: Processor(99 << 10, 100 << 10, 48, 0.936e12 / 82 / 1.70e9),
@@ -69,7 +69,7 @@ PROCESSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A variant by its place, as kernels do not travel between processes."""
+    """A variant by module and index, because kernels cannot be sent between processes."""
 
     module: str
     index: int
@@ -85,7 +85,7 @@ class Compiled:
     registers: int  # per thread
     spilled_bytes: int  # per thread, stored and loaded
     shared_bytes: int
-    issue: float | None  # of the time that memory takes; None where it is not what bounds
+    issue: float | None  # time to issue over time to read memory; None if memory is not the bound
 
     @property
     def fits(self) -> bool:
@@ -93,7 +93,7 @@ class Compiled:
 
     @property
     def programs(self) -> int:
-        """How many of them a processor runs at once."""
+        """Number of these programs that one processor runs at once."""
         processor = PROCESSORS[self.capability]
         threads = self.num_warps * _THREADS_PER_WARP
         by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * threads)
@@ -102,7 +102,7 @@ class Compiled:
 
 
 def tasks() -> Iterator[Task]:
-    """Every variant of every module of this package, on every target it is served on."""
+    """Yields every variant of every module of this package, for every target that it is served on."""
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if info.name != __name__ and hasattr(importlib.import_module(info.name), "variants"):
             for index, variant in enumerate(_variants(info.name)):
@@ -114,7 +114,7 @@ def compile_task(task: Task) -> Compiled:
 
 
 def compile_variant(variant: Variant, capability: int) -> Compiled:
-    """Raises what Triton raises for what it cannot compile, and ValueError for a signature that is not the kernel's."""
+    """Raises Triton's error if it cannot compile the kernel, and ValueError if the signature does not match it."""
     source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     output = io.StringIO()
@@ -126,7 +126,7 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if registers is None or spills is None:
-        raise RuntimeError(f"ptxas says nothing about {variant.name}: {log!r}")
+        raise RuntimeError(f"ptxas reported nothing about {variant.name}: {log!r}")
     blocks = [f"{name[6:].lower()} {size}" for name, size in variant.constexprs.items() if name.startswith("BLOCK_")]
     return Compiled(
         name=variant.name,
@@ -148,7 +148,7 @@ def _issue(variant: Variant, capability: int, cubin: bytes) -> float | None:
 
 
 def table(results: Sequence[Compiled]) -> str:
-    """Markdown."""
+    """Returns the results as a Markdown table."""
     lines = [
         "| kernel | target | configuration | registers | spilled | shared memory | programs per processor "
         "| instructions / memory |",
@@ -182,9 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and options.capability in (None, task.capability)
     ]
     if not chosen:
-        parser.error(f"no variant is called {options.only!r}")
+        parser.error(f"no variant has {options.only!r} in its name")
     num_processes = min(len(os.sched_getaffinity(0)), -(-len(chosen) // _WORTH_A_PROCESS))
-    # Spawned, as a process that has started LLVM must not fork.
+    # Spawned, because a process that has started LLVM must not fork.
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as cache_directory,
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.markdown.write_text(_HEADING + text, encoding="utf-8")
     misfits = [result for result in results if not result.fits]
     for result in misfits:
-        print(f"{result.name} for sm_{result.capability} spills or wants too much shared memory", file=sys.stderr)
+        print(f"{result.name} for sm_{result.capability} spills or needs too much shared memory", file=sys.stderr)
     return 1 if misfits else 0
 
 
@@ -211,11 +211,11 @@ def _variants(module: str) -> tuple[Variant, ...]:
 
 
 def _types(variant: Variant) -> dict[str, str]:
-    """In the order of the kernel's parameters and in Triton's words, which has the multiples of 16 apart."""
+    """Returns the types in the order of the kernel's parameters, in Triton's notation without the multiples of 16."""
     signature, constexprs, names = set(variant.signature), set(variant.constexprs), set(variant.kernel.arg_names)
     wrong = ((signature | constexprs) ^ names) | (signature & constexprs)
     if wrong:
-        raise ValueError(f"{variant.name} gives not just once: {', '.join(sorted(wrong))}")
+        raise ValueError(f"{variant.name} must give each parameter exactly once: {', '.join(sorted(wrong))}")
     return {
         name: "constexpr" if name in constexprs else variant.signature[name].removesuffix(":16")
         for name in variant.kernel.arg_names
@@ -223,7 +223,7 @@ def _types(variant: Variant) -> dict[str, str]:
 
 
 def _attributes(variant: Variant) -> dict[tuple[int], list[list[object]]]:
-    """What a launch would find out about the arguments: which are multiples of 16."""
+    """Returns which arguments are multiples of 16, as a launch would find out."""
     multiples = {}
     for index, parameter in enumerate(variant.kernel.params):
         kind = variant.signature.get(parameter.name, "")

@@ -1,8 +1,8 @@
-"""What a compiled kernel's inner loop is made of, by the disassembler that Triton brings along.
+"""Counts the instructions of a compiled kernel's inner loop, with the disassembler that comes with Triton.
 
-A processor of every target starts one instruction of 32 threads per cycle in each of its four parts (CUDA C++
-Programming Guide, section on compute capabilities). So a loop's instructions are a floor of its time, beside that of
-the bytes it reads: where the first is higher, memory is not what the kernel waits for.
+On every target, each of a processor's four parts issues one instruction of 32 threads per cycle (CUDA C++ Programming
+Guide, section on compute capabilities). So the number of instructions is one lower bound of a loop's time, and the
+bytes that it reads are another. If the first bound is higher, the kernel does not wait for memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PARTS = 4  # of a processor
 
 
 def product_loop(cubin: bytes) -> int:
-    """Instructions of an iteration of the innermost loop that multiplies on tensor cores; of the longest, where there
-    are several. Raises ValueError if there is none."""
+    """Returns the instructions per iteration of the innermost loop that uses tensor cores; if there are several such
+    loops, of the longest. Raises ValueError if there is none."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -37,10 +37,10 @@ def product_loop(cubin: bytes) -> int:
 
 
 def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:
-    """The instructions of each loop that has no other in it: from a label to the branch back to it."""
+    """Yields the instructions of each loop without an inner loop, from its label to the branch back to it."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
-    begins: list[int] = []  # of loops that have been closed, in the order of their ends
+    begins: list[int] = []  # starts of closed loops, in the order of their ends
     for line in map(str.strip, listing):
         if label := _LABEL.match(line):
             labels[label[1]] = len(instructions)

@@ -1,18 +1,18 @@
-"""y = x Wᵀ + b with weights of 4 bits in groups, dequantized as they are multiplied: AWQ, GPTQ and Q4_0.
+"""y = x Wᵀ + b with weights of 4 bits in groups, dequantized during the product: AWQ, GPTQ and Q4_0.
 
     y[m, n] = Σ_g scale[n, g] · (Σ_{k in g} x[m, k] · (q[n, k] - zero[n, g])) + b[n]
 
-(AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an exact integer in x's type, so the scale
-is applied to a group's sum, in float32: W itself is never rounded.
+(AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an exact integer in x's type. The scale is
+applied to a group's sum, in float32, so W itself is never rounded.
 
-The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which would have to
-be interleaved again, between threads, before a product. Here K is cut into steps of 4 · LANES columns, and word j of a
-step holds its columns j, LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up: each quarter of the words
-is an operand as it is (`widen.py`). LANES divides a group, so that a quarter has one scale. Words lie [steps, N,
-LANES]: what a program loads for a step is one stretch of memory. Scales and zero points lie [groups, N], one word for
-both, for loads of 4 bytes that can run ahead.
+The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which threads would
+have to exchange before a product. Here K is cut into steps of 4 · LANES columns. Word j of a step holds its columns j,
+LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up, so each quarter of the words is an operand
+(`widen.py`). LANES divides a group, so that a quarter has one scale. Words are stored [steps, N, LANES]: a program's
+load for a step is contiguous. Scales and zero points are stored [groups, N], both in one word, so that loads of 4 bytes
+can run ahead.
 
-How tiles are laid out and K is split: `tiles.py`.
+`tiles.py` describes the tiles and the split of K.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_nibbles
 from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_nibbles
 
-# k: columns of a step at most. Within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+# k: most columns of a step. All fit into 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
 HALF = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
-# Several scales in a step, and their groups' sums, take registers.
+# Smaller tiles: several scales per step, and the sums of their groups, take registers.
 HALF_IN_GROUPS = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
@@ -66,7 +66,7 @@ def _scale_and_zero(
     words, quarter, outs, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, scale_type: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """float32 scales and uint8 zero points of the group that a quarter of a step belongs to."""
+    """Returns the float32 scales and uint8 zero points of the group that a quarter of a step belongs to."""
     last_group: tl.constexpr = (K - 1) // GROUP
     word = tl.load(words + tl.minimum(quarter * LANES // GROUP, last_group) * N + outs)
     if scale_type == tl.float32:
@@ -105,11 +105,11 @@ def four_bit_kernel(
     last_out = tl.minimum(outs, N - 1)
     x_at = x + tl.minimum(rows, m - 1)[None, :] * x_stride + lanes[:, None]
     num_steps: tl.constexpr = (K + 4 * LANES - 1) // (4 * LANES)
-    # Quarters of a step that share a scale.
+    # Number of quarters of a step that share a scale.
     shared: tl.constexpr = 4 if GROUP % (4 * LANES) == 0 else 2 if GROUP % (2 * LANES) == 0 else 1
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
-    # With stages of its own, as the loop reads the scales ahead too, though no product takes them.
+    # num_stages is given here, so that the loop also reads scales ahead, which no product uses directly.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
         scale_0, zero_0 = _scale_and_zero(words, step * 4, last_out, N, K, GROUP, SCALE, LANES)
@@ -151,10 +151,10 @@ def four_bit_kernel(
 
 @dataclass(frozen=True, slots=True)
 class FourBitLayout:
-    """An `Int4Weight` as the kernel reads it; the only copy."""
+    """An `Int4Weight` in the layout of the kernel. It is the only copy of the weight."""
 
     packed: Tensor  # int16 [steps, out_features, lanes]
-    words: Tensor  # int32 or int64 [groups, out_features]: the scale's bits, and the zero point above them
+    words: Tensor  # int32 or int64 [groups, out_features]: the scale's bits, with the zero point in the bits above
     scale_type: torch.dtype
     in_features: int
     input_order: Tensor | None  # int32 [in_features]
@@ -165,19 +165,19 @@ class FourBitLayout:
 
     @staticmethod
     def takes(weight: Int4Weight) -> bool:
-        """Whether its groups are made of quarters that a tensor core takes."""
+        """Returns whether the groups can be divided into quarters large enough for a tensor core."""
         groups = weight.scales.shape[1]
         return groups == 1 or weight.group_size % LEAST_K == 0
 
     @classmethod
     def of(cls, weight: Int4Weight, dtype: torch.dtype) -> FourBitLayout:
-        """`dtype`: of the activations."""
+        """`dtype`: type of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
         lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).few.k // 4)
-        # In bytes all along, as a wider type would take several times the weight's memory.
+        # Computed in bytes throughout: a wider type would take several times the weight's memory.
         q = unpack_nibbles(functional.pad(weight.packed, (0, -k % (4 * lanes) // 2))).view(n, -1, 4, lanes)
-        pairs = q[:, :, ::2] | q[:, :, 1::2] << 4  # the words' low bytes, and their high ones
+        pairs = q[:, :, ::2] | q[:, :, 1::2] << 4  # low bytes of the words, then high bytes
         word = pairs.permute(1, 0, 3, 2).contiguous().view(torch.int16)
         bits = weight.scales.element_size() * 8
         narrow, wide = (torch.int32, torch.int64) if bits == 32 else (torch.int16, torch.int32)
@@ -186,7 +186,7 @@ class FourBitLayout:
         return cls(word.squeeze(3), words.t().contiguous(), weight.scales.dtype, k, weight.input_order)
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
-        """int64 [n] -> those outputs, as checkpoints have them."""
+        """Returns the rows (outputs) with these ids, int64 [n], in the checkpoint's layout."""
         word = self.packed[:, ids].transpose(0, 1)  # [n, steps, lanes]
         q = torch.stack([(word >> shift & 15).to(torch.uint8) for shift in (0, 4, 8, 12)], dim=2)
         words = self.words[:, ids].t().contiguous()
@@ -197,11 +197,11 @@ class FourBitLayout:
 
 
 def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_invariant: bool = False) -> Tensor:
-    """[m, K] with contiguous rows, in the type that the layout was made for, [N] -> [m, N]. An `input_order` gathers x
-    first, once for all programs. Raises ValueError for what the kernel would misread."""
+    """[m, K] with contiguous rows in the layout's activation type, [N] -> [m, N]. With an `input_order`, x is gathered
+    once before the launch. Raises ValueError for arguments that the kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
-        raise ValueError(f"the weight wants contiguous rows of {weight.in_features}")
+        raise ValueError(f"the weight needs contiguous rows of {weight.in_features} inputs")
     if weight.input_order is not None:
         x = x.index_select(1, weight.input_order)
     m, groups = len(x), len(weight.words)
@@ -226,14 +226,14 @@ _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfl
 
 
 def _lanes(k: int, group: int, greatest: int) -> int:
-    """The greatest power of two up to `greatest` that divides a group, and of which four make whole rows of x;
-    `LEAST_K` where none does. `group`: 0 if there is one in all."""
+    """Returns the greatest power of two, at most `greatest`, that divides a group and of which four make whole rows of
+    x; at least `LEAST_K`. `group`: 0 if an output has one scale."""
     lanes = min(greatest, (k & -k) // 4)
     return max(LEAST_K, min(lanes, group & -group) if group else lanes)
 
 
 def _table(x_type: torch.dtype, lanes: int, group: int) -> TileTable:
-    """`group`: 0 if there is one in all."""
+    """`group`: 0 if an output has one scale."""
     if x_type is torch.float32:
         return SINGLE
     return HALF if group % (4 * lanes) == 0 else HALF_IN_GROUPS

@@ -1,7 +1,8 @@
-"""fp8 e4m3fn by integer arithmetic, as Triton converts to it from compute capability 8.9 on only.
+"""Converts fp8 e4m3fn with integer arithmetic, because Triton converts to it only from compute capability 8.9 on.
 
-1 sign, 4 exponent (bias 7) and 3 mantissa bits; no infinities; greatest 448; all ones is NaN (Micikevicius et al.,
-2022, section 3.1). Rounded to nearest, ties to even, as torch does; greater values become ±448, where torch gives NaN.
+1 sign bit, 4 exponent bits (bias 7) and 3 mantissa bits; no infinities; greatest value 448; all ones is NaN
+(Micikevicius et al., 2022, section 3.1). Rounds to nearest, ties to even, like torch. Values beyond the range become
+±448, where torch gives NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import triton.language as tl
 GREATEST = tl.constexpr(448.0)
 _LEAST_NORMAL = tl.constexpr(2.0**-6)
 _REBIAS = tl.constexpr((127 - 7) << 3)
-# Added to a float32 below 2**-6, it leaves the value's multiple of 2**-9, correctly rounded, in the lowest bits.
+# Added to a float32 below 2**-6, it leaves the value as a multiple of 2**-9, correctly rounded, in the lowest bits.
 _SHIFTER = tl.constexpr(2.0**14)
 _SHIFTER_BITS = tl.constexpr(0x46800000)
 _NAN = tl.constexpr(0x7F)
@@ -33,11 +34,11 @@ def to_e4m3(x):
 
 @triton.jit
 def from_e4m3(code):
-    """uint8 -> float32 of the same shape, exact; NaN, which no weight is, reads as ±480. To floats of 16 bits:
-    `widen.py`.
+    """uint8 -> float32 of the same shape, exact; NaN, which no weight is, reads as ±480. `widen.py` converts to 16-bit
+    floats.
 
-    The bits of exponent and mantissa, moved to where float32 has them, are the value times a power of two, subnormals
-    too.
+    Moving the bits of exponent and mantissa to their place in float32 gives the value times a power of two, also for
+    subnormals.
     """
     wide = code.to(tl.uint32)
     return (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(tl.float32, bitcast=True) * 2.0**120

@@ -1,9 +1,9 @@
-"""The sum of a split product's stretches, with what follows a product.
+"""Adds the partial sums of a product that is split over K, and applies scales and bias.
 
     y[m, n] = (Σ_s partial[s, m, n]) · row_scales[m] · out_scales[n] + bias[n]
 
-s ascending, in the partials' own type (float32, or int32, which is exact), the rest in float32, rounded once (split-K,
-NVIDIA CUTLASS, "Efficient GEMM in CUDA", section on parallelized reductions).
+s ascending, in the type of the partial sums (float32, or int32, which is exact); the rest in float32, rounded once
+(split-K, NVIDIA CUTLASS, "Efficient GEMM in CUDA", section on parallelized reductions).
 """
 
 from __future__ import annotations

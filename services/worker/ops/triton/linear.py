@@ -1,4 +1,4 @@
-"""A weight on a GPU, by its kind: floats here, quantized ones in `quantized_linear.py`."""
+"""Creates the linear layer of a weight on a GPU: floats here, quantized weights in `quantized_linear.py`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from services.worker.quantization.kinds import Int4Weight, Weight
 
 
 class DenseLinear:
-    """Floats in the checkpoint's own layout, multiplied by cuBLAS or, in batch-invariant mode, by `matmul.py`.
+    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies it, or `matmul.py` in batch-invariant mode.
 
-    weight [out_features, in_features] and bias [out_features], contiguous, on the device in its type.
+    weight [out_features, in_features] and bias [out_features]: contiguous, on the device, in the activations' type.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, batch_invariant: bool) -> None:
@@ -38,7 +38,7 @@ Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
 def create_linear(
     weight: Weight, bias: Tensor | None, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool
 ) -> Linear:
-    """On `device`, for activations in `dtype`."""
+    """Creates the layer on `device`, for activations in `dtype`."""
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)

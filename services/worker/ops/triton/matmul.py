@@ -1,11 +1,11 @@
-"""y = x Wᵀ + b with one order of summation for every number of rows: the GEMM of batch-invariant mode.
+"""y = x Wᵀ + b with the same order of summation for every number of rows: the GEMM of batch-invariant mode.
 
     y[m, n] = Σ_k x[m, k] · W[n, k] + b[n],    k in steps of BLOCK_K, ascending, accumulated in float32
 
-cuBLAS chooses tiles, and whether to split k, by the number of rows, and with them a row's bits. Here k is never split
-and goes up in the same steps for all: by type alone, never by m. How many rows a tile has does depend on m, but not
-which products an element adds up in which order: with W as the left operand (`tiles.py`), all tiles are made of the
-same tensor-core instruction but for its number of columns, which are rows of x that do not meet.
+cuBLAS chooses tiles, and whether to split k, by the number of rows, so a row's bits change with it. This kernel never
+splits k, and its steps of k depend on the type alone, never on m. The rows per tile do depend on m, but they do not
+change which products an element adds up in which order. W is the left operand (`tiles.py`), so all tiles use the same
+tensor-core instruction except for its number of columns, which are independent rows of x.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, finish, tile_of_program
 from services.worker.ops.triton.variant import Variant
 
-# 16-bit types on tensor cores, within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+# 16-bit types on tensor cores. All fit into 99 KiB of shared memory, which every GPU from capability 8.0 on has.
 HALF = TileTable(
     few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
     some=Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=4),
@@ -69,7 +69,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[m, K] with contiguous rows, [N, K] and [N], contiguous, of one type -> [m, N]. Raises ValueError otherwise."""
     n, k = weight.shape
     if x.dim() != 2 or x.shape[1] != k or x.stride(1) != 1 or not weight.is_contiguous() or x.dtype != weight.dtype:
-        raise ValueError(f"matmul wants rows of {k} {weight.dtype} and a contiguous weight")
+        raise ValueError(f"matmul needs rows of {k} {weight.dtype} and a contiguous weight")
     y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
     if len(x):
         tiles = (SINGLE if x.dtype is torch.float32 else HALF).of(len(x))

@@ -1,8 +1,8 @@
 """`Ops` for NVIDIA GPUs: Triton kernels, and cuBLAS for matrix products.
 
-Nothing here waits for the device, and no launch depends on what a tensor holds, so a step may be recorded as a graph.
-With `batch_invariant`, matrix products of floats run on `matmul.py`, and none is split over K; norms, activations,
-rotations and draws are so by construction, as each program computes whole rows, tiled by the row's width alone.
+Nothing here waits for the device, and no launch depends on a tensor's content, so a step can be recorded as a graph.
+With `batch_invariant`, `matmul.py` multiplies floats and no product is split over K. Norms, activations, rotations and
+sampling are always batch-invariant: each program computes whole rows, and their width alone decides the tiles.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class TritonOps:
-    """See `interface.Ops`. Attention's scratch is allocated by `prepare_attention`."""
+    """See `interface.Ops`. `prepare_attention` allocates the scratch memory of attention."""
 
     name = "triton"
     fp8_kv_cache = True
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
-        """Raises ValueError for a type that the kernels do not compute in."""
+        """Raises ValueError for a type that the kernels do not support."""
         if dtype not in DTYPES:
             raise ValueError(f"the GPU kernels compute in bfloat16, float16 and float32, not {dtype}")
         self.device = device
@@ -54,14 +54,14 @@ class TritonOps:
         return quantized_linear.computes_with(weight, self.device)
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """Raises TypeError for a weight that `computes_with` says no to."""
+        """Raises TypeError for a weight that `computes_with` refuses."""
         if not isinstance(weight, Tensor) and not self.computes_with(weight):
             raise TypeError(f"the GPU kernels do not compute with this {type(weight).__name__}")
         return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, Linear):
-            raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+            raise TypeError(f"embedding needs a result of linear(), not {type(linear).__name__}")
         return linear.rows(token_ids)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -83,7 +83,7 @@ class TritonOps:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        """A launch of torch's own kernel per sequence: no sequence's bits depend on another's length."""
+        """Launches torch's own kernel once per sequence, so that no sequence's bits depend on another's length."""
         parts = []
         for of_one in zip(*(torch.split(x, list(batch.lengths)) for x in (q, k, v)), strict=True):
             queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in of_one)  # [1, num_heads, length, head_dim]

@@ -1,10 +1,10 @@
-"""Rows of activations in 8 bits, each by its own largest magnitude: `quantization/kinds/rows.py`, and its bits.
+"""Quantizes rows of activations to 8 bits by their largest magnitude, with the same bits as `kinds/rows.py`.
 
     a = max(max |x|, 1e-10)      q = round(x · (Q / a))      scale = a / Q      Q = 448 (fp8 e4m3) or 127 (int8)
 
-[m, features] -> [m, features] and float32 [m]. Divisions are IEEE 754's. Rounding to fp8 is integer arithmetic
-(`fp8.py`) on every target: what converts natively saves nothing where memory sets the pace, and gives the same bits. A
-NaN makes its row's scale NaN, and with it all of that row's products.
+[m, features] -> [m, features] and float32 [m]. Divisions are IEEE 754's. Every target rounds to fp8 with integer
+arithmetic (`fp8.py`): native conversion has the same bits and saves nothing, because memory is the bound. A NaN makes
+its row's scale NaN, and so all products of that row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from services.worker.ops.triton.fp8 import to_e4m3
 from services.worker.ops.triton.variant import Variant
 from services.worker.quantization.kinds import FLOOR, FP8_MAX, INT8_MAX
 
-# Elements of a row at a time: all of most models' rows, so that they are read once.
+# Elements of a row that are loaded at a time: enough for most models' rows, which are then read once.
 MAX_BLOCK = 8192
 
 _FLOOR = tl.constexpr(FLOOR)
@@ -58,16 +58,16 @@ def quantize_rows_kernel(
         if FP8:
             code = to_e4m3(scaled)
         else:
-            # No q exceeds Q. The bounds keep the compiler from fusing the product with the sum, which would round once.
+            # No q exceeds Q. The bounds keep the compiler from fusing product and sum, which would skip one rounding.
             bounded = tl.minimum(tl.maximum(scaled, -limit), limit)
             code = (bounded + _SHIFTER).to(tl.int32, bitcast=True).to(tl.int8)
         tl.store(q + row * FEATURES + start + columns, code, mask=mask)
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """[m, features] of any float type with contiguous rows -> int8 or float8_e4m3fn, and scales. ValueError."""
+    """[m, features] of any float type -> int8 or float8_e4m3fn, and scales. Raises ValueError for other layouts."""
     if x.dim() != 2 or x.stride(1) != 1 or dtype not in (torch.int8, torch.float8_e4m3fn):
-        raise ValueError(f"contiguous rows are quantized to int8 or float8_e4m3fn, not {tuple(x.stride())} to {dtype}")
+        raise ValueError(f"only contiguous rows become int8 or float8_e4m3fn, not {tuple(x.stride())} to {dtype}")
     m, features = x.shape
     fp8 = dtype is torch.float8_e4m3fn
     q = torch.empty((m, features), dtype=torch.uint8 if fp8 else dtype, device=x.device)
@@ -81,7 +81,7 @@ def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _block(features: int) -> tuple[int, int]:
-    """Elements and warps."""
+    """Returns elements per load, and warps."""
     block = min(MAX_BLOCK, triton.next_power_of_2(features))
     return block, min(16, max(4, block // 512))
 

@@ -1,4 +1,4 @@
-"""Quantized weights on a GPU: which kernel multiplies each kind, and how its weight lies in memory."""
+"""Linear layers with quantized weights on a GPU: the kernel and the memory layout of each kind."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from services.worker.ops.triton.scaled_mm import scaled_mm, serves
 from services.worker.ops.triton.tiles import LEAST_K
 from services.worker.quantization.kinds import Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
 
-# Of the tensor cores that multiply fp8.
+# First compute capability whose tensor cores multiply fp8.
 _FP8_CAPABILITY = (8, 9)
 
 
 def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
-    """Groups are multiples of 16 inputs, or all of them. Where tensor cores multiply no fp8, activations stay in
-    floats."""
+    """Returns whether the kernels support the weight: groups of a multiple of 16 inputs, or one group. Quantized fp8
+    activations need tensor cores that multiply fp8."""
     if isinstance(weight, Int4Weight):
         return FourBitLayout.takes(weight)
     if isinstance(weight, Int8Weight):
@@ -30,7 +30,7 @@ def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
 
 
 class EightBitLinear:
-    """The checkpoint's own values, int8 or fp8, times activations that are quantized to as many bits."""
+    """The checkpoint's int8 or fp8 values, times activations that are quantized to the same type."""
 
     def __init__(
         self, weight: Fp8Weight | Int8Weight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
@@ -56,7 +56,7 @@ class EightBitLinear:
 
 
 class WeightOnlyLinear:
-    """Of 4 or 8 bits, repacked: see `four_bit.py` and `eight_bit_weights.py`."""
+    """A weight of 4 or 8 bits, repacked: see `four_bit.py` and `eight_bit_weights.py`."""
 
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
@@ -81,5 +81,5 @@ class WeightOnlyLinear:
 
 
 def _multiplies_fp8(device: torch.device) -> bool:
-    """Triton's interpreter does, too."""
+    """Returns whether the device multiplies fp8. Triton's interpreter does."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY

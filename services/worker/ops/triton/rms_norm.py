@@ -3,9 +3,9 @@
     y = x / sqrt(mean(x²) + eps) · weight                      over the last dimension
     residual += x, then y = rms_norm(residual)                  the residual rounded to its type first
 
-Sums and products are float32, rounded once to the activations' type. A program computes ROWS whole rows, each reduced
-within itself: a row's bits depend on no other row. x may be a view of heads inside a fused projection, [num_tokens,
-num_heads, head_dim] with the last dimension contiguous; y is always contiguous.
+Sums and products are float32, rounded once to the activations' type. A program computes ROWS whole rows and reduces
+each by itself, so a row's bits depend on no other row. x may be a view of heads inside a fused projection, [num_tokens,
+num_heads, head_dim] with the last dimension contiguous. y is always contiguous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from services.worker.ops.triton.variant import Variant
 
 MAX_FEATURES = 32768
-# Elements that one program normalizes at least: short rows (heads) share a program.
+# Least number of elements per program: short rows (heads) share a program.
 TILE = 1024
 
 
@@ -56,20 +56,20 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """[..., features] -> the same, contiguous. Raises ValueError for a layout that the kernel would misread."""
+    """Norms [..., features]; the result is contiguous. Raises ValueError for a layout that the kernel would misread."""
     if x.dim() == 3 and x.stride(2) == 1:
         heads, outer, inner = x.shape[1], x.stride(0), x.stride(1)
     elif x.is_contiguous():
         heads, outer, inner = 1, x.shape[-1], 0
     else:
-        raise ValueError("rms_norm wants a contiguous x, or [num_tokens, num_heads, head_dim] with contiguous heads")
+        raise ValueError("rms_norm needs a contiguous x, or [num_tokens, num_heads, head_dim] with contiguous heads")
     return _launch(x, None, weight, eps, heads, outer, inner)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """residual += x in place, [num_tokens, features] both; returns rms_norm(residual). Raises ValueError."""
     if not x.is_contiguous() or not residual.is_contiguous() or residual.shape != x.shape:
-        raise ValueError("add_rms_norm wants a contiguous x and a contiguous residual of its shape")
+        raise ValueError("add_rms_norm needs a contiguous x and a contiguous residual of its shape")
     return _launch(x, residual, weight, eps, 1, x.shape[-1], 0)
 
 
@@ -78,7 +78,7 @@ def _launch(
 ) -> Tensor:
     features = x.shape[-1]
     if weight.shape != (features,) or not weight.is_contiguous() or features > MAX_FEATURES:
-        raise ValueError(f"a norm over {features} features wants as many contiguous weights, at most {MAX_FEATURES}")
+        raise ValueError(f"a norm over {features} features needs as many contiguous weights, at most {MAX_FEATURES}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_rows = x.numel() // features
     block, rows, warps = _tiling(features)
@@ -91,7 +91,8 @@ def _launch(
 
 
 def _tiling(features: int) -> tuple[int, int, int]:
-    """Padded row, rows per program, warps. Of the width alone, so that a row's sums do not depend on the batch."""
+    """Returns padded row size, rows per program and warps. They depend on the width alone, so a row's sum is the same
+    in every batch."""
     block = triton.next_power_of_2(features)
     return block, max(1, TILE // block), min(16, max(4, block // 512))
 

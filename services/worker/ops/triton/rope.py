@@ -1,16 +1,16 @@
-"""Rotary position embedding in place, and the write of keys and values to their pages, in one launch.
+"""Applies rotary position embedding in place and writes keys and values to their pages, in one launch.
 
 With cosines c and sines s of a token's position (Su et al., 2021, section 3.4, in the rotate-half form), for the halves
 x₁, x₂ of each head of q and k:
 
     x₁, x₂ = x₁ c - x₂ s, x₂ c + x₁ s                           float32, rounded once
 
-k as rotated and v go to slot i of page b, [block, kv_head, slot, head_dim], with b · block_size + i the token's slot.
-Pages of fp8 e4m3 hold k / k_scale and v / v_scale, saturating. A token whose slot is -1 is padding: nothing is written
-for it, neither to pages nor to q and k.
+Rotated k, and v, are written to slot i of page b, [block, kv_head, slot, head_dim], where b · block_size + i is the
+token's slot. Pages of fp8 e4m3 hold k / k_scale and v / v_scale, saturated. A token with slot -1 is padding: nothing is
+written for it, neither to pages nor to q and k.
 
-A program takes HEADS heads of one token: the first programs of a token those of q, the others those of k and v. q, k
-and v may be views into one fused projection: any strides, but the last dimension contiguous.
+A program takes HEADS heads of one token. The first programs of a token take heads of q, the others heads of k and v. q,
+k and v may be views into one fused projection, with any strides, provided that the last dimension is contiguous.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def rope_and_write_kv_kernel(
             at = k + token * k_stride + heads[:, None] * k_head_stride + lanes[None, :]
             low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
             high = tl.load(at + half, mask=mask, other=0.0).to(tl.float32)
-            # What is stored is what q meets: rounded as k is, also where the page rounds again.
+            # Rounded to k's type first, also if the page rounds again, so that pages and q's product agree.
             low_turned = (low * cosine - high * sine).to(k.dtype.element_ty)
             high_turned = (high * cosine + low * sine).to(k.dtype.element_ty)
             tl.store(at, low_turned, mask=mask)
@@ -100,7 +100,7 @@ def rope_and_write_kv_kernel(
 
 @triton.jit
 def _stored(x, scale, page, FP8: tl.constexpr):
-    """x as the page holds it."""
+    """Converts x to the type of the page."""
     if FP8:
         return to_e4m3(tl.div_rn(x.to(tl.float32), scale))
     return x.to(page.dtype.element_ty)

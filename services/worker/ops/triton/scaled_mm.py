@@ -1,11 +1,12 @@
-"""fp8 products by cuBLAS and CUTLASS, behind `torch._scaled_mm` with a scale per row and per output, for many rows.
+"""fp8 products by cuBLAS and CUTLASS through `torch._scaled_mm`, with a scale per row and per output, for many rows.
 
     y[m, n] = (Σ_k q[m, k] · v[n, k]) · x_scale[m] · scale[n] + b[n]
 
-as `eight_bit.py` computes it, which is the fallback. The rule, more rows than `eight_bit.py` has in its tiles for some,
-is unmeasured: few rows are bound by memory, where ours splits K by the weight's shape; many are where tuned libraries
-lead. Sums are kept in float32 proper (`use_fast_accum` off), as ours are. torch serves it from compute capability 8.9
-on, with bfloat16 results and with shapes in multiples of 16. Not batch-invariant.
+`eight_bit.py` computes the same and is the fallback. This module serves steps with more rows than `eight_bit.py`'s
+middle tile class. That rule is not measured. Few rows are bound by memory, where our kernel splits K by the weight's
+shape; for many rows, tuned libraries are faster. Sums are in full float32 (`use_fast_accum` is off), as in our kernel.
+torch supports it from compute capability 8.9 on, with bfloat16 results and sizes that are multiples of 16. It is not
+batch-invariant.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from services.worker.ops.triton.eight_bit import QUANTIZED
 
 
 def serves(q: Tensor, values: Tensor, dtype: torch.dtype) -> bool:
-    """Whether this is faster, by the rule, and there at all. `dtype`: of the result."""
+    """Returns whether `scaled_mm` is available and, by that rule, faster. `dtype`: type of the result."""
     (m, k), n = q.shape, len(values)
     if q.dtype is not torch.float8_e4m3fn or dtype is not torch.bfloat16 or m <= QUANTIZED.some.rows:
         return False

@@ -1,9 +1,9 @@
-"""Sums of consecutive rows, for means over the tokens of sequences that come in chunks.
+"""Adds up consecutive rows, for mean pooling of sequences that are computed in chunks.
 
     totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1]            float32, row after row
 
-A program adds the rows of one segment in order, for BLOCK columns: so a sum that is made in several calls has the bits
-of one, and none depends on other segments.
+A program adds the rows of one segment in order, for BLOCK columns. So a sum made in several calls has the same bits as
+one made in a single call, and no sum depends on other segments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_segments(totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
     """Raises ValueError for a layout that the kernel would misread."""
     count, features = totals.shape
     if totals.dtype is not torch.float32 or not totals.is_contiguous() or not x.is_contiguous():
-        raise ValueError("add_segments wants contiguous float32 totals and contiguous rows")
+        raise ValueError("add_segments needs contiguous float32 totals and contiguous rows")
     if x.shape[1] != features or len(starts) != count + 1:
         raise ValueError(f"{x.shape[1]} columns and {len(starts) - 1} segments for totals of {count} x {features}")
     if count:

@@ -1,9 +1,9 @@
-"""Which page slot each token of a step writes, once for all layers.
+"""Computes the page slot that each token of a step is written to, once for all layers.
 
     slot = block_table[row, position // block_size] · block_size + position % block_size
 
-The row is found by bisection over query_starts. A token at or past query_starts[-1] belongs to nobody (a captured graph
-runs with more tokens than there are): its slot is -1, and nothing is written for it.
+Each token finds its row by bisection over query_starts. A token at or past query_starts[-1] is padding (a graph runs
+with its bucket's number of tokens): its slot is -1, and nothing is written for it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def slot_mapping_kernel(
 ):
     tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
     mine = tokens < tl.minimum(num_tokens, tl.load(query_starts + num_sequences))
-    # The row is in [low, high): the last whose first token is not past ours, so that rows without tokens are passed
-    # over.
+    # The row lies in [low, high). It is the last row whose first token is not past this token, so the search skips
+    # rows without tokens.
     low = tl.zeros([TILE], tl.int32)
     high = low + num_sequences
     width = num_sequences
@@ -55,7 +55,7 @@ def slot_mapping_kernel(
 
 
 def map_slots(batch: AttentionBatch, block_size: int, out: Tensor | None = None) -> Tensor:
-    """int64 [num_tokens], into `out` if given. Reads nothing back to the host."""
+    """Returns int64 [num_tokens], in `out` if it is given. Reads nothing back to the host."""
     num_tokens, num_sequences = batch.positions.shape[0], batch.block_tables.shape[0]
     slots = torch.empty(num_tokens, dtype=torch.int64, device=batch.positions.device) if out is None else out
     if num_tokens:

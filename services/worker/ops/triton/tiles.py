@@ -1,15 +1,15 @@
-"""How a product y = x Wᵀ is cut into programs, and how a program ends: what the GEMMs have in common.
+"""Parts that all matrix products y = x Wᵀ share: how a product is cut into programs, and how a program ends.
 
 A program computes a tile [BLOCK_OUTS, BLOCK_ROWS] of yᵀ = W xᵀ, with the weights as the left operand. Hopper's tensor
-cores (wgmma) want 64 rows of the left operand at least, but only 8 columns of the right: few rows of x are not padded
-to 64. And of the two operands only the left may come from registers, where weights are dequantized.
+cores (wgmma) need at least 64 rows of the left operand but only 8 columns of the right one, so few rows of x are not
+padded to 64. And only the left operand may come from registers, where weights are dequantized.
 
-Few rows make few tiles, too few for the device's processors: K is split then (split-K), each program adds up its
-stretch, and `join_splits.py` adds the stretches in ascending order. Where K is split depends on the weight's shape and
-on the class of row counts alone; nothing is added atomically, so a product has the same bits whenever it is repeated.
-In batch-invariant mode nothing is split, and K goes up in the same steps for every number of rows.
+Few rows make few tiles, too few for all of the device's processors. Then K is split (split-K): each program adds up its
+stretch of K, and `join_splits.py` adds the stretches in ascending order. Where K is split depends only on the weight's
+shape and on the class of row counts. Nothing is added atomically, so a repeated product has the same bits. In
+batch-invariant mode nothing is split, and the steps of K are the same for every number of rows.
 
-Rows and outputs past the last are the last ones again: read, computed, and not stored.
+Indices of rows and outputs past the end are clamped to the last one: it is computed again but not stored.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-# Row tiles that walk the same outputs together, so that a tile of W is read from memory once for all of them.
+# Row tiles that process the same outputs together, so that a tile of W is read from memory once for all of them.
 GROUP_ROWS = 8
-# What is split makes at least that many programs, three for two of an H200's processors. With 24 KB or more on their
-# way for each they keep 4.8 TB/s busy over 0.8 µs of latency, and 28,672 outputs (Llama-3.1-8B's widest) need no join.
+# A split makes at least this many programs, three for every two of an H200's processors. With at least 24 KB of loads
+# under way each, they use 4.8 TB/s at 0.8 µs of latency, and 28,672 outputs (Llama-3.1-8B's widest) need no join.
 PROGRAMS = 198
-_MIN_STEPS = 4  # of BLOCK_K in a stretch, for loads to run ahead
-LEAST_K = 16  # of the shortest product of a tensor core
+_MIN_STEPS = 4  # least steps of BLOCK_K in a stretch, so that loads can run ahead
+LEAST_K = 16  # k of the shortest tensor-core product
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """By the number of rows. Every tile of a table has one k, or is told it by the weight's layout."""
+    """Tiles by the number of rows. All tiles of a table have the same k, or the weight's layout sets it."""
 
     few: Tiles
     some: Tiles
@@ -57,11 +57,11 @@ class Cut:
 
     tiles: int
     splits: int
-    steps: int  # of K in each stretch, the last of which may be shorter
+    steps: int  # steps of K in each stretch; the last stretch may be shorter
 
 
 def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) -> Cut:
-    """`num_steps`: of the whole K. Splits only what is one row tile, so that their number hides no number of rows."""
+    """`num_steps`: steps of the whole K. Splits only a single row tile, so that the row class alone decides."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
     splits = min(triton.cdiv(PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
@@ -71,7 +71,7 @@ def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) ->
 
 @triton.jit
 def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr):
-    """The outputs [BLOCK_OUTS] and rows [BLOCK_ROWS] of this program, int64."""
+    """Returns the outputs [BLOCK_OUTS] and rows [BLOCK_ROWS] of this program, int64."""
     row_tiles = tl.cdiv(m, BLOCK_ROWS)
     out_tiles: tl.constexpr = (N + BLOCK_OUTS - 1) // BLOCK_OUTS
     group = tl.program_id(0) // (GROUP_ROWS * out_tiles)
@@ -84,9 +84,9 @@ def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl
 
 @triton.jit
 def load_part(x_at, part, lanes, K: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr):
-    """Loads a part of x, [LANES, BLOCK_ROWS]: LANES columns from column part · LANES on. A column past K is 0; none is
-    where K is a multiple of STEP, the columns that the caller's loop takes at a time. x_at: pointers to column `lanes`
-    of each row."""
+    """Loads a part of x, [LANES, BLOCK_ROWS]: LANES columns from column part · LANES on. Columns past K read as 0. If K
+    is a multiple of STEP, the columns that the caller's loop takes at a time, there are none. x_at: pointers to column
+    `lanes` of each row."""
     if K % STEP == 0:
         return tl.load(x_at + part * LANES)
     return tl.load(x_at + part * LANES, mask=(part * LANES + lanes < K)[:, None], other=0.0)
@@ -121,6 +121,6 @@ def finish(
 
 @triton.jit
 def store_tile(y, tile, outs, rows, m, N: tl.constexpr):
-    """tile [BLOCK_OUTS, BLOCK_ROWS] to y [m, N], transposed."""
+    """Stores tile [BLOCK_OUTS, BLOCK_ROWS] to y [m, N], transposed."""
     mask = (rows < m)[:, None] & (outs < N)[None, :]
     tl.store(y + rows[:, None] * N + outs[None, :], tl.trans(tile), mask=mask)

@@ -1,7 +1,7 @@
-"""A step's input tokens: those the host knows, and those that only the device does yet.
+"""Inserts sampled tokens into a step's input tokens, on the device.
 
-The host lays out `-1 - slot` where the token that slot drew last belongs, and this puts it there. Under run-ahead the
-plan is launched before that token is known anywhere else.
+For a token that only the device has, the host writes `-1 - slot`, and this kernel replaces it by the token that the
+slot sampled last. Plans are launched ahead, before the host has that token.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def fill_last_tokens_kernel(token_ids, last_tokens, num_tokens, TILE: tl.constex
 
 
 def fill_last_tokens(token_ids: Tensor, last_tokens: Tensor) -> None:
-    """token_ids int64 [num_tokens], in place; last_tokens int64 [max_num_seqs], as `Sampler.last_tokens`."""
+    """Fills token_ids int64 [num_tokens] in place. last_tokens int64 [max_num_seqs]: see `Sampler.last_tokens`."""
     if len(token_ids):
         fill_last_tokens_kernel[(triton.cdiv(len(token_ids), TILE),)](
             token_ids, last_tokens, len(token_ids), TILE=TILE, num_warps=NUM_WARPS

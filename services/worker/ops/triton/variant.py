@@ -1,6 +1,6 @@
-"""One specialization of a kernel, as it is served: what `compile.py` compiles ahead of time.
+"""A specialization of a kernel as it is served, for `compile.py` to compile ahead of time.
 
-Every module of this package that holds kernels has `variants() -> Iterator[Variant]`.
+Every module of this package with kernels has a function `variants() -> Iterator[Variant]`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ TARGETS = (80, 86, 89, 90)  # compute capabilities, times ten
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    name: str  # kernel first, then what tells this one from its others
+    name: str  # kernel first, then the differences between its variants
     kernel: Any  # triton.JITFunction
-    # Type of every parameter that is no constexpr: "*bf16", "fp32", "i32". Integers that are multiples of 16 wherever
-    # the variant is served say so: "i32:16". Pointers are multiples of 16 bytes, as torch allocates, but for those that
-    # the kernel asks Triton not to specialize on alignment.
+    # Type of every parameter that is not a constexpr: "*bf16", "fp32", "i32". Integers that are always multiples of 16
+    # when the variant is served are marked: "i32:16". Pointers are multiples of 16 bytes, as torch allocates them,
+    # except those that the kernel excludes from specialization by alignment.
     signature: Mapping[str, str]
     constexprs: Mapping[str, object]
     num_warps: int
     num_stages: int
     capabilities: tuple[int, ...] = TARGETS
-    # That an iteration of the loop around its products reads from memory, if that is what bounds it.
+    # Bytes read from memory per iteration of the loop around its products; 0 if memory is not the bound.
     loop_bytes: int = 0

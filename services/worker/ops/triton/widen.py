@@ -1,17 +1,18 @@
-"""Numbers of 4 and 8 bits to floats of 16, exactly, four bytes at a time.
+"""Converts 4- and 8-bit numbers to 16-bit floats exactly, four bytes at a time.
 
-A product that is bound by reading such weights has few instructions for each: at 4.8 TB/s, one of an H200's processors
-is handed 18 bytes per cycle, which are 37 numbers of 4 bits, and starts four instructions of 32 threads. What Triton
-makes of `(byte & 15).to(tl.bfloat16)` is some seven for each. Here bytes stay four to a register, and pairs of floats
-are made by what the GPU does to whole registers: one instruction (LOP3, or PRMT for whole bytes) sets two numbers below
-constant bits, so that each is the mantissa's end of a known power of two, and one on both floats takes that away again.
+A product that is bound by reading such weights has few instructions to spend on each number. At 4.8 TB/s, each of an
+H200's processors receives 18 bytes per cycle, which are 37 numbers of 4 bits, and issues four instructions of 32
+threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. Here bytes stay four to a
+register, and operations on whole registers make pairs of floats. One instruction (LOP3, or PRMT for whole bytes) puts
+two numbers below constant bits, so that each is the end of the mantissa of a known power of two. One more instruction
+subtracts that power from both floats.
 
     bfloat16 of the bits 0x4300 | u is 128 + u, for u < 128      float16 of the bits 0x6400 | u is 1024 + u
     int8 v is (v & 0x7F) - (v & 0x80), or (v ^ 0x80) - 128
-    e4m3 is its exponent and mantissa, moved to where the float has them, times a power of two (`fp8.py`)
+    e4m3 is its exponent and mantissa, moved to their place in the float, times a power of two (`fp8.py`)
 
-(Kim et al., 2022, "Who Says Elephants Can't Run", section 3.2.) In float32, which has no pairs, Triton's own
-conversions serve. Of the instructions, all are there from compute capability 8.0 on, but for the one that converts fp8.
+(Kim et al., 2022, "Who Says Elephants Can't Run", section 3.2.) float32 has no pairs, so it uses Triton's own
+conversions. All instructions exist from compute capability 8.0 on, except the native conversion of fp8.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _asm(*instructions: str) -> tl.constexpr:
 
 
 def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
-    """Of two words in a register, four pairs: those of their lowest bits first."""
+    """Instructions that turn two words in a register into four pairs of floats, lowest bits first."""
     masked = f"0x000F000F, {power}, 0xEA"  # (a & b) | c
     return _asm(
         "shr.u32 a, $4, 4",
@@ -41,7 +42,7 @@ def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
 
 
 def _e4m3(kind: str, shift: int, power: str) -> tl.constexpr:
-    """`shift`: from the end of the sign's byte to where exponent and mantissa end in the float."""
+    """`shift`: bits between the end of the sign's byte and the end of exponent and mantissa in the float."""
     mask = f"0x{0x7F << 8 - shift:04X}" + f"{0x7F << 8 - shift:04X}"
     return _asm(
         f"shl.b32 a, $2, {8 - shift}",
@@ -52,7 +53,7 @@ def _e4m3(kind: str, shift: int, power: str) -> tl.constexpr:
         f"and.b32 a, a, {mask}",
         "lop3.b32 $1, $2, 0x80008000, a, 0xEA",
         f"mov.b32 b, {power}",
-        "mov.b32 c, 0x80008000",  # -0, which leaves every product as it is
+        "mov.b32 c, 0x80008000",  # -0, which changes no product
         f"fma.rn.{kind} $0, $0, b, c",
         f"fma.rn.{kind} $1, $1, b, c",
     )
@@ -78,7 +79,7 @@ _INT8_FP16 = _asm(
     "add.rn.f16x2 $0, $0, c",
     "add.rn.f16x2 $1, $1, c",
 )
-# Times 36864, as what is not a number overflows then: the greatest number, 1.75, becomes 64512, and 1.875 infinite.
+# Times 36864, so that only NaN overflows: the greatest number, 1.75, becomes 64512, and 1.875 becomes infinite.
 _E4M3_PAGES = _e4m3("f16x2", 1, "0x78807880")
 _E4M3_PAGES_NATIVE = _asm(
     "mov.b32 {first, second}, $2",
@@ -89,7 +90,7 @@ _E4M3_PAGES_NATIVE = _asm(
 )
 _E4M3_FP16 = _e4m3("f16x2", 1, "0x5C005C00")  # 2^8
 _E4M3_BF16 = _e4m3("bf16x2", 4, "0x7B807B80")  # 2^120
-# Registers: those of the results, which none of the others may share, that of the words, and what is taken off of each.
+# Registers: results (which share none with the others), then the words, then the number to subtract from each.
 _FROM_NIBBLES: tl.constexpr = tl.constexpr("=&r,=&r,=&r,=&r,r,r,r,r,r")
 _FOUR_FP16: tl.constexpr = tl.constexpr((tl.float16,) * 4)
 _FOUR_BF16: tl.constexpr = tl.constexpr((tl.bfloat16,) * 4)
@@ -98,8 +99,8 @@ _FROM_BYTES: tl.constexpr = tl.constexpr("=&r,=&r,r")
 
 @triton.jit
 def from_nibbles(word, zeros, dtype: tl.constexpr):
-    """int16 -> the four nibbles of each, from the lowest, each less its own of four `zeros`, in dtype, a float of 16 or
-    32 bits. zeros: uint8 up to 15, of shapes that broadcast."""
+    """int16 -> its four nibbles, lowest first, each minus its own one of four `zeros`, in dtype, a float of 16 or 32
+    bits. zeros: uint8 up to 15, in shapes that broadcast."""
     if dtype == tl.float32:
         bits = word.to(tl.int32)
         first = (bits & 15).to(dtype) - zeros[0].to(dtype)
@@ -130,8 +131,8 @@ def _minus(power: tl.constexpr, zero, dtype: tl.constexpr):
 
 @triton.jit
 def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
-    """int16 -> the low and the high byte of each, as int8 or as fp8 e4m3fn, in dtype, a float of 16 or 32 bits. NaN,
-    which no weight is, reads as ±480."""
+    """int16 -> its low and its high byte, read as int8 or as fp8 e4m3fn, in dtype, a float of 16 or 32 bits. NaN, which
+    no weight is, reads as ±480."""
     if dtype == tl.float32:
         if IS_FP8:
             low, high = from_e4m3((word & 0xFF).to(tl.uint8)), from_e4m3((word >> 8).to(tl.uint8))
@@ -150,9 +151,9 @@ def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
 
 @triton.jit
 def from_fp8_pages(word, dtype: tl.constexpr, NATIVE: tl.constexpr):
-    """int16 -> the low and the high byte of each, as fp8 e4m3fn, in dtype, float16 or float32, both times
-    `pages_factor`. NaN comes out as NaN or infinite. `NATIVE`: whether the GPU converts fp8, as from compute capability
-    8.9 on."""
+    """int16 -> its low and its high byte, read as fp8 e4m3fn, in dtype, float16 or float32, both times `pages_factor`.
+    NaN becomes NaN or infinite. `NATIVE`: whether the GPU converts fp8, which it does from compute capability 8.9
+    on."""
     if dtype == tl.float32:
         low, high = _with_nan((word & 0xFF).to(tl.uint8)), _with_nan((word >> 8).to(tl.uint8))
     else:
@@ -171,5 +172,5 @@ def _with_nan(code):
 
 @triton.constexpr_function
 def pages_factor(dtype: tl.dtype, native: bool) -> float:
-    """Of what `from_fp8_pages` returns."""
+    """Returns the factor by which `from_fp8_pages` multiplies."""
     return 1.0 if dtype == tl.float32 or native else 144.0

@@ -1,1 +1,1 @@
-"""Attention over the paged KV cache: one kernel for rows of one query, one for rows of several."""
+"""Attention over the paged KV cache: one kernel for rows of one query, another for rows of several."""

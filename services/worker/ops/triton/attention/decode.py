@@ -1,17 +1,17 @@
-"""Paged attention of rows that have one query: split over the keys, all heads of a group at once.
+"""Paged attention of rows with one query: split over the keys, all heads of a group at once.
 
-Decoding reads every key and value of a sequence once and does next to nothing with each, so what counts is how many
-bytes are on their way. A sequence is cut into stretches of `split` positions (Flash-Decoding, Dao et al., 2023), of a
-fixed size rather than a fixed number, so that a stretch costs the same whatever it is a part of; an item of work is one
-stretch of one sequence. The query heads that share a KV head are the rows of one matrix product (padded to 16, the
-smallest a tensor core takes), so that keys and values are read once for all of them.
+Decoding reads every key and value of a sequence once and computes little with each, so its speed depends on how many
+bytes are being loaded at a time. A sequence is cut into stretches of `split` positions (Flash-Decoding, Dao et al.,
+2023). Their size is fixed, not their number, so every stretch costs the same. An item of work is one stretch of one
+sequence. The query heads that share a KV head are the rows of one matrix product, padded to 16, the least for a tensor
+core. So keys and values are read once for all of these heads.
 
-The host lays the items out with the batch (`work.py`), as it knows every position; the grid is a constant of the
-device, and each program walks the items with its stride, up to a count that it reads from device memory. So a launch
-that a CUDA graph recorded serves any lengths. A sequence whose window lies in one stretch has its output written at
-once; else each stretch leaves its own result, normalised, and the base-2 logarithm of its Σ exp, for `combine.py` to
-join. Joining is a launch of its own rather than the task of whichever program comes last, so that nothing but the order
-of the stream makes the results visible. Stretches that lie before a layer's window are skipped by both.
+The host knows every position and lays out the items with the batch (`work.py`). The size of the grid is a constant of
+the device. Each program steps through the items up to a count that it reads from device memory, so a launch recorded by
+a CUDA graph serves any lengths. If a sequence's window lies in one stretch, its output is written at once. Otherwise
+each stretch stores its own normalised result and the base-2 logarithm of its Σ exp, and `combine.py` joins them. The
+join is a separate launch instead of a task of the last program, so that the order of the stream alone makes the results
+visible. Both kernels skip stretches that lie before a layer's window.
 
     out[h] = Σ_n exp(s_hn) v_n / Σ_n exp(s_hn)      (`tile.py`), n over the stretch
 """
@@ -29,7 +29,7 @@ from services.worker.ops.triton.attention.work import ENTRY, ITEMS_AT, NUM_ITEMS
 from services.worker.ops.triton.variant import Variant
 
 
-# What changes from step to step must not make Triton compile anew: neither a stride's divisibility nor an alignment.
+# Values that change from step to step must not cause a recompilation: neither a stride's divisibility nor an alignment.
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def decode_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
@@ -102,7 +102,7 @@ def decode_attention(
 
 
 def variants() -> Iterator[Variant]:
-    """What is served, in the shapes of Llama (64, 128) and Gemma (256)."""
+    """Yields the served variants, in the shapes of Llama (64, 128) and Gemma (256)."""
     for served in tuning.served():
         config = served.tuning.decode
         pointers = {"partial_out": "*fp32", "partial_lse": "*fp32"}

@@ -1,4 +1,4 @@
-"""Which kernel computes which row, and what it is launched with."""
+"""Assigns the rows of a batch to the attention kernels and launches them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: 
 
 
 class PagedAttention:
-    """Attention of one model on one device: `plan` once per step, a call per layer.
+    """Attention of one model on one device. Call `plan` once per step, and the object once per layer.
 
-    A row of one query is `decode.py`'s, any other `ragged.py`'s, in one batch as in separate ones: a long sequence that
-    decodes beside a chunk of somebody's prompt is still split over the device. With `batch_invariant` every row is
-    `ragged.py`'s, which says what that costs.
+    `decode.py` computes rows of one query, `ragged.py` all others, also within one batch: a long sequence that decodes
+    beside a prompt chunk is still split over the device. With `batch_invariant`, `ragged.py` computes every row; its
+    docstring describes the cost.
 
-    Nothing here waits for the device, and what is launched depends on the batch by `AttentionWork`'s two bounds alone,
-    so that a step can be recorded. The scratch, float32 [max_items, num_heads, head_dim], is allocated once, here;
-    calls share it, so they belong on one stream.
+    Nothing here waits for the device. Launches depend on the batch only through the two bounds in `AttentionWork`, so
+    that a step can be recorded. The scratch, float32 [max_items, num_heads, head_dim], is allocated once, here. All
+    calls share it, so they must run on one stream.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class PagedAttention:
         batch_invariant: bool = False,
         config: tuning.Tuning | None = None,
     ) -> None:
-        """`config` is for benchmarks that look for a better one; None takes the stored one. Raises ValueError for
-        shapes, types and devices that the kernels do not serve.
+        """`config`: for benchmarks that try other values; None takes the stored one. Raises ValueError for shapes,
+        types and devices that the kernels do not support.
         """
         if shape.num_heads % shape.num_kv_heads or not 16 <= shape.head_dim <= 256:
             raise ValueError(f"{shape.num_heads} heads of {shape.head_dim} on {shape.num_kv_heads} KV heads")
@@ -74,8 +74,8 @@ class PagedAttention:
         scratch = (0 if batch_invariant else self._layout.max_items, shape.num_heads)
         self._partial_out = torch.empty((*scratch, shape.head_dim), dtype=torch.float32, device=device)
         self._partial_lse = torch.empty(scratch, dtype=torch.float32, device=device)
-        # Every e4m3 number is a float16, with bits to spare for the weights; bfloat16 would be the product's precision
-        # for nothing. Triton's interpreter multiplies no bfloat16.
+        # float16 represents every e4m3 number exactly, with bits to spare for the weights; bfloat16 would only lose
+        # precision. Triton's interpreter cannot multiply bfloat16.
         compute = shape.dtype
         if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
             compute = torch.float16
@@ -93,7 +93,7 @@ class PagedAttention:
 
     @property
     def work_size(self) -> int:
-        """Length of `AttentionWork.items`, whatever the batch."""
+        """Length of `AttentionWork.items`, the same for every batch."""
         return self._layout.size
 
     def plan(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork:
@@ -109,9 +109,7 @@ class PagedAttention:
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        """See `Ops.paged_attention`. The output of tokens that no row owns, which fill up a recorded batch, is left
-        unwritten.
-        """
+        """See `Ops.paged_attention`. Tokens that no row owns pad a recorded batch; their output is not written."""
         work = self._check(q, batch, pages, sliding_window)
         shape, layout = self._shape, self._layout
         keys, values = pages.keys, pages.values
@@ -142,10 +140,10 @@ class PagedAttention:
         return out
 
     def _check(self, q: Tensor, batch: AttentionBatch, pages: KVPages, sliding_window: int | None) -> AttentionWork:
-        """What the kernels would misread, as far as it shows without looking at data."""
+        """Raises ValueError for arguments that the kernels would misread. Does not read the tensors' data."""
         shape, work = self._shape, batch.work
         if work is None or work.items.shape != (self.work_size,) or work.items.device != q.device:
-            raise ValueError("the batch has no work of this attention's plan on the device")
+            raise ValueError("the batch has no work from this attention's plan on the device")
         if q.dtype is not shape.dtype or q.shape[1:] != (shape.num_heads, shape.head_dim) or q.stride(2) != 1:
             raise ValueError(
                 f"q is {shape.dtype} [num_tokens, {shape.num_heads}, {shape.head_dim}], last dimension contiguous"

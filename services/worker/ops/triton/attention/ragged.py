@@ -1,20 +1,19 @@
-"""Paged attention of rows that have several queries: chunks of prompts, each at its own place in its own sequence.
+"""Paged attention of rows with several queries: prompt chunks, each at its own position in its own sequence.
 
-A program takes one tile of queries of one row, with all query heads that share a KV head (GROUP queries of neighbouring
-heads are neighbouring rows of the matrix products, so that keys and values are read once for all), and walks the keys
+A program takes one tile of queries of one row, with all query heads that share a KV head. In the matrix products, rows
+of these GROUP heads are adjacent, so that keys and values are read once for all of them. The program walks the keys
 from the first that its first query sees to the last query's own (`tile.py`; FlashAttention-2, Dao, 2023).
 
     out[t, h] = Σ_n exp(s_thn) v_n / Σ_n exp(s_thn),   n over the visible positions of t's own sequence
 
-The tiles are laid out on the host (`work.py`), longest first, so that the last to start are short. The grid may be
-larger than their number, which is read from device memory.
+The host lays out the tiles (`work.py`), longest first, so that the last ones to start are short. The grid may be larger
+than the number of tiles, which is read from device memory.
 
-Any row may be computed here, also one of a single query. Then its bits depend on nothing but its own sequence: its keys
-are added up tile by tile from the first, and it makes no difference which row of the block a query is, what the others
-are, or that tiles are walked which only others see. That is `batch_invariant`. It costs what `decode.py` is there to
-gain: a sequence's keys are walked by as many programs as there are KV heads, so that a few long sequences leave most of
-a GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8 programs busy instead of 256), and a row of one query
-pays for BLOCK_M rows of the matrix products and uses GROUP.
+This kernel can compute any row, also one of a single query. Its bits then depend only on its own sequence: keys are
+added tile by tile from the first, and other rows of the block, or tiles that only they see, change nothing. Batch-
+invariant mode uses this, and so loses what `decode.py` gains. Only as many programs as there are KV heads walk a
+sequence's keys, so a few long sequences leave most of a GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8
+programs busy instead of 256). And a row of one query pays for BLOCK_M rows of the matrix products but uses only GROUP.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from services.worker.ops.triton.attention.work import ENTRY, NUM_TILES
 from services.worker.ops.triton.variant import Variant
 
 
-# What changes from step to step must not make Triton compile anew: neither a stride's divisibility nor an alignment.
+# Values that change from step to step must not cause a recompilation: neither a stride's divisibility nor an alignment.
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def ragged_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
@@ -73,7 +72,7 @@ def ragged_attention(
         queries = places // GROUP
         heads = kv_head * GROUP + places % GROUP
         mask = (queries < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
-        # 64 bits for the tile, 32 inside of it: a wide offset per row would cost registers all along.
+        # 64 bits for the tile, 32 within it: a 64-bit offset per row would take registers throughout.
         q += first_token * q_token_stride
         out += first_token * (KV_HEADS * GROUP * HEAD_DIM)
         lowest = 0
@@ -96,7 +95,7 @@ def ragged_attention(
 
 
 def variants() -> Iterator[Variant]:
-    """What is served, in the shapes of Llama (64, 128) and Gemma (256)."""
+    """Yields the served variants, in the shapes of Llama (64, 128) and Gemma (256)."""
     for served in tuning.served():
         config = served.tuning.ragged
         constexprs = {**served.constexprs, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "TILES_AT": 8192}

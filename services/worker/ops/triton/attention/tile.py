@@ -1,22 +1,22 @@
-"""Attention of a block of queries over a stretch of paged keys: the inner loop of both attention kernels.
+"""Attention of a block of queries over a stretch of paged keys. Both attention kernels have it as their inner loop.
 
 For queries q_m at positions p_m, and the keys k_n and values v_n at positions n of the same sequence,
 
     s_mn = q_m · k_n · scale, or cap · tanh(q_m · k_n · scale / cap) with a soft cap (Gemma 2, section 2)
     o_m  = Σ_n exp(s_mn) v_n / Σ_n exp(s_mn)        over the visible n: p_m - window < n <= p_m
 
-by online softmax (Milakov and Gimelshein, 2018; FlashAttention-2, Dao, 2023, section 3.1) over tiles of BLOCK_N keys
-that begin at multiples of BLOCK_N in the sequence. Exponentials are to the base 2, with log2(e) folded into the scale;
-scores, maxima, sums and the accumulator are float32.
+It uses online softmax (Milakov and Gimelshein, 2018; FlashAttention-2, Dao, 2023, section 3.1) over tiles of BLOCK_N
+keys that begin at multiples of BLOCK_N in the sequence. Exponentials are to the base 2, with log2(e) folded into the
+scale. Scores, maxima, sums and the accumulator are float32.
 
-A tile in which a query sees nothing leaves that query's state as it is, bit for bit: its weights are exactly 0, and the
-old state is multiplied by exactly 1. So it does not matter to a query which stretch its block walks.
+A tile in which a query sees no key leaves that query's state unchanged, bit for bit: its weights are exactly 0, and the
+old state is multiplied by exactly 1. So a query's result does not depend on which stretch its block walks.
 
-The page ids of a tile are loaded one tile ahead, into registers: a load that another load of the same iteration needs
-would make Triton's pipeliner give up its second buffer, and the copies would no longer overlap with the arithmetic.
+The page ids of a tile are loaded one tile ahead, into registers. If a load needed another load of the same iteration,
+Triton's pipeliner would drop its second buffer, and copies would no longer overlap with the arithmetic.
 
-Pages in fp8 are read as words of two dimensions, even and odd, which are multiplied apart: so words move as 16 bits do,
-transposed ones too, and become floats in whole registers (`widen.py`).
+fp8 pages are read as 16-bit words of two dimensions, even and odd, which are multiplied separately. So words move as
+16-bit elements do, also when transposed, and whole registers are converted to floats (`widen.py`).
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ import triton.language as tl
 from services.worker.ops.triton.widen import from_fp8_pages, pages_factor
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-# The maximum of no scores: below every score, and finite, so that it may be subtracted from itself.
+# Initial maximum: below every score, and finite, so that it can be subtracted from itself.
 LOWEST: tl.constexpr = tl.constexpr(-1.0e38)
 
 
 @triton.jit
 def attend(
-    q_rows: tl.tensor,  # pointers [BLOCK_M], to where each query begins
-    held: tl.tensor,  # bool [BLOCK_M], the others are no queries
-    positions: tl.tensor,  # int32 [BLOCK_M], the queries' own
+    q_rows: tl.tensor,  # pointers [BLOCK_M] to the start of each query
+    held: tl.tensor,  # bool [BLOCK_M], False for rows without a query
+    positions: tl.tensor,  # int32 [BLOCK_M], positions of the queries
     begin: tl.tensor,  # the stretch's first position, a multiple of BLOCK_N
-    end: tl.tensor,  # one past its last; what lies there may be anything, NaN included
-    lowest: tl.tensor,  # the first position that any of the queries sees; pages before it may be gone
-    table: tl.tensor,  # the sequence's page ids
-    keys: tl.tensor,  # page 0; int16, two dimensions to a word, if pages are in fp8
+    end: tl.tensor,  # one past its last position; memory from there on may hold anything, NaN included
+    lowest: tl.tensor,  # the first position that any of the queries sees; earlier pages may have been freed
+    table: tl.tensor,  # page ids of the sequence
+    keys: tl.tensor,  # page 0; int16 with two dimensions per word if pages are in fp8
     values: tl.tensor,  # as keys
     kv_head: tl.tensor,
     page_stride: tl.tensor,  # elements from page to page
-    window: tl.tensor,  # positions that a query sees, its own included
-    scale: tl.tensor,  # with log2(e) in it
+    window: tl.tensor,  # positions that a query sees, including its own
+    scale: tl.tensor,  # includes log2(e)
     WINDOW: tl.constexpr,  # whether there is a window
     SOFT_CAP: tl.constexpr,  # 0: none
     HEAD_DIM: tl.constexpr,
@@ -68,7 +68,7 @@ def attend(
     q_mask = held[:, None]
     if BLOCK_W != WIDTH:
         q_mask &= lanes[None, :] < WIDTH
-    if WORDS:  # even dimensions and odd ones, as words have them
+    if WORDS:  # even and odd dimensions apart, as in the words
         q_at = q_rows[:, None] + 2 * lanes[None, :]
         q = tl.load(q_at, mask=q_mask, other=0.0).to(COMPUTE)
         q_odd = tl.load(q_at + 1, mask=q_mask, other=0.0).to(COMPUTE)
@@ -88,7 +88,7 @@ def attend(
             mask &= (at >= lowest)[:, None]
         if BLOCK_W != WIDTH:
             mask &= lanes[None, :] < WIDTH
-        # The product overflows 32 bits in a cache of more than 2^31 elements.
+        # 64 bits: this product overflows 32 bits in a cache of more than 2^31 elements.
         offsets = (head_offset + pages.to(tl.int64) * page_stride + (at % BLOCK_SIZE) * WIDTH)[:, None] + lanes[None, :]
         pages = tl.load(table + (at + BLOCK_N) // BLOCK_SIZE, mask=at + BLOCK_N < end, other=0)
 
@@ -101,7 +101,7 @@ def attend(
             scores = tl.dot(q, tl.trans(k.to(COMPUTE)), input_precision="ieee")
         factor = scale / FACTOR
         if SOFT_CAP > 0:
-            # tanh(x) = 1 - 2 / (exp2(2 x log2(e)) + 1), which is right at both infinities.
+            # tanh(x) = 1 - 2 / (exp2(2 x log2(e)) + 1), which is correct at both infinities.
             scores = SOFT_CAP * LOG2_E * (1 - 2 / (tl.exp2(scores * (factor * (2 / SOFT_CAP))) + 1))
             factor = 1.0
         visible = at[None, :] <= positions[:, None]
@@ -109,7 +109,7 @@ def attend(
             visible &= at[None, :] > positions[:, None] - window
         scores = tl.where(visible, scores, float("-inf"))
 
-        # Scaled after the maximum is taken, in the same operation that subtracts it.
+        # Scores are scaled after the maximum is taken, in the operation that also subtracts it.
         above = tl.maximum(greatest, tl.max(scores, 1) * factor)
         weights = tl.exp2(scores * factor - above[:, None])
         shrink = tl.exp2(greatest - above)

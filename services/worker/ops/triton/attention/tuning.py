@@ -1,18 +1,18 @@
-"""What each kernel is launched with: stored here, never searched while serving.
+"""Launch configurations of the attention kernels. They are stored here; nothing is searched while serving.
 
-Chosen from what the compiler makes of them (`python -m services.worker.ops.triton.compile`): no spills, shared memory
-within the target's, and then
+They are chosen from the compiler's report (`python -m services.worker.ops.triton.compile`): no spills, shared memory
+within the target's limit, and then
 
-- decode: bytes on their way. Keeping 4.8 TB/s busy over some 0.8 µs of latency takes 4 MB, 30 KB for each of an H200's
-  132 processors. A program holds num_stages - 1 tiles of keys and of values, there or on their way, and
-  `programs_per_processor` of them stand side by side: 96 KB or more, of which one tile per program is being computed
-  with. An item of 256 positions is 128 KB (16 bits, a head of 128), so that 32 MB are two items per processor, and the
-  first tile of an item, whose latency nothing in its own program hides, is one of four.
-- ragged: large tiles, as the tensor cores wait for each tile's softmax; on Hopper at least 64 rows, without which its
-  own matrix instruction (wgmma) is not used. 128 positions per tile fit a head of 128 there too, but at 255 registers,
-  so that some group sizes spill.
+- decode: many bytes being loaded at a time. Using 4.8 TB/s at about 0.8 µs of latency takes 4 MB, 30 KB for each of an
+  H200's 132 processors. A program holds num_stages - 1 tiles of keys and of values, loaded or being loaded, and
+  `programs_per_processor` programs run side by side: 96 KB or more, of which each program is computing with one tile.
+  An item of 256 positions is 128 KB (16 bits, a head of 128), so 32 MB are two items per processor. Nothing in a
+  program hides the latency of an item's first tile, which is one of four.
+- ragged: large tiles, because the tensor cores wait for each tile's softmax. On Hopper at least 64 rows: with fewer,
+  its own matrix instruction (wgmma) is not used. There 128 positions per tile fit a head of 128 too, but at 255
+  registers, so that some group sizes spill.
 
-Measured on no device yet; `PagedAttention(config=...)` takes others to compare.
+Not measured on a device yet; `PagedAttention(config=...)` takes others to compare.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class TileConfig:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     decode: TileConfig
-    programs_per_processor: int  # of decode
+    programs_per_processor: int  # for decode
     ragged: TileConfig
-    split_size: int = 256  # positions per item of decode, a multiple of its block_n
-    max_items: int = 1024  # of one step, before stretches grow: with 8 KV heads, 20 programs' worth on an H200
+    split_size: int = 256  # positions per item of decode, a multiple of decode's block_n
+    max_items: int = 1024  # most per step before stretches grow: with 8 KV heads, 20 per program on an H200
 
 
-# Compute capability (times ten), head size (up to), bytes per element of the pages.
+# Keys: compute capability (times ten), largest head size, bytes per element of the pages.
 _TABLE: dict[tuple[int, int, int], Tuning] = {
     (80, 64, 1): Tuning(TileConfig(16, 64, 4, 3), 4, TileConfig(128, 64, 8, 3)),
     (80, 64, 2): Tuning(TileConfig(16, 64, 4, 3), 4, TileConfig(128, 64, 8, 3)),
@@ -64,7 +64,7 @@ _TABLE: dict[tuple[int, int, int], Tuning] = {
     (90, 256, 1): Tuning(TileConfig(16, 32, 4, 4), 2, TileConfig(64, 64, 8, 2)),
     (90, 256, 2): Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(64, 64, 8, 2)),
 }
-# Of float32 queries. For exactness, not for speed: no tensor core takes it. The same on every device, for all pages.
+# For float32 queries, on all devices and pages. They are for exactness, not speed: no tensor core takes them.
 _FLOAT32: dict[int, Tuning] = {
     64: Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(32, 16, 4, 2)),
     128: Tuning(TileConfig(16, 16, 4, 3), 2, TileConfig(32, 16, 4, 2)),
@@ -73,8 +73,9 @@ _FLOAT32: dict[int, Tuning] = {
 
 
 def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) -> Tuning:
-    """`capability`: compute capability times ten; the bytes: per element. Devices that are no target take what fits
-    their shared memory. Raises ValueError below capability 8.0, which Triton does not serve.
+    """Returns the stored configuration. `capability`: compute capability times ten; `query_bytes`, `page_bytes`: bytes
+    per element. A device that is no target gets one that fits its shared memory. Raises ValueError below capability
+    8.0, which Triton does not support.
     """
     if capability < 80:
         raise ValueError(f"Triton kernels need compute capability 8.0; this device has {capability / 10}")
@@ -86,29 +87,29 @@ def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) ->
 
 
 def block_d(head_dim: int, page_bytes: int) -> int:
-    """The head size, at least 16, padded to a power of two. Of fp8 pages each product takes every other element, and 16
-    of them at least."""
+    """Returns the head size padded to a power of two, at least 16. Each product over fp8 pages takes every other
+    element, and at least 16 of them."""
     return int(triton.next_power_of_2(max(32, head_dim) if page_bytes == 1 else head_dim))
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the variants of both kernels have in common."""
+    """Parameters that the variants of both kernels share."""
 
     name: str
     capability: int
     tuning: Tuning
     signature: dict[str, str]
     constexprs: dict[str, object]
-    position_bytes: int  # a key and a value of one head
+    position_bytes: int  # one key and one value of one head
 
 
 _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32, 4), "fp8": (tl.float16, 1)}
 
 
 def served() -> Iterator[Served]:
-    """In the shapes of Llama 3 (64 and 128, four query heads per KV head) and Gemma 2 (256, window and soft cap), and
-    the smallest."""
+    """Yields the served shapes: Llama 3 (64 and 128, four query heads per KV head), Gemma 2 (256, window and soft cap),
+    and the smallest."""
     for capability in TARGETS:
         for head_dim, q, kv, special in (
             (16, "bf16", "fp8", False),
@@ -126,7 +127,7 @@ def served() -> Iterator[Served]:
             (128, "fp32", "fp8", False),
         ):
             page_bytes = _TYPES[kv][1]
-            # See `PagedAttention`.
+            # The compute type that `PagedAttention` chooses.
             compute, query_bytes = _TYPES[kv if q != "fp32" else q][0], _TYPES[q][1]
             page = f"*{kv}" if kv != "fp8" else "*i16"
             signature = {"q": f"*{q}", "keys": page, "values": page, "out": f"*{q}", "work": "*i32"}

@@ -1,15 +1,15 @@
-"""How the attention of one batch is divided among programs: laid out on the host, once per step, for all layers.
+"""Divides the attention of one batch among programs: on the host, once per step, for all layers.
 
 Rows of one query are cut into stretches of `split` positions (`decode.py`, `combine.py`), rows of several into tiles of
-queries (`ragged.py`). One int32 array holds it all, in one place from step to step, so that a recorded launch finds it:
-
+queries (`ragged.py`). One int32 array holds the whole plan. Its address never changes, so that a recorded launch can
+read it:
     0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
-    items   [max_items]     row of the block tables, token, position, which stretch of the row: sequences in order
-    joins   [max_num_seqs]  token, position, first of its items, 0: the sequences of more than one stretch
-    tiles   [max_tiles]     row of the block tables, first token, its position, number of queries
+    0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
+    items   [max_items]     row of the block tables, token, position, index of the stretch: in order of sequences
+    joins   [max_num_seqs]  token, position, first of its items, 0: sequences with more than one stretch
 
-The split is `split_size` and only grows, by doubling, once a batch has more stretches than `max_items`, which is many
-times what keeps a GPU busy: so what the results of stretches take in memory is bounded, whatever the lengths.
+The split is `split_size`. It doubles when a batch has more stretches than `max_items`, which is many times what keeps a
+GPU busy. So the memory for the stretches' results is bounded, whatever the lengths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from services.worker.ops.interface import AttentionWork
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-# Kernels see these, so they are Triton's constants; they serve as indices here.
+# Kernels read these, so they are Triton constants; on the host they are indices.
 NUM_ITEMS = tl.constexpr(0)
 SPLIT = tl.constexpr(1)
 NUM_JOINS = tl.constexpr(2)
@@ -37,7 +37,7 @@ ENTRY = tl.constexpr(4)
 
 @dataclass(frozen=True, slots=True)
 class WorkLayout:
-    """Sizes that hold from start to end."""
+    """Sizes of the array, which never change."""
 
     split_size: int  # positions
     queries_per_tile: int
@@ -63,8 +63,8 @@ class WorkLayout:
         return self.tiles_at + int(ENTRY) * self.max_tiles
 
     def lay_out(self, query_starts: I32, positions: I32) -> AttentionWork:
-        """query_starts [num_sequences + 1], positions [num_tokens], consecutive within a row; rows may be empty.
-        Raises ValueError for more than the limits.
+        """Lays out a batch. query_starts [num_sequences + 1], positions [num_tokens], consecutive within a row; rows
+        may be empty. Raises ValueError for a batch beyond the limits.
         """
         if len(query_starts) - 1 > self.max_num_seqs or len(positions) > self.max_num_batched_tokens:
             raise ValueError(
@@ -81,7 +81,7 @@ class WorkLayout:
         return AttentionWork(torch.from_numpy(work), len(decodes), int(work[NUM_TILES]))
 
     def _lay_out_items(self, work: I32, rows: I64, tokens: I32, positions: I32) -> None:
-        # Longest first: once stretches are long, the last programs to start get short ones.
+        # Longest first, so that the last programs to start get short stretches.
         order = np.argsort(-positions, kind="stable")
         rows, tokens, positions = rows[order], tokens[order], positions[order]
         split = self.split_size

@@ -1,4 +1,4 @@
-"""How each slot's sequence wants its tokens drawn: a row of int32 columns per slot, floats by their bits."""
+"""Sampling parameters of each slot: a row of int32 columns per slot; floats are stored by their bits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ REPETITION = tl.constexpr(3)  # float
 PRESENCE = tl.constexpr(4)  # float
 FREQUENCY = tl.constexpr(5)  # float
 TOP_K = tl.constexpr(6)  # 0: no cut
-COUNTS_ROW = tl.constexpr(7)  # of the counts that penalties go by; -1: no penalties
-BIAS_ROW = tl.constexpr(8)  # of the biases; -1: none
+COUNTS_ROW = tl.constexpr(7)  # row of the counts for penalties; -1: no penalties
+BIAS_ROW = tl.constexpr(8)  # row of the biases; -1: none
 SEED = tl.constexpr(10)  # two columns, low word first
 CHOICE = tl.constexpr(12)
 WIDTH = tl.constexpr(16)
@@ -22,7 +22,7 @@ WIDTH = tl.constexpr(16)
 TILE = 2048
 NUM_WARPS = 4
 
-# In a sequence's counts: set for tokens of the prompt. The bits below count the output's.
+# Bit in a sequence's counts that marks tokens of the prompt. The bits below it count the output's tokens.
 IN_PROMPT = tl.constexpr(1 << 30)
 
 
@@ -38,5 +38,5 @@ def number(columns, slot, COLUMN: tl.constexpr):
 
 @triton.jit
 def is_shaped(columns, slot, mask_row):
-    """Whether the row's logits are changed before they are drawn from, and so lie in scratch."""
+    """Returns whether the row's logits are changed before sampling, and so lie in scratch."""
     return (integer(columns, slot, COUNTS_ROW) >= 0) | (integer(columns, slot, BIAS_ROW) >= 0) | (mask_row >= 0)

@@ -1,21 +1,22 @@
-"""Top-k and top-p (Holtzman et al., 2020) without a sort: exactly where they cut, as a distance (see `rows.py`).
+"""Top-k and top-p (Holtzman et al., 2020) without a sort. The result is the exact cut, as a distance (see `rows.py`).
 
-The same cuts as the host's sampler makes: min-p first, then top-k of what is left, then top-p of what that leaves. A
-cut is a threshold, equals of the last token kept are kept. With C(d) and M(d) the number and the sum of exp(x) of
-tokens no farther than d,
+The cuts equal those of the host's sampler: min-p first, then top-k of the rest, then top-p of what top-k leaves. A cut
+is a threshold: tokens equal to the last one kept are kept too. Let C(d) be the number, and M(d) the sum of exp(x), of
+tokens within distance d. Then
 
     top-k:  the least d with C(d) >= k;        top-p:  the least d with M(d) >= p · M(top-k's d)
 
-1. `pivots`: C and M of every tile at 32 distances, fixed in units of the logits before the temperature, in which
-   vocabularies look alike. Finely spaced near the greatest, as there is where cuts fall.
-2. `brackets`: the pivots, summed over tiles, that top-k's and top-p's cut lie between. Where top-k cuts is not known
-   yet, but between which masses M is there, and top-p's bracket is wide enough for both.
-3. `collect`: what lies in the two brackets, as lists, in the order of token ids, as the tiles' counts say where to
-   write.
-4. `threshold` (`threshold.py`): the exact cut by a 16-way search over distances, counting in a list of some hundred
-   tokens. A bracket of more than CAPACITY is not listed but searched in the row itself: slower, and as exact.
+1. `pivots`: C and M of every tile at 32 distances. They are fixed in units of the logits before the temperature, in
+   which vocabularies are alike, and are dense near the greatest logit, where cuts usually lie.
+2. `brackets`: sums the pivots over tiles and finds the two pivots around each cut. The exact top-k cut is not known
+   yet, only bounds of its mass M, so top-p's bracket is wide enough for both bounds.
+3. `collect`: lists the tokens in the two brackets, in the order of token ids. The tiles' counts determine where each
+   tile writes.
+4. `threshold` (`threshold.py`): finds the exact cut by a 16-way search over distances, counting in a list of some
+   hundred tokens. A bracket of more than CAPACITY tokens is not listed but searched in the row itself: slower, but as
+   exact.
 
-Sums of probabilities are float32 in an order that depends on the vocabulary's size alone.
+Sums of probabilities are float32, in an order that depends only on the size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,33 +35,33 @@ from services.worker.ops.triton.sampling.rows import (
 )
 
 PIVOTS = tl.constexpr(32)
-# Tokens that a bracket's list holds.
+# Most tokens in a bracket's list.
 CAPACITY = tl.constexpr(16384)
 # Tokens that are compared with all pivots at once.
 CHUNK = tl.constexpr(128)
 
-# Columns of `found`, int32 [n, FOUND]: top-k's bracket, top-p's, then what both need.
+# Columns of `found`, int32 [n, FOUND]: top-k's bracket, top-p's bracket, then a value for both.
 FROM = tl.constexpr(0)  # the bracket's nearest distance
 TO = tl.constexpr(1)  # its farthest
 ABOVE_COUNT = tl.constexpr(2)  # tokens nearer than that
-ABOVE_MASS = tl.constexpr(3)  # and their mass, a float
+ABOVE_MASS = tl.constexpr(3)  # mass of these tokens, a float
 SIZE = tl.constexpr(4)  # tokens in the bracket
-NO_CUT = tl.constexpr(-1)  # as SIZE: nothing is cut, and the other columns are unspecified
+NO_CUT = tl.constexpr(-1)  # value of SIZE if nothing is cut; the other columns are then unspecified
 BRACKET = tl.constexpr(5)
-MASS = tl.constexpr(10)  # of all tokens that min-p left, a float
+MASS = tl.constexpr(10)  # mass of all tokens that min-p keeps, a float
 FOUND = tl.constexpr(12)
 
 
 @triton.jit
 def cuts(columns, slot):
-    """Whether the row's sequence uses top-k or top-p."""
+    """Returns whether the row's sequence uses top-k or top-p."""
     top = (integer(columns, slot, TOP_K) > 0) | (number(columns, slot, TOP_P) < 1.0)
     return top & (number(columns, slot, TEMPERATURE) > 0.0)
 
 
 @triton.jit
 def pivot(index, columns, slot):
-    """Distance of a pivot; the last one's is that of everything finite."""
+    """Returns the distance of a pivot. The last pivot's distance includes every finite logit."""
     raw = (index * (index + 16)).to(tl.float32) * 0.015625
     at = distance(tl.div_rn(raw, number(columns, slot, TEMPERATURE)))
     return tl.where(index == PIVOTS - 1, FARTHEST, tl.minimum(at, FARTHEST))
@@ -107,8 +108,8 @@ def pivots_kernel(
 
 @triton.jit
 def bracket(found, offsets, count_table, count, mass, index, first, last, columns, slot, tile_at, at):
-    """Records the bracket from past pivot `first` - 1 to pivot `last`, and where in its list each tile begins."""
-    beyond = index == first - 1  # all below it is above the bracket
+    """Stores the bracket from after pivot `first` - 1 to pivot `last`, and where each tile begins in its list."""
+    beyond = index == first - 1  # the pivot before the bracket
     begin = tl.sum(tl.where(beyond, pivot(index, columns, slot) + 1, 0), 0)
     tl.store(found + FROM, begin)
     tl.store(found + TO, tl.sum(tl.where(index == last, pivot(index, columns, slot), 0), 0))
@@ -145,7 +146,7 @@ def brackets_kernel(
             offsets += row * 2 * tiles
             tl.store(found + MASS, total.to(tl.int32, bitcast=True))
             k, p = integer(columns, slot, TOP_K), number(columns, slot, TOP_P)
-            least, most = total, total  # between which M at top-k's cut lies
+            least, most = total, total  # bounds of M at top-k's cut
             if (k > 0) & (k < tl.sum(tl.where(index == PIVOTS - 1, count, 0), 0)):
                 first = tl.min(tl.where(count >= k, index, PIVOTS - 1), 0)
                 bracket(found, offsets, count_table, count, mass, index, first, first, columns, slot, at < tiles, at)
@@ -166,7 +167,7 @@ def brackets_kernel(
 
 @triton.jit
 def append(lists, found, offsets, tile, x, near):
-    """The tile's part of a bracket to its list."""
+    """Writes the tile's tokens in a bracket to the bracket's list."""
     size = tl.load(found + SIZE)
     if (size > 0) & (size <= CAPACITY):
         inside = (near >= tl.load(found + FROM)) & (near <= tl.load(found + TO))

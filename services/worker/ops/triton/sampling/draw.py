@@ -1,7 +1,7 @@
-"""The draw: argmax of x + Gumbel noise over the tokens that the cuts left, or of y where the temperature is 0.
+"""Samples a token: argmax of x + Gumbel noise over the tokens that the cuts keep, or argmax of y at temperature 0.
 
-Ties go to the lowest id, NaN is passed over. `draw` leaves each tile's best in scratch; `finish` reduces them to the
-row's token and writes what the next step goes by: the slot's last token, and its count where penalties are in use.
+Ties go to the lowest id; NaN is skipped. `draw` writes each tile's best to scratch memory. `finish` reduces them to the
+row's token, and writes the state for the next step: the slot's last token, and its count if penalties are in use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def draw_kernel(
     tokens,  # int32 [n, tiles], written
     vocab_size,
     tiles,
-    GREEDY: tl.constexpr,  # all rows take the likeliest token of the logits as they are: nothing ran before
+    GREEDY: tl.constexpr,  # all rows take the argmax of the unchanged logits: no launch ran before
     CUTS: tl.constexpr,
     TILE: tl.constexpr,
     TILES: tl.constexpr,
@@ -86,7 +86,7 @@ def finish_kernel(
         best = tl.max(score, 0)
         ids = tl.load(tokens + row * tiles + at, mask=at < tiles, other=vocab_size)
         greatest = greatest_of(raw_peaks, row, tiles, TILES)
-        # +inf is what a NaN left there too; a best of -inf is a row that a grammar allows nothing.
+        # The greatest is +inf also after a NaN. A best of -inf means that the mask allows no token.
         is_valid = (greatest < float("inf")) & (best > float("-inf"))
         token = tl.where(is_valid, tl.min(tl.where(score == best, ids, vocab_size), 0), 0)
         tl.store(last_tokens + slot, token.to(tl.int64))

@@ -1,10 +1,11 @@
-"""Gumbel noise from a counter: what `Ops.sample_gumbel` says, for a tile of tokens.
+"""Gumbel noise from a counter, as `Ops.sample_gumbel` defines it, for a tile of tokens.
 
 Philox4x32-10 (Salmon et al., 2011) with key (seed low, seed high) and counter (position, choice index, token id // 4,
-0) gives four words, for four tokens in a row. With u = (word + 0.5) · 2⁻³² the noise is -log(-log1p(-u)) (Gumbel, 1954,
-by inversion; Maddison et al., 2014). In float32 the inner logarithm e = -log1p(-u) is, for u below 1/16, where likely
-winners are and log(1 - u) would cancel, its series to u⁶ (within 1e-8 of it); above, -log of 1 - u = (2³² - 1 - word +
-0.5) · 2⁻³². Each is within a few units in the last place, and so the noise within 2e-6 of the exact one.
+0) gives four words, for four consecutive tokens. With u = (word + 0.5) · 2⁻³² the noise is -log(-log1p(-u)) (Gumbel,
+1954, by inversion; Maddison et al., 2014). The inner logarithm e = -log1p(-u) is computed in float32. For u below 1/16,
+where likely winners are and log(1 - u) would cancel, it is the series to u⁶ (within 1e-8). Above, it is -log of 1 - u =
+(2³² - 1 - word + 0.5) · 2⁻³². Both are within a few units in the last place, so the noise is within 2e-6 of the exact
+one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _UNIT = tl.constexpr(2.0**-32)
 
 @triton.jit
 def words(columns, slot, position, first_token, TILE: tl.constexpr):
-    """uint32 [TILE], of tokens first_token (a multiple of 4) and on."""
+    """Returns uint32 [TILE], for tokens from first_token (a multiple of 4) on."""
     low = integer(columns, slot, SEED).to(tl.uint32, bitcast=True).to(tl.uint64)
     high = integer(columns, slot, SEED + 1).to(tl.uint32, bitcast=True).to(tl.uint64)
     group = first_token // 4 + tl.arange(0, TILE // 4)
@@ -30,7 +31,7 @@ def words(columns, slot, position, first_token, TILE: tl.constexpr):
 
 @triton.jit
 def gumbel(word):
-    """float32 noise from uint32 words."""
+    """Returns float32 noise from uint32 words."""
     u = (word.to(tl.float32) + 0.5) * _UNIT
     rest = ((0xFFFFFFFF - word).to(tl.float32) + 0.5) * _UNIT  # 1 - u
     series = u * (1 + u * (0.5 + u * (1 / 3 + u * (0.25 + u * (0.2 + u * (1 / 6))))))

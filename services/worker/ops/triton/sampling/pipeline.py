@@ -1,4 +1,4 @@
-"""The launches of one sample, in order, and the scratch that they hand on to each other."""
+"""The launches of one sample, in order, and the scratch memory that they share."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from services.worker.ops.triton.sampling.top import top_rows_kernel, top_tiles_k
 
 @dataclass(frozen=True, slots=True)
 class SampleRows:
-    """Of one sample, on the device."""
+    """The rows of one sample, on the device."""
 
-    slots: Tensor  # int32 [n]; -1: nobody's row, which draws 0 and is not valid
-    positions: Tensor  # int32 [n], of the token to be drawn
-    mask_rows: Tensor  # int32 [n], row of the grammars' masks; -1: none
+    slots: Tensor  # int32 [n]; -1: an unused row, which gets token 0 and is not valid
+    positions: Tensor  # int32 [n], of the token to be sampled
+    mask_rows: Tensor  # int32 [n], row of the token masks; -1: none
 
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What sequences bring and what their draws change, on the device."""
+    """State of all slots on the device: parameters of their sequences, and values that sampling changes."""
 
     columns: Tensor  # int32 [max_num_seqs, WIDTH], see `columns.py`
-    counts: Tensor  # int32 [pool, vocab]: IN_PROMPT, and how often the output has each token
+    counts: Tensor  # int32 [pool, vocab]: IN_PROMPT, plus how often the output has each token
     biases: Tensor  # float32 [pool, vocab]
     last_tokens: Tensor  # int64 [max_num_seqs]
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which of the launches some row of the sample needs. The host knows, without asking the device."""
+    """Which launches some row of the sample needs. The host knows this without asking the device."""
 
-    shape: bool  # not all rows take the likeliest token of the logits as they are
+    shape: bool  # some row does not simply take the argmax of the unchanged logits
     cuts: bool  # some row uses top-k or top-p
 
 
 class Pipeline:
-    """Scratch for `max_rows` rows, allocated once: a run allocates its results, [n], and nothing else."""
+    """Allocates scratch for `max_rows` rows once. A run only allocates its results, [n]."""
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -70,7 +70,8 @@ class Pipeline:
     def run(
         self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None, stages: Stages
     ) -> tuple[Tensor, Tensor]:
-        """logits [n, vocab] of any float type, contiguous rows, unchanged. Returns tokens int64 [n] and valid bool [n].
+        """Samples from logits [n, vocab] of any float type, contiguous rows, unchanged. Returns tokens int64 [n] and
+        valid bool [n].
 
         Writes `state.last_tokens` and `state.counts`. masks int32 [m, at least ceil(vocab / 32)].
         """
@@ -81,8 +82,8 @@ class Pipeline:
         return self._draw(logits, rows, state, stages)
 
     def shape(self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None) -> Tensor:
-        """float32 [max_rows, vocab]: the logits of those rows that have penalties, biases or a grammar, with them."""
-        masks = rows.mask_rows[:, None] if masks is None else masks  # none is looked at
+        """Returns float32 [max_rows, vocab]: the shaped logits of rows with penalties, biases or a mask."""
+        masks = rows.mask_rows[:, None] if masks is None else masks  # a placeholder, which no row reads
         shape_kernel[(len(logits), self._tiles)](
             logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, state.counts, state.biases, masks,
             self._shaped, self._raw_peaks, self._peaks, self._vocab_size, self._tiles, masks.stride(0),
@@ -91,7 +92,7 @@ class Pipeline:
         return self._shaped
 
     def find_cuts(self, logits: Tensor, rows: SampleRows, state: SlotState) -> Tensor:
-        """int32 [max_rows]: the farthest distance kept, of rows that use top-k or top-p. After `shape`."""
+        """Returns int32 [max_rows]: the farthest distance kept, for rows with top-k or top-p. Call it after `shape`."""
         n, vocab, tiles = len(logits), self._vocab_size, self._tiles
         tiled = {"TILE": TILE, "TILES": self._padded_tiles, "num_warps": NUM_WARPS}
         source = (logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, self._shaped, self._peaks)
@@ -123,7 +124,7 @@ class Pipeline:
         return drawn, valid.view(torch.bool)
 
     def empty_log_probabilities(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `log_probabilities` of these rows writes to."""
+        """Allocates the output of `log_probabilities` for these rows."""
         m, count = len(rows), min(top.TOP, self._vocab_size)
         return (
             torch.empty(m, dtype=torch.float32, device=rows.device),
@@ -134,11 +135,11 @@ class Pipeline:
     def log_probabilities(
         self, logits: Tensor, rows: Tensor, drawn: Tensor, out: tuple[Tensor, Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of those rows of a sample that ask, int64 [m]: float32 [m] of the tokens drawn, then int64 and float32
-        [m, TOP] of the likeliest, descending, equals by id. Into `out` if given."""
+        """Returns log probabilities for rows int64 [m] of a sample: float32 [m] of the sampled tokens, then int64 and
+        float32 [m, TOP] of the likeliest tokens, descending, ties by id. Writes into `out` if it is given."""
         logprobs, top_tokens, top_logprobs = out or self.empty_log_probabilities(rows)
         m, count = top_tokens.shape
-        peaks, sums = self._peaks, self._scores  # the draw is done with them
+        peaks, sums = self._peaks, self._scores  # free: sampling does not need them any more
         top_tiles_kernel[(m, self._tiles)](
             logits, logits.stride(0), rows, self._keys, peaks, sums, self._vocab_size, self._tiles,
             COUNT=count, TILE=TILE, num_warps=top.NUM_WARPS,
@@ -151,19 +152,19 @@ class Pipeline:
 
     @property
     def normalizers(self) -> Tensor:
-        """float32 [max_rows, 2], row by row of the last `log_probabilities`: the two numbers to subtract from a logit,
-        one after the other, for its token's log probability."""
+        """float32 [max_rows, 2], one row per row of the last `log_probabilities`. A token's log probability is its
+        logit minus both numbers, subtracted one after the other."""
         return self._normalizers
 
 
 def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
-    """See `interface.Ops`: the draw alone, its parameters as tensors. Raises ValueError."""
+    """See `interface.Ops`. Samples without cuts; parameters are tensors. Raises ValueError."""
     n, vocab = logits.shape
     if logits.dtype is not torch.float32 or logits.stride(1) != 1 or not vocab:
-        raise ValueError("logits are float32 [n, vocab] with contiguous rows")
+        raise ValueError("logits must be float32 [n, vocab] with contiguous rows")
     for x, dtype in ((seeds, torch.int64), (positions, torch.int32), (choice_indices, torch.int32)):
         if x.dtype is not dtype or x.shape != (n,) or not x.is_contiguous():
-            raise ValueError(f"seeds, positions and choice indices are int64, int32 and int32 [{n}]")
+            raise ValueError(f"seeds, positions and choice indices must be int64, int32 and int32 [{n}]")
     if not n:
         return seeds.new_empty(0)
     table = torch.zeros((n, columns.WIDTH.value), dtype=torch.int32, device=logits.device)

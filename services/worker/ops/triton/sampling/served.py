@@ -1,4 +1,4 @@
-"""The sampling kernels as they are served: vocabularies of 32 to 256 thousand, logits in the model's own type."""
+"""Variants of the sampling kernels as they are served: 32 to 256 thousand tokens, logits in the model's type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.worker.ops.triton.sampling.top import top_rows_kernel, top_tiles_k
 from services.worker.ops.triton.variant import Variant
 
 VOCABULARIES = (32_000, 128_256, 262_144)
-# Of all the sampling kernels' parameters; `logits` is of the model's type.
+# Types of all sampling kernels' parameters except `logits`, which has the model's type.
 TYPES = {
     "logits_stride": "i32:16", "columns": "*i32", "slots": "*i32", "positions": "*i32", "mask_rows": "*i32",
     "counts": "*i32", "biases": "*fp32", "masks": "*i32", "shaped": "*fp32", "raw_peaks": "*fp32", "peaks": "*fp32",

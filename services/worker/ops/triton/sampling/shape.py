@@ -1,14 +1,14 @@
-"""Logit bias, penalties and grammar, in one pass over the logits.
+"""Applies logit bias, penalties and token masks in one pass over the logits.
 
 With c the times a token is in the output, in the order of docs/sampling.md:
 
     l += bias
     y = l / r if l > 0 else l · r             repetition (Keskar et al., 2019, section 4.1), of prompt and output
     y -= [c > 0] · presence;  y -= c · frequency
-    y = -inf where the grammar's bit is 0     bit t % 32 of word t // 32, as in xgrammar's bitmasks
+    y = -inf where the mask's bit is 0        bit t % 32 of word t // 32, as in xgrammar's bitmasks
 
-Only rows that use one of these are written, float32, to `shaped`; the others are read from where the model left them.
-For each tile the greatest raw logit (+inf if one is NaN or +inf: such a row is not valid) and the greatest y are kept.
+Only rows that use one of these are written to `shaped`, as float32; the others are read from the model's output. For
+each tile, it keeps the greatest raw logit (+inf if one is NaN or +inf, which makes the row invalid) and the greatest y.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from services.worker.ops.triton.sampling.columns import (
 
 @triton.jit
 def raw_peak(raw):
-    """The greatest, or +inf if one of them is NaN."""
+    """Returns the greatest value, or +inf if one of them is NaN."""
     return tl.max(tl.where(raw != raw, float("inf"), raw), 0)
 
 
@@ -40,8 +40,8 @@ def shape_kernel(
     logits,  # [n, vocab]
     logits_stride,
     columns,  # int32 [max_num_seqs, WIDTH]
-    slots,  # int32 [n]; -1: nobody's row
-    mask_rows,  # int32 [n], row of `masks`; -1: no grammar
+    slots,  # int32 [n]; -1: an unused row
+    mask_rows,  # int32 [n], row of `masks`; -1: no mask
     counts,  # int32 [pool, vocab]
     biases,  # float32 [pool, vocab]
     masks,  # int32 [m, mask_words]

@@ -1,4 +1,4 @@
-"""The last step of the cuts (`cuts.py`): the exact distance, by a 16-way search between a bracket's two."""
+"""Last step of the cuts (`cuts.py`): finds the exact distance by a 16-way search between a bracket's two pivots."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def up_to(
     slot,
     WEIGH: tl.constexpr,
 ):
-    """How many tokens lie in the bracket no farther than each limit, and nearer than it; or their mass. [WAYS]"""
+    """Counts the tokens within each limit, nearer than the bracket or in it; or adds up their mass. Returns [WAYS]."""
     size = tl.load(bracket + SIZE)
     begin, kept = tl.load(bracket + FROM), min_p_distance(columns, slot)
     in_list = size <= CAPACITY
@@ -74,7 +74,7 @@ def search(
     target, bracket, listed, logits, logits_stride, shaped, vocab_size, row, in_scratch, greatest, columns, slot,
     WEIGH: tl.constexpr,
 ):  # fmt: skip
-    """The least distance of the bracket up to which there is `target`; its farthest if there is not."""
+    """Returns the bracket's least distance within which the count or mass reaches `target`; else its farthest."""
     low, high = tl.load(bracket + FROM), tl.load(bracket + TO)
     way = tl.arange(0, WAYS)
     while low < high:
@@ -100,7 +100,7 @@ def threshold_kernel(
     peaks,
     found,
     lists,
-    cut,  # int32 [n], written: the farthest distance that is kept, of rows that top-k or top-p cut
+    cut,  # int32 [n], written: the farthest distance kept, for rows with top-k or top-p
     vocab_size,
     tiles,
     TILES: tl.constexpr,

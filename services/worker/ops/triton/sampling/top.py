@@ -1,9 +1,9 @@
-"""Log probabilities under the model's raw distribution: of the token drawn and of the TOP likeliest, without a sort.
+"""Log probabilities under the model's raw distribution, of the sampled token and the TOP likeliest, without a sort.
 
     log p(t) = l_t - max l - log Σ exp(l - max l)
 
-Logit and token id make one int64 whose order is likelier first, then lower id; its greatest is taken TOP times, each
-among those below the last: first in every tile, then over the tiles' own.
+Logit and token id are packed into one int64 that orders by likelihood, then by lower id. The kernel takes the greatest
+of these TOP times, each below the one before: first in every tile, then over the tiles' results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAST_ID = tl.constexpr(0x7FFFFFFF)
 
 @triton.jit
 def key(logit, token):
-    """int64, greater for a greater logit, then for a lower id."""
+    """Returns an int64 that is greater for a greater logit, then for a lower id."""
     bits = (logit + 0.0).to(tl.int32, bitcast=True)  # -0.0 + 0.0 is 0.0
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | (token ^ _LAST_ID).to(tl.int64)
@@ -41,7 +41,7 @@ def token_of(key):
 
 @triton.jit
 def greatest_keys(keys, COUNT: tl.constexpr):
-    """The COUNT greatest of distinct keys [m], descending, [PLACES]; _NONE where there are no more."""
+    """Returns the COUNT greatest of distinct keys [m], descending, as [PLACES]; _NONE in the unused places."""
     place = tl.arange(0, PLACES)
     found = tl.zeros([PLACES], tl.int64) + _NONE
     for index in range(COUNT):
@@ -55,7 +55,7 @@ def greatest_keys(keys, COUNT: tl.constexpr):
 def top_tiles_kernel(
     logits,  # [n, vocab]
     logits_stride,
-    rows,  # int64 [m], of the sample: those that ask
+    rows,  # int64 [m], rows of the sample that ask
     keys,  # int64 [m, tiles, PLACES], written
     peaks,  # float32 [m, tiles], written
     sums,  # float32 [m, tiles], written: of exp(l - the tile's peak)

@@ -23,9 +23,9 @@ PATIENCE_IS_FOR_S = 60.0
 
 
 def dropping(stream: TextIO | None) -> TextIO | None:
-    """Returns a stream that replaces `stream`, with the same encoding. It never fails, and waits for its reader at most
-    one second per minute. It drops whole lines or the ends of lines. Returns None for None, which sys.stdout is when
-    its descriptor is closed."""
+    """Wraps `stream` so that a write never raises, and waits for a slow reader at most one second per minute. Text that
+    does not get through is dropped: whole lines, or the ends of lines. The encoding stays the same. Returns None if
+    `stream` is None, as sys.stdout is if its descriptor was closed at the start."""
     if stream is None:
         return None
     try:

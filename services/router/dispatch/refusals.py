@@ -78,7 +78,8 @@ class Refusals:
         self._refusals.pop(connection, None)
 
     def forget_busy(self) -> None:
-        """Forgets OVERLOADED refusals: a busy scheduler still takes a request that was accepted before."""
+        """Forgets OVERLOADED refusals, for sequences that a scheduler has accepted once: schedulers do not refuse those
+        for overload."""
         for connection, refusal in list(self._refusals.items()):
             if refusal.error.kind is ErrorKind.OVERLOADED:
                 del self._refusals[connection]

@@ -89,8 +89,8 @@ class SamplingFields(BaseModel):
 
 
 def sampling_params(path: str = "", **fields: Any) -> SamplingParams:
-    """Makes SamplingParams of JSON fields. `path`: prefix of their names in errors. Raises ApiError if a value is out
-    of range in single precision."""
+    """Builds SamplingParams from a body's JSON fields. `path`: prefix of the fields' names in errors. Raises ApiError if
+    a value, rounded to single precision as on the wire, is out of its range."""
     top_k, seed = fields.pop("top_k", None), fields.pop("seed", None)
     given = SamplingParams(
         # Both -1 and 0 keep all tokens; the proto has only 0.

@@ -126,7 +126,7 @@ class EmbeddingBody(PoolingBody, TemplateFields):
             continue_final_message=bool(self.continue_final_message),
             template=templates[0] if templates else None,
             template_kwargs=self.chat_template_kwargs,
-            # A conversation that will be cut may exceed the context.
+            # With truncate_prompt_tokens, a later step shortens the conversation. So its length is not checked here.
             checks_length=self.truncate_prompt_tokens is None,
         )
 

@@ -89,8 +89,9 @@ class SamplingFields(BaseModel):
 
 
 def sampling_params(path: str = "", **fields: Any) -> SamplingParams:
-    """Builds SamplingParams from a body's JSON fields. `path`: prefix of the fields' names in errors. Raises ApiError if
-    a value, rounded to single precision as on the wire, is out of its range."""
+    """Builds SamplingParams from a body's JSON fields. `path`: prefix of the fields' names in errors.
+
+    Raises ApiError if a value, rounded to single precision as on the wire, is out of its range."""
     top_k, seed = fields.pop("top_k", None), fields.pop("seed", None)
     given = SamplingParams(
         # Both -1 and 0 keep all tokens; the proto has only 0.

@@ -68,7 +68,7 @@ def _parse(directory: Path, architecture: str, config: Fields) -> EncoderConfig:
     if activation not in _ACTIVATIONS:
         raise ModelError(f"{directory} has {activation} activations; supported are {', '.join(_ACTIVATIONS)}")
     if config.text("position_embedding_type", "absolute") != "absolute":
-        raise ModelError(f"{directory} has relative position embeddings; only absolute ones are supported")
+        raise ModelError(f"{directory} has position embeddings that are not absolute, which is not supported")
     if config.flag("is_decoder") or config.flag("add_cross_attention"):
         raise ModelError(f"{directory} is set up as a decoder, which is not supported for {architecture}")
     num_positions = config.count("max_position_embeddings", MAX_POSITIONS)

@@ -89,7 +89,7 @@ class ReferenceOps:
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, ReferenceLinear | ReferenceQuantizedLinear):
-            raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+            raise TypeError(f"embedding needs a result of linear(), not {type(linear).__name__}")
         if isinstance(linear, ReferenceQuantizedLinear):
             return linear.weight.select_rows(token_ids).dequantize().to(self.dtype)
         return functional.embedding(token_ids, linear.weight)

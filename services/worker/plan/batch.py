@@ -279,19 +279,22 @@ class BatchState:
         limits, num_tokens = self.limits, len(sequence.token_ids)
         occupied = sequence.slot < limits.max_num_seqs and self._wire_id[sequence.slot] >= 0
         rules = (
-            (sequence.wire_id not in self._slot_of, "is there already"),
+            (sequence.wire_id not in self._slot_of, "exists already"),
             (sequence.slot < limits.max_num_seqs, f"has slot {sequence.slot} of {limits.max_num_seqs}"),
-            (not occupied, f"has slot {sequence.slot}, which is another's"),
+            (not occupied, f"has slot {sequence.slot}, which another sequence holds"),
             (1 <= sequence.num_prompt_tokens <= num_tokens <= limits.max_model_len, f"has {num_tokens} tokens"),
             (sequence.num_computed_tokens < num_tokens, "has nothing left to compute"),
             *sequence.rules(),
-            (limits.has_kv_cache or sequence.is_pooled, "is to generate, but the model is an encoder"),
+            (limits.has_kv_cache or sequence.is_pooled, "asks to generate, but the model is an encoder"),
             (
                 limits.has_kv_cache or not sequence.num_computed_tokens,
-                "comes half computed, but the model is an encoder",
+                "has computed tokens, but the model is an encoder",
             ),
             (len(sequence.block_ids) <= limits.max_blocks_per_sequence, "has more blocks than the longest sequence"),
-            (len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens, "lacks blocks it computed"),
+            (
+                len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens,
+                "lacks blocks for computed tokens",
+            ),
             (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),
             (bool((sequence.token_ids < limits.vocab_size).all()), "has a token id out of range"),
         )
@@ -310,17 +313,17 @@ class BatchState:
             raise PlanError(f"a new block id is not below {limits.num_blocks}")
         if scheduled.sum() > limits.max_num_batched_tokens:
             raise PlanError(f"{scheduled.sum()} tokens are scheduled; a step takes {limits.max_num_batched_tokens}")
-        _require_all(slots < limits.max_num_seqs, rows, "has no such slot")
+        _require_all(slots < limits.max_num_seqs, rows, "has a slot out of range")
         if len(np.unique(slots)) != len(slots):
-            raise PlanError("two rows have one slot")
-        _require_all(self._wire_id[slots] == rows.wire_ids, rows, "is not in that slot")
-        _require_all(self._num_computed[slots] == rows.num_computed_tokens, rows, "is not at that position")
+            raise PlanError("two rows have the same slot")
+        _require_all(self._wire_id[slots] == rows.wire_ids, rows, "is not in the planned slot")
+        _require_all(self._num_computed[slots] == rows.num_computed_tokens, rows, "is not at the planned position")
         _require_all(scheduled >= 1, rows, "has no tokens scheduled")
         end = self._num_computed[slots] + scheduled
         _require_all(end <= self._num_tokens[slots], rows, "has fewer tokens than are scheduled")
-        _require_all(end <= limits.max_model_len, rows, "is longer than the model takes")
+        _require_all(end <= limits.max_model_len, rows, "exceeds the longest sequence")
         is_whole = end == self._num_tokens[slots]
-        _require_all(is_whole | limits.has_kv_cache, rows, "is not whole, and an encoder computes whole sequences")
+        _require_all(is_whole | limits.has_kv_cache, rows, "is not whole, as an encoder requires")
         fits = self._num_blocks[slots] + np.diff(offsets.astype(np.int64)) <= limits.max_blocks_per_sequence
         _require_all(fits, rows, "has more blocks than the longest sequence")
 

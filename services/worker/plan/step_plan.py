@@ -91,7 +91,7 @@ class GeneratingSequence(NewSequence):
     def rules(self) -> tuple[tuple[bool, str], ...]:
         """See `NewSequence`."""
         first = self.prompt_logprobs_from
-        return ((first is None or first > self.num_computed_tokens, "wants what it has computed already"),)
+        return ((first is None or first > self.num_computed_tokens, "wants log probabilities of computed tokens"),)
 
     @property
     def prompt_logprobs(self) -> tuple[range, int]:
@@ -122,7 +122,7 @@ class PoolingSequence(NewSequence):
 
     def rules(self) -> tuple[tuple[bool, str], ...]:
         """See `NewSequence`."""
-        return ((len(self.token_ids) == self.num_prompt_tokens, "is to be pooled, but has output"),)
+        return ((len(self.token_ids) == self.num_prompt_tokens, "asks for pooling, but has output tokens"),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
     )
     if message.HasField("pooling"):
         if message.HasField("prompt_logprobs_from"):
-            raise PlanError(f"new sequence {message.wire_id} is to be pooled, but wants log probabilities")
+            raise PlanError(f"new sequence {message.wire_id} asks for pooling, but also for log probabilities")
         return PoolingSequence(*common, _pooling(message.pooling), traceparent=message.traceparent)
     return GeneratingSequence(
         *common,

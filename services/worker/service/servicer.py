@@ -117,7 +117,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except TimeoutError:
             first = None
         if first is None or first.WhichOneof("message") != "claim":
-            raise MalformedRequestError("the first message of a stream is a claim")
+            raise MalformedRequestError("the first message of a stream must be a claim")
         return first.claim
 
     def _let_go(self, epoch: _Epoch) -> None:
@@ -181,7 +181,7 @@ class _Epoch:
                     self._prepare(request.prepare)
                     continue
                 if not request.HasField("plan"):
-                    raise PlanError("after the claim, a message is a plan, a heartbeat or a grammar to prepare")
+                    raise PlanError("after the claim, a message must be a plan, a heartbeat or a grammar to prepare")
                 step_id += 1
                 plan = plan_from_proto(request.plan)
                 if plan.epoch != self.number:

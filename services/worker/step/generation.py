@@ -157,7 +157,7 @@ class NoGeneration:
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
         """See `Generation`. Never reached in practice: `BatchState` refuses such a sequence first."""
-        raise PlanError(f"sequence {sequence.wire_id} is to generate, but the model is an encoder")
+        raise PlanError(f"sequence {sequence.wire_id} asks to generate, but the model is an encoder")
 
     def release(self, slot: int) -> None:
         """See `Generation`."""

@@ -51,7 +51,7 @@ class Pooler:
         """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client if the model
         cannot do what it asks. Raises PlanError if tokens were computed before but pooling needs all of them."""
         if self.config.needs_all_tokens and sequence.num_computed_tokens:
-            raise PlanError(f"sequence {sequence.wire_id} is pooled over all of its tokens, but comes half computed")
+            raise PlanError(f"sequence {sequence.wire_id} is pooled over all tokens, but some are computed already")
         self._params[sequence.slot] = sequence.pooling
         if self._sums is not None:
             self._sums[sequence.slot] = 0

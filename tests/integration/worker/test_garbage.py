@@ -28,7 +28,7 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
     await throw_at(address, [RUN, "/quire.worker.v1.WorkerService/GetTokenizer"])
     async with grpc.aio.insecure_channel(address) as other:
         code, details = await status_of(other, RUN, b"")
-        assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is a claim")
+        assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream must be a claim")
     result = await stream.step(new_sequences=[new_sequence(1, 0, PROMPT, [0])], rows=rows((1, 0, len(PROMPT), 0)))
     assert values(result.token_ids) == expected
     check_log(caplog, capfd)

@@ -174,7 +174,7 @@ async def test_a_new_epoch_has_no_sequences_and_empty_pages_but_the_weights_stay
     assert values(result.token_ids) == expected
     third_row = rows((7, 0, 1, 6))
     await second.plan(rows=third_row)
-    with pytest.raises(grpc.aio.AioRpcError, match="sequence 7 is not in that slot"):
+    with pytest.raises(grpc.aio.AioRpcError, match="sequence 7 is not in the planned slot"):
         await second.result()
 
 
@@ -190,12 +190,12 @@ ADMITTED = new_sequence(1, 0, PROMPT, [1])
 BROKEN_PLANS: dict[str, dict[str, Any]] = {
     "is for epoch 99": {"epoch": 99},
     "has step_id 5": {"step_id": 5},
-    "sequence 9 is not in that slot": {"rows": rows((9, 0, 1, 6))},
-    "has no such slot": {"rows": rows((1, 4, 1, 6))},
-    "is not at that position": {"rows": rows((1, 0, 1, 5))},
+    "sequence 9 is not in the planned slot": {"rows": rows((9, 0, 1, 6))},
+    "has a slot out of range": {"rows": rows((1, 4, 1, 6))},
+    "is not at the planned position": {"rows": rows((1, 0, 1, 5))},
     "has fewer tokens than are scheduled": {"rows": rows((1, 0, 2, 6))},
     "has no tokens scheduled": {"rows": rows((1, 0, 0, 6))},
-    "two rows have one slot": {"rows": rows((1, 0, 1, 6), (1, 0, 1, 6))},
+    "two rows have the same slot": {"rows": rows((1, 0, 1, 6), (1, 0, 1, 6))},
     "a new block id is not below 24": {"rows": rows((1, 0, 1, 6), new_blocks=[[24]])},
     "has fewer blocks than tokens": {
         "new_sequences": [new_sequence(2, 1, list(range(20, 30)), [2])],
@@ -206,8 +206,8 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
         "rows": rows((2, 1, 65, 0)),
     },
     "the plan releases sequence 3, which holds no slot": {"released_wire_ids": u32(3)},
-    "new sequence 1 is there already": {"new_sequences": [new_sequence(1, 1, PROMPT, [2])]},
-    "which is another's": {"new_sequences": [new_sequence(2, 0, PROMPT, [2])]},
+    "new sequence 1 exists already": {"new_sequences": [new_sequence(1, 1, PROMPT, [2])]},
+    "which another sequence holds": {"new_sequences": [new_sequence(2, 0, PROMPT, [2])]},
     "has slot 4 of 4": {"new_sequences": [new_sequence(2, 4, PROMPT, [2])]},
     "has a block id out of range": {"new_sequences": [new_sequence(2, 1, PROMPT, [24])]},
     "has a token id out of range": {"new_sequences": [new_sequence(2, 1, [199], [2])]},

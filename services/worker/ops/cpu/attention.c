@@ -1,16 +1,17 @@
-/* Causal attention straight over the block tables, for prefill chunks and decodes alike (online softmax: Milakov and
+/* Causal attention directly over the block tables, for prefill chunks and decodes (online softmax: Milakov and
  * Gimelshein, 2018; paged KV: Kwon et al., 2023).
  *
- * A unit of work is up to ROWS query rows (tokens x heads that share a KV head) of one sequence. Keys come in splits of
- * SPLIT and in these in tiles of TILE, both aligned to absolute positions. For every row: a score is one chain of
- * multiply-adds over the head dimension, a tile's sum runs in 16 lanes and a fixed tree, an output element is one chain
- * over a split's keys in order, rescaled at tile borders, and the splits are merged in order. Keys a row must not see
- * weigh exactly zero, and so do tiles and splits outside its window: a row's bits depend on its position alone, not on
- * the chunk, on the rows beside it, on the block size or on the thread. So the splits of a unit that would keep others
- * waiting go to several threads (Flash-Decoding: Dao et al., 2023), and the last of them merges.
+ * A unit of work is up to ROWS query rows (tokens x heads that share a KV head) of one sequence. Keys are divided into
+ * splits of SPLIT keys, and these into tiles of TILE keys, both aligned to absolute positions. Each row has a fixed
+ * order of operations. A score is one chain of multiply-adds over the head dimension. A tile's sum runs in 16 lanes
+ * and a fixed tree. An output element is one chain over a split's keys in order, rescaled at tile borders. Splits are
+ * merged in order. Keys that a row must not see have weight exactly zero, and so have tiles and splits outside its
+ * window. A row's bits so depend on its position alone, not on the chunk, the rows beside it, the block size or the
+ * thread. If one unit would keep other threads waiting, several threads compute its splits (Flash-Decoding: Dao et
+ * al., 2023), and the last of them merges.
  *
- * Key pages hold groups of 16 keys (of fewer where 16 does not divide the block size: its largest power of two)
- * transposed, [group][head_dim][key], so that 16 scores are one vector. Value pages are [slot][head_dim].
+ * Key pages hold groups of 16 keys (if 16 does not divide the block size: its largest power of two), transposed as
+ * [group][head_dim][key], so that 16 scores are one vector. Value pages are [slot][head_dim].
  */
 #include "kernels.h"
 #include "vector.h"
@@ -21,9 +22,9 @@
 #define SPLIT (4 * TILE)                /* keys */
 #define GROUPS (TILE / LANES)           /* of 16 keys */
 #define ROWS 24                         /* query rows in a unit of work */
-#define ROW_LANES (ROWS + LANES)        /* room for whole vectors of rows */
+#define ROW_LANES (ROWS + LANES)        /* ROWS, padded so that whole vectors fit */
 #define MAX_DIM 256
-#define PARALLEL_FROM 400000            /* multiply-adds; below, waking another thread costs more than it brings */
+#define PARALLEL_FROM 400000            /* multiply-adds; below, waking another thread costs more than it saves */
 #define SCORE_GROUPS (VL == 16 ? 4 : 1) /* register tile: TILE_ROWS rows by this many groups of keys, */
 #define SCORE_VECTORS (SCORE_GROUPS * PARTS)
 #if VL == 4 && !defined(__aarch64__)
@@ -39,40 +40,40 @@ struct attention {
     const int32_t *positions, *query_starts, *block_tables;
     const struct share *shares; /* [sequences + 1] */
     float *partials;            /* [units in splits][splits][ROWS][partial_width] */
-    int32_t *missing;           /* [units in splits], atomic: splits not computed yet */
+    int32_t *missing;           /* [units in splits], atomic: splits that are not computed yet */
     int64_t q_row, q_head, key_block, value_block; /* strides in floats */
     int64_t heads, kv_heads, head_dim, block_size, max_blocks;
-    int64_t window; /* keys a query sees; 0: all */
+    int64_t window; /* keys that a query sees; 0: all */
     float scale;
 };
 
-/* The part of the work that one sequence is. */
+/* The work items of one sequence. */
 struct share {
-    int64_t first_item;            /* items: units, or splits of units */
-    int64_t first_split, splits;   /* of each of its units, those that are items; 0: a unit is one item */
-    int64_t first_unit, first_part; /* among units and splits in `missing` and `partials` */
+    int64_t first_item;            /* an item is a unit, or one split of a unit */
+    int64_t first_split, splits;   /* splits of each unit, if they are the items; 0: a unit is one item */
+    int64_t first_unit, first_part; /* indices of its first unit and split in `missing` and `partials` */
 };
 
-/* The keys of one tile that some row of the unit sees, and where they are. */
+/* The keys of one tile that some row of the unit sees, and their addresses. */
 struct tile {
     int64_t first, last;       /* absolute positions, inclusive; the tile starts at first / TILE * TILE */
-    const float *keys[GROUPS]; /* [head_dim][16] each; null where no row looks */
+    const float *keys[GROUPS]; /* [head_dim][16] each; null if no row sees the group */
     const float *values[TILE];
 };
 
 struct scratch {
     _Alignas(64) float q[ROWS * MAX_DIM], out[ROWS * MAX_DIM], scores[ROWS * TILE];
-    _Alignas(64) float keys[TILE * MAX_DIM], values[TILE * MAX_DIM]; /* where pages cannot be read in place */
+    _Alignas(64) float keys[TILE * MAX_DIM], values[TILE * MAX_DIM]; /* copies of pages that cannot be read in place */
     float maximum[ROW_LANES], sum[ROWS], rescale[ROW_LANES];
     _Alignas(64) float merged[ROWS * MAX_DIM];
     float merged_maximum[ROWS], merged_sum[ROWS];
-    int64_t lowest[ROWS], highest[ROWS]; /* keys that each row sees */
+    int64_t lowest[ROWS], highest[ROWS]; /* first and last key that each row sees */
 };
 
 /* Query rows first .. first + rows of a sequence: row r is token r / group, head kv_head * group + r % group. */
 struct unit {
     int64_t sequence, kv_head, first, rows;
-    int64_t begin, end; /* keys that some row sees, inclusive */
+    int64_t begin, end; /* first and last key that some row sees */
 };
 
 static void find_tile(const struct attention *a, const int32_t *table, int64_t kv_head, struct tile *tile,
@@ -114,8 +115,8 @@ static void find_tile(const struct attention *a, const int32_t *table, int64_t k
     }
 }
 
-/* Asks for the keys and values of positions first .. last ahead of their turn: pages lie anywhere, so the processor's
- * own prefetcher, which follows addresses, cannot. */
+/* Prefetches the keys and values of positions first .. last. The processor's own prefetcher follows consecutive
+ * addresses, and pages are not consecutive. */
 static void prefetch(const struct attention *a, const int32_t *table, int64_t kv_head, int64_t first, int64_t last) {
     int64_t size = a->block_size, dim = a->head_dim;
     for (int64_t position = first; position <= last;) {
@@ -178,7 +179,7 @@ INLINE void weigh(const int rows, const int vectors, const float *weights, const
     case 5: call(AT_MOST(5)) break;                                                                                   \
     case 6: call(AT_MOST(6)) break;                                                                                   \
     }
-#define AT_MOST(n) ((n) <= TILE_ROWS ? (n) : 1) /* the case cannot come up, but has to compile */
+#define AT_MOST(n) ((n) <= TILE_ROWS ? (n) : 1) /* the 1 never runs; it only has to compile */
 
 static void score_tile(int64_t rows, const float *q, int64_t dim, const float *const *keys, float *scores) {
 #define CALL(n) score(n, q, dim, keys, scores);
@@ -202,7 +203,7 @@ static void weigh_tile(int64_t rows, int64_t vectors, const float *weights, cons
     }
 }
 
-/* Hides the scores of the tile at `start` that a row must not see. */
+/* Sets scores of the tile at `start` to -infinity outside of first .. last. */
 INLINE void hide(float *scores, int64_t start, int64_t first, int64_t last) {
     static const int32_t count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vi lane;
@@ -229,14 +230,14 @@ INLINE float highest_of(const float *scores) {
     return lane[0];
 }
 
-/* Scores to weights, of all rows: moves the running maxima, adds to the running sums. */
+/* Turns the scores of all rows into weights, and updates the running maxima and sums. */
 static void soften(struct scratch *scratch, int64_t rows, int64_t start) {
     float top[ROW_LANES];
     for (int64_t r = 0; r < rows; r++) {
         float *scores = scratch->scores + r * TILE;
         if (start < scratch->lowest[r] || start + TILE - 1 > scratch->highest[r])
             hide(scores, start, scratch->lowest[r], scratch->highest[r]);
-        float highest = highest_of(scores); /* may pass a NaN over, which makes the sum NaN below */
+        float highest = highest_of(scores); /* may skip a NaN, which then makes the sum NaN below */
         top[r] = highest > scratch->maximum[r] ? highest : scratch->maximum[r];
     }
     for (int64_t r = 0; r < rows; r += VL)
@@ -266,7 +267,7 @@ static int64_t head_of(const struct attention *a, const struct unit *u, int64_t 
 
 static int64_t padded_dim(const struct attention *a) { return (a->head_dim + VL - 1) / VL * VL; }
 
-/* Unit `index` of a sequence, its queries scaled, its rows' keys known. */
+/* Returns unit `index` of a sequence. Scales its queries, and finds the keys that its rows see. */
 static struct unit open_unit(const struct attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
     int64_t dim = a->head_dim, group = a->heads / a->kv_heads;
     int64_t all = (a->query_starts[sequence + 1] - a->query_starts[sequence]) * group, per_head = (all + ROWS - 1) / ROWS;
@@ -285,7 +286,7 @@ static struct unit open_unit(const struct attention *a, int64_t sequence, int64_
     return u;
 }
 
-/* One split of the unit's keys into scratch: out (not yet divided by the sum), maximum and sum. */
+/* Computes one split of the unit's keys into scratch: out (not yet divided by the sum), maximum and sum. */
 static void attend(const struct attention *a, const struct unit *u, int64_t split, struct scratch *scratch) {
     int64_t dim = a->head_dim, padded = padded_dim(a), rows = u->rows;
     const int32_t *table = a->block_tables + u->sequence * a->max_blocks;
@@ -293,17 +294,17 @@ static void attend(const struct attention *a, const struct unit *u, int64_t spli
     int64_t end = split * SPLIT + SPLIT - 1 < u->end ? split * SPLIT + SPLIT - 1 : u->end;
     memset(scratch->out, 0, (size_t)(rows * padded) * 4);
     for (int64_t r = 0; r < rows; r++) {
-        scratch->maximum[r] = -1e30f; /* finite: a tile a row does not see leaves it as it is */
+            scratch->maximum[r] = -1e30f; /* finite, so that a tile that the row does not see changes nothing */
         scratch->sum[r] = 0;
     }
     for (int64_t start = begin / TILE * TILE; start <= end; start += TILE) {
         struct tile tile = {.first = start < begin ? begin : start};
         tile.last = end < start + TILE ? end : start + TILE - 1;
         find_tile(a, table, u->kv_head, &tile, scratch);
-        if (tile.last < u->end && rows <= TILE_ROWS) /* more rows have work enough to hide behind */
+        if (tile.last < u->end && rows <= TILE_ROWS) /* with more rows, the arithmetic hides the latency */
             prefetch(a, table, u->kv_head, start + TILE, u->end < start + 2 * TILE ? u->end : start + 2 * TILE - 1);
         for (int64_t g = 0; g < GROUPS; g += SCORE_GROUPS) {
-            const float *keys[SCORE_GROUPS], *any = NULL; /* a group no row sees is scored as another and masked */
+            const float *keys[SCORE_GROUPS], *any = NULL; /* an unseen group repeats another and is masked below */
             for (int i = 0; i < SCORE_GROUPS; i++) any = tile.keys[g + i] ? tile.keys[g + i] : any;
             if (!any) continue;
             for (int i = 0; i < SCORE_GROUPS; i++) keys[i] = tile.keys[g + i] ? tile.keys[g + i] : any;
@@ -330,7 +331,7 @@ static void start_merge(const struct attention *a, const struct unit *u, struct 
     }
 }
 
-/* Adds the next split to what is merged. One that a row does not see leaves the row's bits as they are. */
+/* Merges the next split. A split that a row does not see leaves the row's bits unchanged. */
 static void merge(const struct attention *a, const struct unit *u, const float *out, const float *maximum,
                   const float *sum, struct scratch *scratch) {
     int64_t padded = padded_dim(a);
@@ -373,7 +374,7 @@ static void attend_unit(const struct attention *a, int64_t sequence, int64_t ind
 
 static int64_t partial_width(const struct attention *a) { return ROWS * (padded_dim(a) + 2); }
 
-/* One split of a unit, whose other splits are computed elsewhere. Those that no row sees are empty. */
+/* Computes one split of a unit whose other splits are separate items. A split that no row sees is empty. */
 static void attend_part(const struct attention *a, int64_t sequence, int64_t index, int64_t split,
                         struct scratch *scratch) {
     const struct share *share = a->shares + sequence;
@@ -394,7 +395,7 @@ static void attend_part(const struct attention *a, int64_t sequence, int64_t ind
     write_out(a, &u, scratch);
 }
 
-/* Items first .. last of all: sequence by sequence, KV head by KV head, split by split. */
+/* Computes items first .. last, in the order of sequences, then KV heads, then splits. */
 static void attend_items(const void *task, int64_t first, int64_t last) {
     const struct attention *a = task;
     struct scratch scratch;
@@ -409,7 +410,7 @@ static void attend_items(const void *task, int64_t first, int64_t last) {
     }
 }
 
-/* Pairs of query token and key that a sequence has, about. */
+/* Returns about how many pairs of query token and key a sequence has. */
 static int64_t count_pairs(const struct attention *a, int64_t sequence) {
     int64_t first = a->query_starts[sequence], tokens = a->query_starts[sequence + 1] - first;
     if (!tokens) return 0;
@@ -417,7 +418,7 @@ static int64_t count_pairs(const struct attention *a, int64_t sequence) {
     return tokens * (a->window && a->window < seen ? a->window : seen);
 }
 
-/* Cuts the work into items for `threads`. Returns what all sequences have together. */
+/* Divides the work into items for `threads` threads. Returns the totals of all sequences. */
 static struct share share_out(const struct attention *a, int64_t sequences, int64_t pairs, int threads,
                               struct share *shares) {
     struct share next = {0};
@@ -426,7 +427,7 @@ static struct share share_out(const struct attention *a, int64_t sequences, int6
         int64_t per_head = (tokens * (a->heads / a->kv_heads) + ROWS - 1) / ROWS, units = per_head * a->kv_heads;
         shares[s] = next;
         if (!units) continue;
-        /* A unit of more than an eighth of a thread's share may end long after the others. */
+        /* A unit of more than an eighth of a thread's share could end long after all others, so it is split. */
         int64_t last = a->positions[first + tokens - 1], per_unit = count_pairs(a, s) / per_head;
         if (threads > 1 && per_unit * threads * 8 > pairs * a->kv_heads) {
             int64_t lowest = a->window && a->positions[first] >= a->window ? a->positions[first] - a->window + 1 : 0;

@@ -15,9 +15,9 @@ def check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, 
     _, kv_heads, _, head_dim = pages.keys.shape
     check_pages(pages)
     if q.dtype is not torch.float32 or q.dim() != 3 or q.shape[2] != head_dim or q.stride(2) != 1:
-        raise ValueError(f"q is float32 [num_tokens, num_heads, {head_dim}], last dimension contiguous")
+        raise ValueError(f"q must be float32 [num_tokens, num_heads, {head_dim}], last dimension contiguous")
     if q.shape[1] % kv_heads or head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"{q.shape[1]} heads of {head_dim} on {kv_heads} KV heads (head_dim at most {MAX_HEAD_DIM})")
+        raise ValueError(f"{q.shape[1]} heads of {head_dim} do not fit {kv_heads} KV heads (at most {MAX_HEAD_DIM})")
     check_batch(batch, q.shape[0])
     return kv_heads, head_dim
 
@@ -27,16 +27,16 @@ def check_pages(pages: KVPages) -> None:
     _, _, block_size, head_dim = keys.shape
     page = (block_size * head_dim, head_dim, 1)
     if keys.dtype is not torch.float32 or values.dtype is not torch.float32 or values.shape != keys.shape:
-        raise ValueError("pages are float32, keys and values of one shape")
+        raise ValueError("pages must be float32, keys and values of one shape")
     if pages.key_scale != 1.0 or pages.value_scale != 1.0:
-        raise ValueError("float32 pages have no scales")
+        raise ValueError("float32 pages must have no scales")
     if keys.stride()[1:] != page or values.stride()[1:] != page:
-        raise ValueError("a page's [num_kv_heads, block_size, head_dim] is contiguous")
+        raise ValueError("a page's [num_kv_heads, block_size, head_dim] must be contiguous")
 
 
 def check_batch(batch: AttentionBatch, num_tokens: int) -> None:
     for x in (batch.positions, batch.query_starts, batch.block_tables):
         if x.dtype is not torch.int32 or not x.is_contiguous():
-            raise ValueError("positions, query_starts and block_tables are contiguous int32")
+            raise ValueError("positions, query_starts and block_tables must be contiguous int32")
     if batch.positions.shape != (num_tokens,) or batch.query_starts.shape[0] != batch.block_tables.shape[0] + 1:
-        raise ValueError("positions are [num_tokens], query_starts [num_sequences + 1]")
+        raise ValueError("positions must be [num_tokens], query_starts [num_sequences + 1]")

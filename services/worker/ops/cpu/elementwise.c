@@ -1,8 +1,8 @@
-/* Norms, activation, rotation. Each row is computed by itself, in 16 lanes and a fixed tree (vector.h). */
+/* Norms, activations, rotation. Each row is computed by itself, in 16 lanes and a fixed tree (vector.h). */
 #include "kernels.h"
 #include "vector.h"
 
-#define GRAIN 16384 /* elements that a thread takes at a time: waking it for fewer costs more than it brings */
+#define GRAIN 16384 /* least elements per thread: for fewer, waking a thread costs more than it saves */
 
 INLINE int64_t rows_per_grain(int64_t row_elements) { return (GRAIN + row_elements - 1) / row_elements; }
 
@@ -54,7 +54,7 @@ struct layer_norm {
     float eps;
 };
 
-/* The first `count` lanes; the others are zero. */
+/* Keeps the first `count` lanes and sets the others to zero. */
 INLINE vf keep_part(vf v, int64_t count) {
     float lanes[VL];
     store(lanes, v);
@@ -65,7 +65,7 @@ static void layer_norm_items(const void *task, int64_t first, int64_t last) {
     const struct layer_norm *n = task;
     for (int64_t row = first; row < last; row++) {
         const float *x = n->x + row * n->features, *residual = n->residual ? n->residual + row * n->features : NULL;
-        float *y = n->y + row * n->features; /* holds the sum until the end */
+        float *y = n->y + row * n->features; /* first holds the sum x + residual */
         vf sums[PARTS] = {0}, squares[PARTS] = {0};
         for (int64_t i = 0; i < n->features; i += LANES)
             UNROLL for (int part = 0; part < PARTS; part++) {
@@ -107,8 +107,8 @@ struct gelu {
     int tanh;
 };
 
-/* The normal distribution's share below x, from 1 - erf(z) = t (a1 + t (a2 + ...)) e^(-z^2) with t = 1 / (1 + p z), within
- * 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26). */
+/* Distribution function of the normal distribution. It uses 1 - erf(z) = t (a1 + t (a2 + ...)) e^(-z^2) with t = 1 /
+ * (1 + p z), within 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26). */
 INLINE vf normal_share(vf x) {
     vf z = choose(x < 0.0f, -x, x) * 0.70710678118654752f;
     vf t = 1.0f / (z * 0.3275911f + 1.0f);
@@ -198,7 +198,7 @@ INLINE void rotate(float *head, const float *cos_sin, int64_t half) {
 static void rope_items(const void *task, int64_t first, int64_t last) {
     const struct rope *p = task;
     int64_t dim = p->head_dim, sequence = 0;
-    int64_t group = p->block_size & -p->block_size; /* keys side by side in a page, see attention.c */
+    int64_t group = p->block_size & -p->block_size; /* keys that are interleaved in a page, see attention.c */
     if (group > LANES) group = LANES;
     for (int64_t t = first; t < last; t++) {
         while (p->query_starts[sequence + 1] <= t) sequence++;

@@ -1,21 +1,21 @@
-/* y = x W^T + bias with W packed once, where a row's bits never depend on the other rows.
+/* y = x W^T + bias with W packed once. A row's bits never depend on the other rows.
  *
- * Every y[row][column] is one chain of fused multiply-adds over k = 0, 1, 2, ... that starts at the bias. The
- * register tile (rows x vectors of columns) only decides which chains run side by side; cutting k into blocks spills
- * the chain to y, which is exact. So identity across row counts, threads and vector lengths holds by construction.
+ * Every y[row][column] is one chain of fused multiply-adds over k = 0, 1, 2, ... that starts at the bias. The register
+ * tile (rows x vectors of columns) only decides which chains run side by side. Cutting k into blocks stores the chain's
+ * value in y in between, which is exact. So bits cannot depend on row counts, threads or vector lengths.
  *
- * Packed layout: panels of NV * VL columns (the last one narrower, a multiple of VL, zero-padded); within a panel, for
- * each k, its columns side by side, so that one row of x streams the weight once from front to end. A weight whose
- * values all fit bfloat16 is kept in it, which loses nothing and halves the bytes: a 32-bit lane then holds column c
- * at k (low half) and at k + 1 (high half), k padded to even.
+ * Packed layout: panels of NV * VL columns (the last one narrower, a multiple of VL, zero-padded). Within a panel, the
+ * columns of each k are adjacent, so that one row of x reads the weight once from front to end. If bfloat16 holds all
+ * values of a weight exactly, it is stored so, which halves the bytes. A 32-bit lane then holds column c at k (low
+ * half) and at k + 1 (high half), with k padded to even.
  */
 #include "kernels.h"
 #include "tiles.h"
 #include "vector.h"
 
 #define PANEL (NV * VL)
-#define K_BLOCK 640   /* a panel's slice stays in the second-level cache, its rows' slices in the first */
-#define AHEAD 2048    /* bytes */
+#define K_BLOCK 640   /* so that a panel's slice fits into the second-level cache, its rows' slices into the first */
+#define AHEAD 2048    /* bytes to prefetch ahead */
 #define ROW_BLOCK 128 /* rows between two visits to the same panel */
 
 struct gemm {
@@ -24,12 +24,12 @@ struct gemm {
     const float *bias;
     float *y;
     int64_t rows, columns, depth;
-    int half; /* weight in bfloat16 pairs */
+    int half; /* whether the weight is in pairs of bfloat16 */
     int64_t panels, row_block;
 };
 
-/* c[rows][vectors] += x[rows][depth] * panel slice; everything but the loop over k is unrolled into registers. Asks
- * meanwhile for what is read next, from `ahead` on, `ahead_step` bytes further each time a vector row is read. */
+/* c[rows][vectors] += x[rows][depth] * slice of a panel. All but the loop over k is unrolled into registers. Prefetches
+ * the data that is read next from `ahead` on, `ahead_step` bytes further for each vector row. */
 INLINE void tile(const int rows, const int vectors, const int half, const float *x, int64_t x_stride,
                  const void *weight, int64_t depth, float *c, int64_t c_stride, const char *ahead,
                  int64_t ahead_step) {
@@ -47,7 +47,7 @@ INLINE void tile(const int rows, const int vectors, const int half, const float 
                 vf a = splat(x[r * x_stride + k]);
                 UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = a * b[v] + sum[r][v];
             }
-            __asm__("" : "+r"(w)); /* load the pair again rather than keep it: registers are scarcer than loads */
+            __asm__("" : "+r"(w)); /* makes the compiler load the pair again: registers are scarcer than loads */
             UNROLL for (int v = 0; v < vectors; v++) b[v] = (vf)(*(const vu_memory *)(w + v * VL) & 0xffff0000u);
             UNROLL for (int r = 0; r < rows; r++) {
                 vf a = splat(x[r * x_stride + k + 1]);
@@ -89,7 +89,7 @@ EACH_TILE(TILE, 1)
 #define TILE_ENTRY(rows, vectors, half) [half][(rows)-1][(vectors)-1] = tile_##rows##_##vectors##_##half,
 static const tile_function tiles[2][MR][NV] = {EACH_TILE(TILE_ENTRY, 0) EACH_TILE(TILE_ENTRY, 1)};
 
-/* One block of rows against one panel. */
+/* Multiplies one block of rows by one panel. */
 static void multiply_panel(const struct gemm *g, int64_t first_row, int64_t rows, int64_t panel) {
     int64_t first_column = panel * PANEL;
     int64_t columns = smaller(PANEL, g->columns - first_column);
@@ -103,14 +103,14 @@ static void multiply_panel(const struct gemm *g, int64_t first_row, int64_t rows
     for (int64_t k = 0; k < g->depth; k += k_block) {
         int64_t depth = smaller(k_block, g->depth - k);
         const uint32_t *slice = weight + (g->half ? k / 2 : k) * width;
-        /* The first tile brings the slice into the cache, the others find it there. So all share in asking for the next
-         * slice, which lies behind this one; a single tile stays a little ahead of itself. */
+        /* The first tile brings the slice into the cache for all others. So all tiles share in prefetching the next
+         * slice, which follows this one. A single tile prefetches a little ahead of itself. */
         int64_t vector_row = width * 4, slice_bytes = (g->half ? (depth + 1) / 2 : depth) * vector_row;
         for (int64_t row = 0, index = 0; row < rows; index++) {
             int64_t height = tile_rows + (index < taller);
             const float *x = g->x + (first_row + row) * g->depth + k;
             float *y = g->y + (first_row + row) * g->columns + first_column;
-            float ragged[MR * PANEL]; /* the last panel's columns past the end go here, not into the next row */
+            float ragged[MR * PANEL]; /* result of a narrower last panel, so that nothing is written past a row's end */
             float *c = columns == width ? y : ragged;
             int64_t c_stride = columns == width ? g->columns : PANEL;
             for (int64_t r = 0; r < height; r++) {
@@ -147,9 +147,9 @@ void quire_gemm(const float *x, const void *weight, const float *bias, float *y,
                 int64_t depth, int half, int threads) {
     struct gemm g = {.x = x, .weight = weight, .bias = bias, .y = y, .rows = rows, .columns = columns, .depth = depth,
                      .half = half, .panels = (columns + PANEL - 1) / PANEL, .row_block = ROW_BLOCK};
-    /* Reading a weight takes as long as about six multiplications with it. Below 12 us, threads do not pay. */
+    /* Reading a weight takes as long as about six multiplications with it. Below 12 us, threads do not pay off. */
     if ((rows + 6) * columns * depth < 600000) threads = 1;
-    /* Few panels and many rows: cut the rows finer, so that every thread has work. */
+    /* With few panels and many rows, the rows are cut finer, so that every thread has work. */
     while (g.row_block > MR && (rows + g.row_block - 1) / g.row_block * g.panels < 4 * (int64_t)threads &&
            rows > g.row_block / 2)
         g.row_block /= 2;
@@ -157,7 +157,7 @@ void quire_gemm(const float *x, const void *weight, const float *bias, float *y,
     parallel(multiply_items, &g, row_blocks * g.panels, 1, threads);
 }
 
-/* 32-bit words that a packed weight takes. */
+/* Returns the number of 32-bit words of a packed weight. */
 int64_t quire_packed_words(int64_t columns, int64_t depth, int half) {
     return round_up(columns, VL) * (half ? round_up(depth, 2) / 2 : depth);
 }
@@ -168,8 +168,8 @@ INLINE uint32_t float_bits(float value) {
     return bits;
 }
 
-/* Columns first .. last of weight [columns, depth] f32 (`weight` points at column `first`) into their place. With
- * `half` the values must be exact in bfloat16. */
+/* Packs columns first .. last of weight [columns, depth] f32 (`weight` points at column `first`). With `half` values
+ * must be exact in bfloat16. */
 void quire_pack(const float *weight, uint32_t *packed, int64_t first, int64_t last, int64_t columns, int64_t depth,
                 int half) {
     int64_t stored_depth = half ? round_up(depth, 2) / 2 : depth;
@@ -210,7 +210,7 @@ static void lookup_items(const void *task, int64_t first, int64_t last) {
     }
 }
 
-/* Columns `ids` of a packed weight (rows of the [columns, depth] matrix) as f32 [count, depth]; ids in range. */
+/* Unpacks columns `ids` of a weight (rows of the [columns, depth] matrix) to f32 [count, depth]; ids in range. */
 void quire_embedding(const int64_t *ids, const uint32_t *packed, uint32_t *out, int64_t count, int64_t columns,
                      int64_t depth, int half, int threads) {
     struct lookup l = {ids, packed, out, columns, depth, half};

@@ -1,4 +1,4 @@
-/* What layers.c calls: each is described where it is defined. */
+/* Functions that layers.c calls. Each is described where it is defined. */
 #ifndef QUIRE_KERNELS_H
 #define QUIRE_KERNELS_H
 

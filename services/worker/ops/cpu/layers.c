@@ -1,5 +1,5 @@
-/* All layers of a step in one call: the same kernels in the same order as decoder.py calls them one by one, without the
- * interpreter in between, which takes a tenth of a step of one token. layers.py has the structures' other side. */
+/* Runs all layers of a step in one call: the same kernels in the same order as decoder.py, without the interpreter in
+ * between, which takes a tenth of a step of one token. layers.py declares the same structures. */
 #include "kernels.h"
 
 #include <string.h>
@@ -9,8 +9,8 @@ struct linear {
     const void *weight;
     const float *scales, *bias;
     int64_t in_features, out_features, depth, group_size;
-    int32_t bits;  /* 32: floats, or pairs of bfloat16 if */
-    int32_t flag;  /* this is set; else integers, which the rows are rounded for if it is */
+    int32_t bits;  /* 32: floats; 8 or 4: integers */
+    int32_t flag;  /* floats: the weight is in pairs of bfloat16; integers: rows of x are rounded to bytes first */
 };
 
 struct layer {
@@ -26,8 +26,8 @@ struct step {
     float *const *key_pages, *const *value_pages; /* one of each per layer */
     const int64_t *key_blocks, *value_blocks; /* strides in floats, per layer */
     const int32_t *positions, *query_starts, *block_tables;
-    const int64_t *sampled; /* tokens that go on after the last layer's attention */
-    float *x, *residual;    /* [tokens, hidden], both changed */
+    const int64_t *sampled; /* indices of the tokens to compute after the last layer's attention */
+    float *x, *residual;    /* [tokens, hidden], both overwritten */
     float *scratch;         /* see quire_scratch_floats */
     float *y;               /* [num_sampled, hidden] */
     int64_t num_layers, tokens, num_sampled, sequences, max_blocks;
@@ -44,7 +44,7 @@ static int multiply(const struct linear *l, const float *x, float *y, int64_t ro
     return 0;
 }
 
-/* Heads first .. first + count of every token, normed, side by side. */
+/* Norms heads first .. first + count of every token; the result is contiguous. */
 static void norm_heads(const struct step *s, const float *qkv, int64_t first, int64_t count, const float *weight,
                        float *gathered, float *out) {
     int64_t dim = s->head_dim, width = (s->heads + 2 * s->kv_heads) * dim;
@@ -58,7 +58,7 @@ int64_t quire_scratch_floats(const struct step *s) {
     return s->tokens * ((2 * heads + s->heads) * s->head_dim + 2 * s->hidden + 3 * s->intermediate);
 }
 
-/* Returns 0, or -1 if there is no memory. */
+/* Returns 0, or -1 if memory runs out. */
 int quire_run_layers(const struct step *s) {
     int64_t tokens = s->tokens, dim = s->head_dim, width = (s->heads + 2 * s->kv_heads) * dim;
     float *qkv = s->scratch, *normed = qkv + tokens * width, *attended = normed + tokens * width;
@@ -85,7 +85,7 @@ int quire_run_layers(const struct step *s) {
                               s->kv_heads, dim, s->block_size, s->max_blocks, l->window, s->scale, s->threads);
         int64_t rows = tokens;
         float *residual = s->residual, *x = s->x;
-        if (i == s->num_layers - 1) { /* nothing reads the other tokens any more */
+        if (i == s->num_layers - 1) { /* from here on only the sampled tokens are needed */
             rows = s->num_sampled;
             residual = gathered, x = s->y;
             for (int64_t r = 0; r < rows; r++) {
@@ -105,7 +105,7 @@ int quire_run_layers(const struct step *s) {
     return 0;
 }
 
-/* For layers.py to compare with its own. */
+/* Sizes of the structures, for layers.py to compare with its own. */
 int64_t quire_struct_bytes(int which) {
     return which == 0 ? sizeof(struct linear) : which == 1 ? sizeof(struct layer) : sizeof(struct step);
 }

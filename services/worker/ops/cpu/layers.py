@@ -80,7 +80,7 @@ class FusedLayers:
             self._point_to(pages)
         check_batch(batch, x.shape[0])
         if not is_plain(x) or not is_plain(residual) or residual.shape != x.shape or sampled.dtype is not torch.int64:
-            raise ValueError("x and residual are contiguous float32 of one shape, sampled is int64")
+            raise ValueError("x and residual must be contiguous float32 of one shape, sampled int64")
         tokens, hidden = x.shape
         y = x.new_empty((len(sampled), hidden))
         step = StepStruct(
@@ -93,7 +93,7 @@ class FusedLayers:
         scratch = x.new_empty(self._library.functions.quire_scratch_floats(byref(step)))
         step.scratch = scratch.data_ptr()
         if self._library.functions.quire_run_layers(byref(step)):
-            raise MemoryError(f"no memory for a step of {tokens} tokens")
+            raise MemoryError(f"out of memory for a step of {tokens} tokens")
         return y
 
     def _point_to(self, pages: Sequence[KVPages]) -> None:

@@ -19,11 +19,11 @@ def is_plain(x: Tensor) -> bool:
 def check_ids(ids: Tensor, count: int) -> Tensor:
     """Returns row ids in the form that C reads. Raises ValueError, and IndexError for an id not below `count`."""
     if ids.dtype is not torch.int64 or ids.dim() != 1 or not ids.is_cpu:
-        raise ValueError(f"token ids are int64 [n], not {ids.dtype} {tuple(ids.shape)}")
+        raise ValueError(f"token ids must be int64 [n], not {ids.dtype} {tuple(ids.shape)}")
     if len(ids):
         lowest, highest = torch.aminmax(ids)
         if lowest < 0 or highest >= count:
-            raise IndexError(f"token ids {int(lowest)} to {int(highest)} in a vocabulary of {count}")
+            raise IndexError(f"token ids {int(lowest)} to {int(highest)} are not all in a vocabulary of {count}")
     return ids.contiguous()
 
 
@@ -39,7 +39,7 @@ class PackedLinear:
 
     def __init__(self, library: Library, weight: Tensor, bias: Tensor | None) -> None:
         if weight.dim() != 2 or not weight.is_floating_point():
-            raise ValueError(f"a weight is a float matrix, not {weight.dtype} {tuple(weight.shape)}")
+            raise ValueError(f"a weight must be a float matrix, not {weight.dtype} {tuple(weight.shape)}")
         self.out_features, self.in_features = weight.shape
         chunks = [weight[first : first + PACK_ROWS] for first in range(0, self.out_features, PACK_ROWS)]
         self.half = all(fits_bfloat16(chunk) for chunk in chunks)
@@ -74,7 +74,7 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if not is_plain(x) or x.dim() != 2 or x.shape[1] != self.in_features:
-            raise ValueError(f"linear wants contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")
+            raise ValueError(f"linear needs contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")
         rows = x.shape[0]
         y = x.new_empty((rows, self.out_features))
         gemm = self._held_gemm if rows < self._held_rows else self._gemm

@@ -63,7 +63,7 @@ class CPUOps:
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, PackedLinear | QuantizedLinear):
-            raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+            raise TypeError(f"embedding needs a result of linear(), not {type(linear).__name__}")
         return linear.rows(token_ids)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -73,13 +73,13 @@ class CPUOps:
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         if not is_plain(residual) or residual.shape != x.shape:
-            raise ValueError("add_rms_norm wants a contiguous float32 residual of x's shape")
+            raise ValueError("add_rms_norm needs a contiguous float32 residual of x's shape")
         return self._norm(x, residual.data_ptr(), weight, eps)
 
     def _norm(self, x: Tensor, residual: int, weight: Tensor, eps: float) -> Tensor:
         features = x.shape[-1]
         if not is_plain(x) or not is_plain(weight) or weight.shape != (features,):
-            raise ValueError(f"norm wants contiguous float32 [..., {features}] and [{features}]")
+            raise ValueError(f"norm needs contiguous float32 [..., {features}] and [{features}]")
         y = torch.empty_like(x)
         functions = self._held if x.numel() < HELD_BELOW else self._functions
         functions.quire_rms_norm(
@@ -90,7 +90,7 @@ class CPUOps:
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         if not is_plain(gate_up) or gate_up.shape[-1] % 2:
-            raise ValueError("silu_mul wants contiguous float32 with an even last dimension")
+            raise ValueError("silu_mul needs contiguous float32 with an even last dimension")
         features = gate_up.shape[-1] // 2
         y = gate_up.new_empty((*gate_up.shape[:-1], features))
         functions = self._held if y.numel() < HELD_BELOW else self._functions
@@ -109,9 +109,9 @@ class CPUOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         features = x.shape[-1]
         if not is_plain(x) or any(not is_plain(v) or v.shape != (features,) for v in (weight, bias)):
-            raise ValueError(f"layer_norm wants contiguous float32 [..., {features}] and twice [{features}]")
+            raise ValueError(f"layer_norm needs contiguous float32 [..., {features}] and twice [{features}]")
         if residual is not None and (not is_plain(residual) or residual.shape != x.shape):
-            raise ValueError("layer_norm wants a contiguous float32 residual of x's shape")
+            raise ValueError("layer_norm needs a contiguous float32 residual of x's shape")
         y = torch.empty_like(x)
         functions = self._held if x.numel() < HELD_BELOW else self._functions
         functions.quire_layer_norm(
@@ -122,7 +122,7 @@ class CPUOps:
 
     def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
         if not is_plain(x):
-            raise ValueError("gelu wants contiguous float32")
+            raise ValueError("gelu needs contiguous float32")
         y, features = torch.empty_like(x), x.shape[-1]
         functions = self._held if x.numel() < HELD_BELOW else self._functions
         functions.quire_gelu(x.data_ptr(), y.data_ptr(), x.numel() // features, features, tanh, get_num_threads())
@@ -142,10 +142,10 @@ class CPUOps:
         for x in (k, v):
             if x.dtype is not torch.float32 or x.shape != (q.shape[0], kv_heads, head_dim) or x.stride(2) != 1:
                 raise ValueError(
-                    f"k and v are float32 [{q.shape[0]}, {kv_heads}, {head_dim}], last dimension contiguous"
+                    f"k and v must be float32 [{q.shape[0]}, {kv_heads}, {head_dim}], last dimension contiguous"
                 )
         if not is_plain(cos_sin) or cos_sin.shape[1] != head_dim or head_dim % 2:
-            raise ValueError(f"cos_sin is contiguous float32 [max_positions, {head_dim}], head_dim even")
+            raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}], head_dim even")
         functions = self._held if q.numel() < HELD_BELOW else self._functions
         functions.quire_rope_and_write_kv(
             q.data_ptr(), k.data_ptr(), v.data_ptr(), cos_sin.data_ptr(), batch.positions.data_ptr(),
@@ -178,10 +178,10 @@ class CPUOps:
         soft_cap: float | None = None,
     ) -> Tensor:
         if soft_cap is not None:
-            raise ValueError("the CPU kernel has no soft cap")
+            raise ValueError("the CPU kernel does not support a soft cap")
         kv_heads, head_dim = check_heads(q, batch, pages)
         if sliding_window is not None and sliding_window < 1:
-            raise ValueError(f"a sliding window of {sliding_window} positions")
+            raise ValueError(f"a sliding window must have at least 1 position, not {sliding_window}")
         tokens, heads = q.shape[:2]
         out = q.new_empty((tokens, heads * head_dim))
         self._functions.quire_paged_attention(
@@ -195,10 +195,10 @@ class CPUOps:
     def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
         rows, vocabulary = logits.shape
         if not is_plain(logits) or vocabulary == 0:
-            raise ValueError("logits are contiguous float32 [n, vocab]")
+            raise ValueError("logits must be contiguous float32 [n, vocab]")
         for x, dtype in ((seeds, torch.int64), (positions, torch.int32), (choice_indices, torch.int32)):
             if x.dtype is not dtype or x.shape != (rows,) or not x.is_contiguous():
-                raise ValueError(f"seeds, positions and choice indices are int64, int32 and int32 [{rows}]")
+                raise ValueError(f"seeds, positions and choice indices must be int64, int32 and int32 [{rows}]")
         out = seeds.new_empty(rows)
         self._functions.quire_sample_gumbel(
             logits.data_ptr(), seeds.data_ptr(), positions.data_ptr(), choice_indices.data_ptr(), out.data_ptr(), rows,

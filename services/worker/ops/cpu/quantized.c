@@ -1,16 +1,17 @@
-/* y = x W^T + bias with W in unsigned 8- or 4-bit integers, less a zero point, times a scale per group of inputs.
+/* y = x W^T + bias with W in unsigned 8- or 4-bit integers, minus a zero point, times a scale per group of inputs.
  *
  *   y[r][o] = bias[o] + sum over groups g, in order, of scale[o][g] * sum over k in g of (q[o][k] - zero[o][g]) * x[r][k]
  *
- * where each sum is one chain of fused multiply-adds; or, for 8 bits in one group, with rows of x rounded to signed bytes
- * first,
+ * Here each sum is one chain of fused multiply-adds. For 8 bits in one group, rows of x may be rounded to signed bytes
+ * first. Then
  *
  *   y[r][o] = bias[o] + scale[o] * (row_scale[r] * sum over k of (q[o][k] - 128) * rounded[r][k])
  *
- * where the sum is of integers and so exact. Either way the rows beside and the instructions used cannot matter.
+ * where the sum is of integers and so exact. In both cases a row's bits depend neither on other rows nor on the
+ * instructions used.
  *
- * Packed layout: panels of NV * VL columns as in gemm.c; within a panel, a 32-bit lane holds a column's inputs k .. k + 3
- * as bytes, or k .. k + 3 in the low and k + 4 .. k + 7 in the high halves of its bytes.
+ * Packed layout: panels of NV * VL columns as in gemm.c. Within a panel, a 32-bit lane holds a column's inputs k ..
+ * k + 3 as bytes, or inputs k .. k + 3 in the low and k + 4 .. k + 7 in the high halves of its bytes.
  */
 #include "kernels.h"
 #include "tiles.h"
@@ -23,7 +24,7 @@
 #endif
 
 #define PANEL (NV * VL)
-#define AHEAD 2048 /* bytes of a weight asked for ahead of their turn */
+#define AHEAD 2048 /* bytes of a weight to prefetch ahead */
 #define ROW_BLOCK 128
 
 typedef int32_t vi_memory __attribute__((vector_size(VL * 4), aligned(4), may_alias));
@@ -35,10 +36,10 @@ struct quantized {
     const int32_t *sums;    /* [rows] of `rounded` */
     const uint32_t *weight; /* packed */
     const float *scales;    /* [groups, padded] */
-    const int32_t *zeros;   /* [groups, padded], or null: half of the range */
+    const int32_t *zeros;   /* [groups, padded], or null: half of the value range */
     const float *bias;
     float *y;
-    int64_t rows, columns, depth, group_size, padded; /* padded: columns in whole vectors */
+    int64_t rows, columns, depth, group_size, padded; /* padded: columns rounded up to whole vectors */
     int64_t panels, row_block;
     int bits;
 };
@@ -46,7 +47,7 @@ struct quantized {
 typedef void (*quantized_tile)(const struct quantized *g, int64_t first_row, int64_t first_column, float *y,
                                int64_t y_stride);
 
-/* y[rows][vectors] += every group of a panel . x. y starts at the bias. */
+/* y[rows][vectors] += a panel . x, group by group. y starts at the bias. */
 INLINE void float_tile(const int rows, const int vectors, const int bits, const struct quantized *g, int64_t first_row,
                        int64_t first_column, float *y, int64_t y_stride) {
     int64_t size = g->group_size, groups = g->depth / size;
@@ -91,7 +92,7 @@ static const quantized_tile float_tiles[2][MR][NV] = {EACH_TILE(TILE_ENTRY, 8) E
 #undef TILE_FUNCTION
 #undef TILE_ENTRY
 
-/* Bytes 0 and 2 of each lane times those of x, then 1 and 3: in 16 bits, where no product of a byte overflows. */
+/* Multiplies bytes 0 and 2 of each lane with those of x, then 1 and 3, in 16 bits, which a product of bytes fits. */
 INLINE vi dot_words(vi sum, vu weights, const int8_t *x) {
     vi even = (vi)(weights & 0x00ff00ffu), odd = (vi)((weights >> 8) & 0x00ff00ffu);
     int32_t x_even = (uint16_t)(int16_t)x[0] | (int32_t)((uint32_t)(uint16_t)(int16_t)x[2] << 16);
@@ -139,7 +140,7 @@ static int has_vnni(void) {
 static quantized_tile find_tile_function(const struct quantized *g, int64_t rows, int64_t vectors) {
     if (g->x) return float_tiles[g->bits == 4][rows - 1][vectors - 1];
 #if defined(__AVX512BW__)
-    static int vnni = -1; /* threads that find out together find the same */
+    static int vnni = -1; /* several threads may set it at once, all to the same value */
     if (vnni < 0) vnni = has_vnni();
     if (vnni) return vnni_tiles[rows - 1][vectors - 1];
 #endif
@@ -152,7 +153,7 @@ static void multiply_panel(const struct quantized *g, int64_t first_row, int64_t
     int64_t tiles = (rows + MR - 1) / MR;
     for (int64_t index = 0, row = first_row; index < tiles; index++) {
         int64_t height = rows / tiles + (index < rows % tiles);
-        float ragged[MR * PANEL]; /* the last panel's columns past the end go here, not into the next row */
+        float ragged[MR * PANEL]; /* result of a narrower last panel, so that nothing is written past a row's end */
         float *y = g->y + row * g->columns + first_column, *c = columns == width ? y : ragged;
         int64_t c_stride = columns == width ? g->columns : PANEL;
         for (int64_t r = 0; r < height; r++) {
@@ -183,7 +184,7 @@ struct rounding {
 };
 
 /* With a = max(|x|, 1e-10) of a row: rounded = round(x * (127 / a)), halves to even, and scale = a / 127. Features past
- * the end are zero. A row that is not all numbers gets a scale that is none. */
+ * the end are zero. If a row has a NaN or an infinity, its scale is not finite either. */
 static void round_items(const void *task, int64_t first, int64_t last) {
     const struct rounding *t = task;
     for (int64_t row = first; row < last; row++) {
@@ -222,10 +223,11 @@ static void order_features(const float *x, const int32_t *order, float *out, int
     }
 }
 
-/* x [rows, features] f32 -> y [rows, columns]. Input k of the weight is feature order[k], or k; inputs from `features` to
- * `depth` are padding. Weight packed by quire_pack_quantized, scales and zeros (or null) [groups, padded] with `padded`
- * columns in whole vectors, bias [columns] or null. depth is a multiple of group_size, and that of 32 / bits. `round`: x
- * is rounded to bytes first, for 8 bits in one group without zeros and order. Returns 0, or -1 if there is no memory. */
+/* x [rows, features] f32 -> y [rows, columns]. Input k of the weight is feature order[k], or k without an order; inputs
+ * from `features` to `depth` are padding. The weight is packed by quire_pack_quantized; scales and zeros (or null) are
+ * [groups, padded], `padded` being columns in whole vectors; bias is [columns] or null. depth is a multiple of
+ * group_size, which is a multiple of 32 / bits. `round`: rounds x to bytes first, only for 8 bits in one group without
+ * zeros and order. Returns 0, or -1 if memory runs out. */
 int quire_gemm_quantized(const float *x, const int32_t *order, const uint32_t *weight, const float *scales,
                          const int32_t *zeros, const float *bias, float *y, int64_t rows, int64_t features,
                          int64_t columns, int64_t depth, int64_t group_size, int bits, int round, int threads) {
@@ -257,7 +259,7 @@ int quire_gemm_quantized(const float *x, const int32_t *order, const uint32_t *w
     return 0;
 }
 
-/* Columns first .. last of q [columns, depth], one value below 2^bits a byte, into their place among `columns`. */
+/* Packs columns first .. last of q [columns, depth], which has one value below 2^bits per byte. */
 void quire_pack_quantized(const uint8_t *q, uint32_t *packed, int64_t first, int64_t last, int64_t columns,
                           int64_t depth, int bits) {
     int64_t words = depth * bits / 32;
@@ -276,7 +278,7 @@ void quire_pack_quantized(const uint8_t *q, uint32_t *packed, int64_t first, int
     }
 }
 
-/* The values of columns `ids`, as quire_pack_quantized took them: out [count, depth]; ids in range. */
+/* Unpacks columns `ids` to the values that quire_pack_quantized took: out [count, depth]; ids in range. */
 void quire_unpack_quantized(const int64_t *ids, const uint32_t *packed, uint8_t *out, int64_t count, int64_t columns,
                             int64_t depth, int bits) {
     int64_t words = depth * bits / 32;
@@ -291,5 +293,5 @@ void quire_unpack_quantized(const int64_t *ids, const uint32_t *packed, uint8_t 
     }
 }
 
-/* Columns in whole vectors: what scales and zeros are padded to. */
+/* Returns the columns rounded up to whole vectors, to which scales and zeros are padded. */
 int64_t quire_padded_columns(int64_t columns) { return round_up(columns, VL); }

@@ -72,7 +72,7 @@ class QuantizedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if not is_plain(x) or x.dim() != 2 or x.shape[1] != self.in_features:
-            raise ValueError(f"linear wants contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")
+            raise ValueError(f"linear needs contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")
         rows = x.shape[0]
         y = x.new_empty((rows, self.out_features))
         functions = self._library.held if rows < self._held_rows else self._library.functions
@@ -81,7 +81,7 @@ class QuantizedLinear:
             x.data_ptr(), order, packed, scales, zeros, bias, y.data_ptr(), rows, self.in_features, self.out_features,
             self._depth, self._group_size, self._bits, self._rounds, get_num_threads(),
         ):  # fmt: skip
-            raise MemoryError(f"no memory to quantize {rows} rows of {self.in_features}")
+            raise MemoryError(f"out of memory to quantize {rows} rows of {self.in_features}")
         return y
 
     def rows(self, ids: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-/* The inner loop of quantized.c's integer products, included once per way to multiply bytes:
- *   NAME(x)                      names what is defined
- *   TARGET                       attributes that let DOT compile
+/* The inner loop of quantized.c's integer products. It is included once per instruction that multiplies bytes:
+ *   NAME(x)                      name of a definition
+ *   TARGET                       attributes that DOT needs to compile
  *   DOT(sum, weights, x)         sum[lane] += four unsigned bytes of weights[lane] . four signed bytes at x
  */
 
-/* y[rows][vectors] = a panel . x, scaled, plus the bias that y holds. */
+/* y[rows][vectors] = a panel . x, scaled, plus the bias, which y holds before. */
 static inline __attribute__((always_inline)) TARGET void NAME(tile)(const int rows, const int vectors,
                                                                     const struct quantized *g, int64_t first_row,
                                                                     int64_t first_column, float *y, int64_t y_stride) {

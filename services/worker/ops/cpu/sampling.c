@@ -1,13 +1,13 @@
-/* Gumbel-max sampling from counter-based randomness (Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as
- * 1, 2, 3", 2011). A draw depends on (seed, position, choice, logits) alone; one Philox call serves four tokens. */
+/* Gumbel-max sampling with counter-based randomness (Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as
+ * 1, 2, 3", 2011). A sample depends on (seed, position, choice, logits) alone. One Philox call serves four tokens. */
 #include "vector.h"
 
 #define GROUP 16          /* Philox calls side by side */
-#define GRAIN 8192        /* tokens that a thread is worth waking for */
-#define SPAN (4 * GROUP)  /* tokens they serve */
+#define GRAIN 8192        /* least tokens per thread: for fewer, waking a thread costs more than it saves */
+#define SPAN (4 * GROUP)  /* tokens that GROUP calls serve */
 #define HIGHEST_NOISE 23.0f /* -log(-log1p(-2^-33)) is 22.87 */
 
-/* Counter word `vary` runs over GROUP consecutive values from counter[vary]; the other words and the key are fixed. */
+/* Word `vary` of the counter takes GROUP consecutive values from counter[vary]; other words and the key are fixed. */
 INLINE void philox(const uint32_t counter[4], const int vary, uint32_t key0, uint32_t key1, uint32_t out[4][GROUP]) {
     for (int w = 0; w < 4; w++)
         for (int i = 0; i < GROUP; i++) out[w][i] = counter[w] + (w == vary ? (uint32_t)i : 0);
@@ -22,7 +22,7 @@ INLINE void philox(const uint32_t counter[4], const int vary, uint32_t key0, uin
 }
 
 /* -log(-log1p(-u)) with u = (x + 0.5) 2^-32, within 4e-7 of the exact value. In the lower half of u, 1 - u is rounded
- * and its error given back (log(s + c) = log s + c / s); in the upper half, 1 - u is (~x + 0.5) 2^-32 to begin with. */
+ * and its error corrected (log(s + c) = log s + c / s). In the upper half, 1 - u is computed as (~x + 0.5) 2^-32. */
 INLINE vf gumbel(vu x) {
     vi upper = (vi)x < 0;
     vu nearer = (vu)upper ^ x; /* x or ~x, below 2^31 */
@@ -56,12 +56,12 @@ static int64_t sample_row(const float *logits, int64_t vocabulary, uint64_t seed
         }
         float top = highest[0];
         for (int i = 1; i < VL; i++) top = highest[i] > top ? highest[i] : top;
-        if (top + HIGHEST_NOISE <= best || top == -__builtin_inff()) continue; /* none here can win */
+        if (top + HIGHEST_NOISE <= best || top == -__builtin_inff()) continue; /* no token of this span can win */
 
         uint32_t random[4][GROUP], counter[4] = {position, choice, (uint32_t)(first / 4), 0};
         philox(counter, 2, (uint32_t)seed, (uint32_t)(seed >> 32), random);
-        /* The noise is at most -log u, so to make up for top - best a word has to be below a bound; few are, and the
-         * logarithms cost more than the words. The slack covers every rounding. */
+        /* The noise is at most -log u. To make up for top - best, a word has to be below a bound, and few are. So only
+         * these need a logarithm, which costs more than a word. The slack covers every rounding. */
         float bound = vector_exp(splat(top - best + 1e-4f))[0] * 0x1p32f;
         vu lowest = *(const vu_memory *)random[0];
         for (int i = VL; i < 4 * GROUP; i += VL) {
@@ -105,7 +105,7 @@ static void sampling_items(const void *task, int64_t first, int64_t last) {
                                  (uint32_t)s->positions[row], (uint32_t)s->choices[row]);
 }
 
-/* logits [rows, vocabulary], seeds, positions, choices [rows] -> token ids [rows]. NaN logits are never drawn. */
+/* logits [rows, vocabulary], seeds, positions, choices [rows] -> token ids [rows]. NaN logits are never chosen. */
 void quire_sample_gumbel(const float *logits, const int64_t *seeds, const int32_t *positions, const int32_t *choices,
                          int64_t *out, int64_t rows, int64_t vocabulary, int threads) {
     struct sampling s = {logits, seeds, positions, choices, out, vocabulary};
@@ -119,7 +119,7 @@ void quire_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out
     for (int w = 0; w < 4; w++) out[w] = blocks[w][0];
 }
 
-/* The vector functions themselves, for the tests of their accuracy: 0 exp, 1 log, 2 Gumbel noise (x: raw bits). */
+/* Exposes the vector functions to the tests of their accuracy: 0 exp, 1 log, 2 Gumbel noise (x: raw bits). */
 void quire_evaluate(int function, const float *x, float *y, int64_t count) {
     for (int64_t i = 0; i < count; i += VL) {
         vf v = load_part(x + i, count - i);

@@ -1,8 +1,8 @@
-/* Threads that wait for the next piece of a step in a way that suits it and everybody else on the machine.
+/* Threads that wait for the next piece of a step without hurting the step or other programs on the machine.
  *
- * Between two calls of one step lie microseconds, and waking a sleeping thread takes longer: so a thread that has nothing
- * to do looks for work for a while, then offers its core to others each time before it looks again, and at last sleeps.
- * An OpenMP runtime either burns the core, which the other services of a host need, or sleeps between any two calls. */
+ * Two calls of one step are microseconds apart, and waking a sleeping thread takes longer. So an idle thread first
+ * spins for a while, then yields its core each time before it looks again, and sleeps at last. An OpenMP runtime
+ * either spins all the time, on cores that the host's other services need, or sleeps between any two calls. */
 #include "vector.h"
 
 #include <pthread.h>
@@ -11,11 +11,12 @@
 #include <time.h>
 
 #define MAX_THREADS 256
-#define LOOK_NS 4000     /* look without pause for so long, */
-#define YIELD_NS 1000000  /* then give way in between, then sleep */
+#define LOOK_NS 4000     /* how long an idle thread spins */
+#define YIELD_NS 1000000  /* how long it then yields in between, before it sleeps */
 
-/* Each thread works through a stretch of its own, so that a small model's weights stay in its core's cache, and then
- * takes from the others', so that a core that a neighbour slows down does not hold up the rest. */
+/* Each thread works through a stretch of its own, so that a small model's weights stay in its core's cache. It then
+ * takes work from the other threads' stretches, so that a core that other programs slow down does not delay the
+ * rest. */
 struct stretch {
     _Alignas(64) int64_t next; /* atomic */
     int64_t end;
@@ -30,17 +31,17 @@ struct launch {
 };
 
 struct helper {
-    _Alignas(64) uint32_t ticket; /* atomic: counts the launches it was called to */
+    _Alignas(64) uint32_t ticket; /* atomic: number of launches that this thread was called for */
     int sleeping;                 /* atomic */
     pthread_mutex_t mutex;
     pthread_cond_t called;
 };
 
 static struct helper helpers[MAX_THREADS]; /* thread i of a launch is helper i; 0 is the caller */
-static int num_threads = 1;                /* that there are, the caller included */
+static int num_threads = 1;                /* threads that exist, including the caller */
 static pthread_mutex_t in_use = PTHREAD_MUTEX_INITIALIZER;
 static struct launch current;
-static int unfinished; /* atomic: helpers under way */
+static int unfinished; /* atomic: helpers that are still working */
 
 static int64_t now_ns(void) {
     struct timespec now;
@@ -104,19 +105,19 @@ static void call(struct helper *helper) {
     pthread_mutex_unlock(&helper->mutex);
 }
 
-/* A forked process has no helpers. */
+/* A forked process has no helper threads. */
 static void forget_helpers(void) {
     num_threads = 1;
     pthread_mutex_init(&in_use, NULL);
 }
 
-/* As many threads as there may be, up to `wanted`. */
+/* Starts missing helpers. Returns the number of threads, at most `wanted`. */
 static int start_helpers(int wanted) {
     if (num_threads >= wanted) return wanted;
     static int prepared;
     if (!prepared) pthread_atfork(NULL, NULL, forget_helpers);
     prepared = 1;
-    sigset_t all, before; /* signals are the process's own threads' */
+    sigset_t all, before; /* helpers block signals: the process's own threads handle them */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; num_threads < wanted; num_threads++) {
@@ -133,7 +134,7 @@ static int start_helpers(int wanted) {
 void parallel(parallel_body body, const void *task, int64_t items, int64_t grain, int threads) {
     if (threads > items / grain) threads = (int)(items / grain);
     if (threads > MAX_THREADS) threads = MAX_THREADS;
-    /* Who comes while another thread's call is under way works alone. */
+    /* If another thread's call is running, this thread works alone. */
     if (threads <= 1 || pthread_mutex_trylock(&in_use)) {
         body(task, 0, items);
         return;

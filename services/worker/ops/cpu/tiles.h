@@ -1,4 +1,4 @@
-/* What the two GEMMs have in common: every size of register tile as a function of its own. */
+/* Parts that both GEMMs share: each size of register tile is a function of its own. */
 #ifndef QUIRE_TILES_H
 #define QUIRE_TILES_H
 

@@ -1,11 +1,11 @@
-/* One vector type per instruction-set level, and the few functions whose bits everything else relies on.
+/* One vector type per instruction-set level, and the few functions whose bits all other code relies on.
  *
  * The same source is compiled once per level (build.py). Three rules keep a row's bits fixed:
- *   1. An output element is one chain of operations in one order; rows and threads only decide who runs it.
- *   2. Sums along a row run in 16 lanes whatever the vector length, and the lanes meet in a fixed tree (sum_lanes).
- *   3. Tails go through the vector code, zero-padded, never through a scalar loop of their own.
- * Multiply-adds rely on -ffp-contract=fast. Where two products meet in one sum the compiler could fuse either of them,
- * so one is put through ROUNDED first. With that, all levels that have FMA (x86-64-v3, -v4, Armv8) agree bit for bit.
+ *   1. An output element is one chain of operations in one order. Rows and threads only decide who computes it.
+ *   2. A sum along a row runs in 16 lanes at every vector length, and a fixed tree adds the lanes (sum_lanes).
+ *   3. Tails run through the vector code, padded with zeros, never through a scalar loop.
+ * Multiply-adds rely on -ffp-contract=fast. If two products meet in one sum, the compiler could fuse either of them, so
+ * one goes through ROUNDED first. With that, all levels that have FMA (x86-64-v3, -v4, Armv8) agree bit for bit.
  */
 #ifndef QUIRE_VECTOR_H
 #define QUIRE_VECTOR_H
@@ -43,7 +43,7 @@
 #endif
 
 #define LANES 16          /* floats that a sum along a row is spread over */
-#define PARTS (LANES / VL) /* vectors that hold them */
+#define PARTS (LANES / VL) /* vectors that hold these lanes */
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -60,7 +60,7 @@ INLINE void store(float *p, vf v) { *(vf_memory *)p = v; }
 INLINE vf splat(float s) { return s - (vf){0}; }
 INLINE vi splat_int(int32_t s) { return s - (vi){0}; }
 
-/* `count` floats, or a whole vector where there are as many; the rest is zero. */
+/* Loads `count` floats, at most a whole vector; the rest is zero. */
 INLINE vf load_part(const float *p, int64_t count) {
     if (count >= VL) return load(p);
     float lanes[VL] = {0};
@@ -80,7 +80,7 @@ INLINE void store_part(float *p, vf v, int64_t count) {
 
 INLINE vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
-/* Sixteen partial sums to one, always in this tree. */
+/* Adds up sixteen partial sums, always in this tree. */
 INLINE float sum_lanes(const vf parts[PARTS]) {
     float lane[LANES];
     UNROLL for (int i = 0; i < PARTS; i++) store(lane + i * VL, parts[i]);

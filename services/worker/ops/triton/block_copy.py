@@ -117,7 +117,7 @@ def _addresses(values: list[int], device: torch.device) -> Tensor:
 
 def _words(size: int) -> int:
     if size % 16:
-        raise ValueError(f"a page of {size} bytes is no multiple of 16")
+        raise ValueError(f"a page of {size} bytes is not a multiple of 16")
     return size // WORD
 
 

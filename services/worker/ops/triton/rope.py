@@ -128,14 +128,16 @@ def rope_and_write_kv(q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: A
 def _check(q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, pages: KVPages) -> None:
     _, num_kv_heads, block_size, head_dim = pages.keys.shape
     if k.shape != (q.shape[0], num_kv_heads, head_dim) or v.shape != k.shape or q.shape[2] != head_dim:
-        raise ValueError(f"q, k and v are heads of {head_dim}, k and v [{q.shape[0]}, {num_kv_heads}, {head_dim}]")
+        raise ValueError(
+            f"heads must have {head_dim} dimensions, k and v shape [{q.shape[0]}, {num_kv_heads}, {head_dim}]"
+        )
     if any(x.stride(2) != 1 for x in (q, k, v)):
-        raise ValueError("the last dimension of q, k and v is contiguous")
+        raise ValueError("the last dimension of q, k and v must be contiguous")
     if head_dim % 2 or cos_sin.shape[1] != head_dim or not cos_sin.is_contiguous() or cos_sin.dtype != torch.float32:
-        raise ValueError(f"cos_sin is contiguous float32 [max_positions, {head_dim}], head_dim even")
+        raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}], head_dim even")
     page = (block_size * head_dim, head_dim, 1)
     if pages.keys.stride() != pages.values.stride() or pages.keys.stride()[1:] != page:
-        raise ValueError("a page's [num_kv_heads, block_size, head_dim] is contiguous, keys and values alike")
+        raise ValueError("a page's [num_kv_heads, block_size, head_dim] must be contiguous")
 
 
 def variants() -> Iterator[Variant]:

@@ -50,7 +50,7 @@ def add_segments(totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
     if totals.dtype is not torch.float32 or not totals.is_contiguous() or not x.is_contiguous():
         raise ValueError("add_segments needs contiguous float32 totals and contiguous rows")
     if x.shape[1] != features or len(starts) != count + 1:
-        raise ValueError(f"{x.shape[1]} columns and {len(starts) - 1} segments for totals of {count} x {features}")
+        raise ValueError(f"{x.shape[1]} columns and {len(starts) - 1} segments do not fit totals [{count}, {features}]")
     if count:
         at = upload(starts, totals.device)
         add_segments_kernel[(count, triton.cdiv(features, BLOCK))](

@@ -172,7 +172,7 @@ def test_what_c_would_misread_is_refused(cpu: CPUOps) -> None:
     q = torch.zeros(3, 4, 8)
     assert cpu.paged_attention(q, batch, pages, 1.0, None).shape == (3, 32)
     for bad in (q.double(), q[:2], q[:, :3], torch.zeros(3, 4, 16), q.transpose(1, 2)):
-        with pytest.raises(ValueError, match=r"q is|heads|positions"):
+        with pytest.raises(ValueError, match=r"q must be|heads|positions"):
             cpu.paged_attention(bad, batch, pages, 1.0, None)
     with pytest.raises(ValueError, match="int32"):
         cpu.paged_attention(q, AttentionBatch(torch.arange(3), starts, table), pages, 1.0, None)

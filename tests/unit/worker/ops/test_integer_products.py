@@ -122,7 +122,7 @@ def test_a_row_of_zeros_gives_the_bias(cpu: CPUOps, generator: torch.Generator) 
 def test_what_c_would_misread_is_refused(cpu: CPUOps, generator: torch.Generator) -> None:
     linear = QuantizedLinear(cpu._library, quantized(KINDS[0], (64, 128, None), generator), None)
     for x in (torch.zeros(2, 64), torch.zeros(2, 128, dtype=torch.float64), torch.zeros(128, 2).T):
-        with pytest.raises(ValueError, match="linear wants contiguous float32"):
+        with pytest.raises(ValueError, match="linear needs contiguous float32"):
             linear(x)
     with pytest.raises(TypeError, match="do not compute with a Int4Weight"):
         QuantizedLinear(cpu._library, quantized("int4", (8, 20, 4), generator), None)

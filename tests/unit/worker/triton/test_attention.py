@@ -300,14 +300,14 @@ def test_what_the_kernels_would_misread_is_refused(device: torch.device) -> None
     batch = AttentionBatch(torch.from_numpy(step.positions), torch.from_numpy(step.query_starts), tables, work)
     assert attention(q, batch, pages, 1.0, None).shape == (1 + UNOWNED, 256)
     for bad in (q.half(), q[:, :3], q[..., :32], q.transpose(1, 2)):
-        with pytest.raises(ValueError, match="q is"):
+        with pytest.raises(ValueError, match="q must be"):
             attention(bad, batch, pages, 1.0, None)
     for bad_pages in (
         KVPages(pages.keys.half(), pages.values.half()),
         KVPages(pages.keys.transpose(1, 2), pages.values.transpose(1, 2)),
         KVPages(pages.keys, pages.values[:, :1]),
     ):
-        with pytest.raises(ValueError, match="pages are"):
+        with pytest.raises(ValueError, match="pages must be"):
             attention(q, batch, bad_pages, 1.0, None)
     for bad_work in (None, AttentionWork(work.items[:-1], 1, 0)):
         with pytest.raises(ValueError, match="no work"):

@@ -84,7 +84,7 @@ def test_pages_that_the_kernel_would_misread_are_refused(device: torch.device) -
     pages = filled_pages(device, torch.float32, (2, 8, 16))
     with pytest.raises(ValueError, match="one shape"):
         PagePlace.of_device([*pages, KVPages(pages[0].keys[1:], pages[0].values[1:])])
-    with pytest.raises(ValueError, match="no multiple of 16"):
+    with pytest.raises(ValueError, match="not a multiple of 16"):
         PagePlace.of_device(filled_pages(device, torch.uint8, (1, 3, 5)))
     with pytest.raises(ValueError, match="contiguous"):
         PagePlace.of_slots(torch.zeros(2, 6, 4, 8, device=device).transpose(0, 1), device)

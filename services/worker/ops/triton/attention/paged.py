@@ -47,9 +47,9 @@ class PagedAttention:
         types and devices that the kernels do not support.
         """
         if shape.num_heads % shape.num_kv_heads or not 16 <= shape.head_dim <= 256:
-            raise ValueError(f"{shape.num_heads} heads of {shape.head_dim} on {shape.num_kv_heads} KV heads")
+            raise ValueError(f"{shape.num_heads} heads of {shape.head_dim} do not fit {shape.num_kv_heads} KV heads")
         if shape.dtype not in _TYPES or shape.kv_dtype not in (shape.dtype, torch.float8_e4m3fn):
-            raise ValueError(f"{shape.dtype} queries on {shape.kv_dtype} pages")
+            raise ValueError(f"{shape.dtype} queries on {shape.kv_dtype} pages are not supported")
         self._shape = shape
         interpreted = triton.knobs.runtime.interpret
         properties = None if interpreted else torch.cuda.get_device_properties(device)
@@ -146,17 +146,17 @@ class PagedAttention:
             raise ValueError("the batch has no work from this attention's plan on the device")
         if q.dtype is not shape.dtype or q.shape[1:] != (shape.num_heads, shape.head_dim) or q.stride(2) != 1:
             raise ValueError(
-                f"q is {shape.dtype} [num_tokens, {shape.num_heads}, {shape.head_dim}], last dimension contiguous"
+                f"q must be {shape.dtype} [num_tokens, {shape.num_heads}, {shape.head_dim}], last dimension contiguous"
             )
         page = (shape.num_kv_heads, shape.block_size, shape.head_dim)
         inside = (shape.block_size * shape.head_dim, shape.head_dim, 1)
         for x in (pages.keys, pages.values):
             if x.dtype is not shape.kv_dtype or x.shape[1:] != page or x.stride()[1:] != inside:
-                raise ValueError(f"pages are {shape.kv_dtype} [num_blocks, {page}], each page contiguous")
+                raise ValueError(f"pages must be {shape.kv_dtype} [num_blocks, {page}], each page contiguous")
         if pages.keys.stride(0) != pages.values.stride(0):
-            raise ValueError("pages of keys and of values have one stride")
+            raise ValueError("pages of keys and of values must have the same stride")
         if batch.block_tables.dtype is not torch.int32 or batch.block_tables.stride(1) != 1:
-            raise ValueError("block tables are int32, rows contiguous")
+            raise ValueError("block tables must be int32 with contiguous rows")
         if sliding_window is not None and sliding_window < 1:
-            raise ValueError(f"a sliding window of {sliding_window} positions")
+            raise ValueError(f"a sliding window must have at least 1 position, not {sliding_window}")
         return work

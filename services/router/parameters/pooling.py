@@ -9,7 +9,7 @@ from services.router.errors import invalid
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """Sizes of a model's embeddings, as in quire/inference/v1/pooling.proto, without the fields for schedulers only."""
+    """Embedding sizes as in quire/inference/v1/pooling.proto, without the fields that only schedulers use."""
 
     # Number of values in a vector.
     size: int

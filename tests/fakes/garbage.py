@@ -50,7 +50,7 @@ async def throw_at(
         for method in methods:
             code, details = await status_of(channel, method, NO_MESSAGE)
             assert code is undecodable, (method, code, details)
-            assert "no message of this method" in details, (method, details)
+            assert "not a message of this method" in details, (method, details)
             code, details = await status_of(channel, method, bytes(TOO_LARGE))
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, (method, code, details)
         assert (await status_of(channel, "/no.such/Method", NO_MESSAGE))[0] is grpc.StatusCode.UNIMPLEMENTED

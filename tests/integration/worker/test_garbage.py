@@ -39,5 +39,5 @@ async def test_garbage_of_an_owner_ends_its_epoch(
 ) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         code, details = await status_of(channel, RUN, CLAIM, NO_MESSAGE)
-    assert (code, "no message of this method" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert (code, "not a message of this method" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     check_log(caplog, capfd)

@@ -34,7 +34,7 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             for messages, status, problem in (
                 ((b"",), grpc.StatusCode.INVALID_ARGUMENT, "must be a hello"),
-                ((HELLO, NO_MESSAGE), grpc.StatusCode.INVALID_ARGUMENT, "no message of this method"),
+                ((HELLO, NO_MESSAGE), grpc.StatusCode.INVALID_ARGUMENT, "not a message of this method"),
                 ((HELLO, HELLO), grpc.StatusCode.INVALID_ARGUMENT, "unexpected message: hello"),
             ):
                 code, details = await status_of(channel, f"{SERVICE}/Connect", *messages)

@@ -62,7 +62,8 @@ async def scored_texts_from_proto(
 
 def _check_number(given: int, param: str) -> None:
     if not 1 <= given <= MAX_INPUTS:
-        raise invalid(f"Invalid '{param}': expected 1 to {MAX_INPUTS} elements, but got {given}.", param)
+        message = f"Invalid '{param}': expected at least 1 and at most {MAX_INPUTS} elements, but got {given}."
+        raise invalid(message, param)
 
 
 def _input_options(request: inference_pb2.EmbedRequest | inference_pb2.ScoreRequest) -> InputOptions:

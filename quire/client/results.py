@@ -139,7 +139,7 @@ class Model:
     root: str
     # The tasks that the model supports.
     tasks: tuple[ModelTask, ...]
-    # Identifies the backend configuration; changes when the model or the server version changes.
+    # Identifies the model: changes with its name, architecture, data type or tokenizer.
     fingerprint: str
 
 

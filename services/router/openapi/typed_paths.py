@@ -17,7 +17,6 @@ _HOW = (
     "Answers leave out fields with default values (0, false, empty). Unknown fields of a request are ignored."
 )
 _STREAMS = "The answer is a streamed array. If its last element has no `final`, the answer is incomplete."
-_EMBEDS = ("Embed", "Score")
 
 _SHORT = {"stop": {"maxTokens": 16}, "sampling": {"temperature": 0}}
 _EXAMPLES: dict[str, tuple[Example, ...]] = {

@@ -89,7 +89,7 @@ def test_rows_are_read_back_exactly(cpu: CPUOps, generator: torch.Generator, kin
     for outside in (-1, 100):
         with pytest.raises(IndexError, match="vocabulary of 100"):
             linear.rows(torch.tensor([0, outside]))
-    with pytest.raises(ValueError, match="token ids are int64"):
+    with pytest.raises(ValueError, match="token ids must be int64"):
         linear.rows(torch.tensor([0], dtype=torch.int32))
 
 

@@ -23,7 +23,7 @@ _MAX_DETAILS_BYTES = 1024
 
 
 class ErrorKind(Enum):
-    """A kind of error. Its value: the gRPC status, OpenAI's `type`, and the `code` of errors that have no own code."""
+    """A kind of error. Its value: the gRPC status, OpenAI's `type`, and the default of its errors' `code`."""
 
     INVALID_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", None)
     CONTEXT_LENGTH = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", "context_length_exceeded")

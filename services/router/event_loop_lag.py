@@ -6,7 +6,7 @@ import asyncio
 
 from services.router.metrics import Histogram
 
-# Time between two measurements. A delay that ends before the next measurement is due is not seen.
+# Time between two measurements. The next measurement misses a delay that ends before its due time.
 INTERVAL_SECONDS = 0.02
 
 

@@ -1,7 +1,8 @@
 """Log probabilities, stored in columns.
 
-As objects, twenty candidates of one token take over 2 KB; in columns they take 172 bytes. An answer may have two
-million candidates (services/router/generation/logprob_count.py), and several such answers may wait for their clients.
+As objects, twenty candidates of one token take over 2 KB; in columns they take 172 bytes. An answer can have two
+million candidates (services/router/generation/logprob_count.py), and several answers of this size can wait for their
+clients at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PromptLogprob:
     """Log probability of one prompt token, given the tokens before it."""
 
     logprob: float
-    # 1 for the most likely token of the vocabulary.
+    # Rank of the token in the vocabulary by probability; 1: the most likely token.
     rank: int
     # (token id, log probability) of the most likely tokens, most likely first.
     top: tuple[tuple[int, float], ...]
@@ -38,7 +39,7 @@ E = TypeVar("E", TokenLogprob, PromptLogprob)
 
 
 class _Columns(Sequence[E]):
-    """A sequence of entries that can be appended to, but not changed. Slices are copies."""
+    """A sequence that can grow at its end. Its entries cannot be changed. Slices are copies."""
 
     # `_heads`: each entry's token id or rank. Entry i has the candidates _top_ids[_ends[i]:_ends[i + 1]].
     __slots__ = ("_ends", "_heads", "_top_ids", "_top_logprobs", "logprobs")
@@ -161,7 +162,7 @@ class TokenLogprobs(_Columns[TokenLogprob]):
 
 
 class PromptLogprobs(_Columns[PromptLogprob]):
-    """Log probabilities of a prompt's tokens, beginning with the second one. The first one has none."""
+    """Log probabilities of a prompt's tokens, beginning with the second token. The first token has none."""
 
     __slots__ = ()
 

@@ -72,7 +72,7 @@ class Router:
         self._is_draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
-        # The host name alone is not unique, even with the process id: containers may share both.
+        # Two routers can have the same host name and process id, in containers. So the id has a random part.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
             config.scheduler,
@@ -120,7 +120,8 @@ class Router:
         self._server.add(add, servicer)
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """Adds a typed API's servicer like `_add`. Fields of large requests are counted before they are parsed."""
+        """Adds a typed API's servicer like `_add`. Counts the fields of a large request before the request is
+        parsed."""
 
         @functools.wraps(register)
         def add(servicer: object, server: object) -> None:
@@ -249,7 +250,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
             if config.metrics_port is not None:
                 start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
         except OSError as error:
-            start.close()  # The failure is reported below; without this, its log line would repeat it as a note.
+            start.close()  # From here on, log lines are no notes: `_fail` logs and reports the same text.
             return _fail(status, str(error))
         logger.info("listening on %s", ", ".join(addresses))
         status.starting("waiting for a scheduler")
@@ -288,7 +289,7 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
 
 
 def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | bytes], ...]:
-    """Returns the same trailing metadata that other errors have."""
+    """Returns the trailing metadata for a malformed request, in the same form as for other errors."""
     is_undecodable = isinstance(refusal, UndecodableRequestError)
     error = ApiError(ErrorKind.UNDECODABLE if is_undecodable else ErrorKind.INVALID_REQUEST, str(refusal))
     return (*error.metadata(), *details_metadata(error))

@@ -3,8 +3,8 @@
 Gauges come from the schedulers' reports; latencies and counts come from the requests of this router. The hot path keeps
 plain numbers, and a scrape converts them. So a router that nobody scrapes does not need prometheus_client.
 
-Behind a gateway, any router may answer a scrape, and each has its own counts. The label `router` keeps their series
-apart, so that no counter decreases from one scrape to the next (ADR 19).
+Behind a gateway, any router can answer a scrape, and each router has its own counts. The label `router` keeps their
+series apart, so that no counter decreases from one scrape to the next (ADR 19).
 """
 
 from __future__ import annotations
@@ -204,8 +204,9 @@ class LoadCollector:
             ("vllm:prefix_cache_hits", "num_prefix_cache_hits", "Tokens found in the prefix cache."),
         )
         for name, field, help_text in counters:
-            # One series per scheduler: a sum would decrease when a scheduler disappears. One per router: some routers
-            # get a report later than others.
+            # One series per scheduler, because a sum would decrease when a scheduler disappears. One series per router,
+            # because routers get a scheduler's report at different times: a shared series could decrease between two
+            # scrapes.
             counter = CounterMetricFamily(name, help_text, labels=["model_name", "scheduler", "router"])
             for model, connections in by_model.items():
                 for connection in connections:
@@ -223,7 +224,7 @@ class LoadCollector:
         for model, connections in by_model.items():
             for connection in connections:
                 load = connection.load.last
-                # A scheduler of another version may have other buckets, or none.
+                # A scheduler of another version can have other buckets, or none.
                 if len(load.num_steps_by_tokens) == len(STEP_TOKENS) + 1:
                     buckets = _buckets(STEP_TOKENS, load.num_steps_by_tokens)
                     family.add_metric(

@@ -23,7 +23,8 @@ EVENT_STREAM = "text/event-stream"
 _FULL_BYTES = 65_536
 _LARGEST_BYTES = 2**20
 
-# Part of a stream: short data, or the pieces of data that may be long, each made when it is sent.
+# Part of a stream: short data, or an iterator over the pieces of long data, which makes each piece just before it is
+# sent.
 Written = bytes | Iterator[bytes]
 
 
@@ -34,7 +35,7 @@ class AnswerWriter(Protocol):
     stream_type: str
 
     def events(self, delta: ChoiceDelta) -> Written:
-        """Returns the stream's events for new output; may be empty."""
+        """Returns the stream's events for new output; can be empty."""
 
     def end(self, usage: Usage) -> Written:
         """Returns the last events of a complete stream."""
@@ -64,14 +65,15 @@ class Answers:
         max_tokens_param: str = "max_tokens",
     ) -> None:
         """Generates and sends an answer. `max_tokens_param`: name of the field that limits the answer, for errors.
-        Raises ApiError if it fails before anything is sent."""
+        Raises ApiError if the answer fails before anything is sent."""
         if stream:
             await self._stream(request, span, context, writer)
         else:
             await self._whole(bounded(request, max_tokens_param), span, context, writer)
 
     async def _stream(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
-        """Streams an answer. Raises an error that occurs before the first byte; a later one becomes the last event."""
+        """Streams an answer. An error before the first byte is raised; a later error becomes the stream's last
+        event."""
         stream = _Stream(self.calls, context, writer.stream_type)
         with self.generator.start(request) as generation:
             span.started(request)

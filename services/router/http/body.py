@@ -16,8 +16,8 @@ from services.router.errors import ApiError, ErrorKind
 
 
 def _end_at_first_fault(schema: Any) -> None:
-    """Makes validation stop at the first error, as only one is reported. By default, pydantic lists all: for a million
-    token ids this takes seconds and gigabytes."""
+    """Makes validation stop at the first error, as only one error is reported. By default, pydantic collects all
+    errors: for a million token ids, the list takes seconds and gigabytes."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "dict"):
             schema["fail_fast"] = True
@@ -34,8 +34,8 @@ class Body(BaseModel):
 
     # Known fields that are not declared: they have no effect, or the body's own check handles them.
     known_extras: ClassVar[frozenset[str]] = frozenset()
-    # Known fields that would change the answer and are not implemented, each with the values that are accepted besides
-    # null because they have no effect.
+    # Known fields that would change the answer and are not implemented. For each field: the values besides null that
+    # are accepted, because they have no effect.
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     @classmethod

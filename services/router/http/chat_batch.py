@@ -31,7 +31,7 @@ class PreparedChat:
 async def prepare_all(
     chats: ChatService, requests: Sequence[ChatRequest], model: ServedModel, context: Any
 ) -> list[PreparedChat]:
-    """Prepares all conversations before any is answered. Raises the first conversation's ApiError."""
+    """Prepares all conversations before any is answered. Raises the ApiError of the first conversation that fails."""
     preparation = _Preparation(chats, model, caller_of(context), len(requests))
     try:
         async with asyncio.TaskGroup() as group:
@@ -52,7 +52,7 @@ async def answer_all(chats: ChatService, prepared: Sequence[PreparedChat]) -> tu
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_answer(chats, chat)) for chat in prepared]
     except* ApiError as failures:
-        # If several conversations fail, the first one's error counts.
+        # If several conversations fail, the client gets the first error.
         raise _first(failures) from None
     results = [task.result() for task in tasks]
     usages = [usage for _, usage in results]

@@ -64,8 +64,8 @@ class ChatService:
             )
 
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
-        """Returns the prompt's token ids. They may exceed the context: clients count tokens to find out. Raises
-        ApiError."""
+        """Returns the prompt's token ids. Does not check their number: clients count tokens to find out whether the
+        prompt fits. Raises ApiError."""
         return await encode_plan(await plan_chat(request, model, self.forms), model, checks_length=False)
 
 

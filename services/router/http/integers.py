@@ -12,7 +12,7 @@ _NO_INTEGER = ("int_type", "int_from_float")
 
 def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
     """Replaces floats such as 5.0 in `body` by integers wherever an error reports that an integer is expected; in a
-    list, replaces all of them. Returns whether it replaced any."""
+    list, replaces all such floats. Returns whether it replaced any."""
     changed = False
     for error in errors:
         if error["type"] in _NO_INTEGER and _is_integral(error["input"]):
@@ -28,7 +28,7 @@ def _write(body: Any, location: tuple[int | str, ...]) -> bool:
     value = body
     for part in location:
         if isinstance(value, list) and isinstance(part, int):
-            # Of nested lists, the outermost one is replaced.
+            # If lists are nested, keeps the outermost list, whose floats are replaced at all depths.
             if not isinstance(holder, list):
                 holder, key = value, part
             value = value[part]

@@ -39,7 +39,8 @@ class TokenNames:
     """The names of tokens in log probabilities."""
 
     vocabulary: Vocabulary
-    # Whether names are like `token_id:7`. A text is ambiguous: it may be part of a character, or equal another token's.
+    # Whether a token's name is its id, as in `token_id:7`, instead of its text. A text is ambiguous: it can be part of
+    # a character, or equal another token's text.
     by_id: bool = False
     # Cache of `fields`, by token id.
     _fields: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -56,7 +57,8 @@ class TokenNames:
         return f"token_id:{token_id}" if self.by_id else self.text(token_id)
 
     def text(self, token_id: int) -> str:
-        """Returns the token's text. Its `bytes` are reported too, because a token may be part of a character."""
+        """Returns the token's text. Answers also contain the token's `bytes`, because a token can be part of a
+        character."""
         return self.vocabulary.shown_text(token_id)
 
 

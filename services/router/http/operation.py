@@ -60,7 +60,7 @@ class Operation:
     names_model: bool = False
     # Whether the answer is always 404: the path exists only because clients request it.
     is_always_missing: bool = False
-    # Whether the router may refuse requests with 429 because of overload.
+    # Whether the router can refuse requests with 429 because of overload.
     may_overload: bool = False
 
     def path_of(self, example: Example) -> str:

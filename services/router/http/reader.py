@@ -17,8 +17,8 @@ from services.router.text import TextThreads
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
 
-# Cost of parsing in units of tokenizing one character: this many bytes cost one character, and each value costs this
-# many characters.
+# Cost of parsing, in units of tokenizing one character. PARSED_BYTES_PER_CHAR bytes cost one unit, and each value costs
+# _CHARS_PER_VALUE units.
 PARSED_BYTES_PER_CHAR = 32
 _CHARS_PER_VALUE = 2
 # Maximum number of passes that replace numbers like 5.0 by integers. One pass finds all of them, except in later

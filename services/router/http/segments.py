@@ -20,7 +20,7 @@ class Segment:
     kind: SegmentKind
     # Position of the segment in its message.
     index: int
-    # Only for tool calls; otherwise empty.
+    # Id and name of a tool call; empty for other segments.
     call_id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Segmenter:
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self._open: Segment | None = None
-        # Index in the message of the open tool call.
+        # Index of the open tool call among the message's tool calls.
         self._open_call = -1
 
     def push(self, delta: MessageDelta) -> Iterator[SegmentEvent]:

@@ -21,7 +21,7 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Omits the default null: such a field is not required, which says the same."""
+        """Omits the default null. The list of required fields already shows that the field can be left out."""
         described = super().default_schema(schema)
         if "default" in described and described["default"] is None:
             del described["default"]
@@ -42,13 +42,14 @@ class _Generator(GenerateJsonSchema):
 
 
 def component_schemas(shapes: Iterable[Shape]) -> tuple[dict[Shape, Any], dict[str, Any]]:
-    """Returns a reference to each type's schema, and by name the schemas of all these types and the types in them."""
+    """Returns two maps: from each type to a reference to its schema, and from names to the schemas of these types and
+    of the types nested in them."""
     unique = list(dict.fromkeys(shapes))
     messages = [shape for shape in unique if isinstance(shape, Descriptor)]
     models = [shape for shape in unique if not isinstance(shape, Descriptor)]
     generator = _Generator(ref_template=REF + "{model}")
     given = [(model, "validation", model.__pydantic_core_schema__) for model in models]
-    found, definitions = generator.generate_definitions(given)  # type: ignore[arg-type]  # a list of them, as asked
+    found, definitions = generator.generate_definitions(given)  # type: ignore[arg-type]  # mypy infers str for the mode
     references: dict[Shape, Any] = {model: reference for (model, _), reference in found.items()}
     references |= {message: {"$ref": REF + schema_name(message)} for message in messages}
     return references, dict(sorted((definitions | message_schemas(messages)).items()))

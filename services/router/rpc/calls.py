@@ -79,8 +79,8 @@ class Calls:
         return self._stalls.over(context.write(message))
 
     async def write_each(self, context: Any, messages: Iterator[Any]) -> None:
-        """Sends a long answer. Makes each message after the client has taken the one before. Each turn of the event
-        loop makes only one message of all long answers, so that they do not block the loop together."""
+        """Sends a long answer. Makes each message after the client has taken the one before. All long answers together
+        make at most one message per turn of the event loop, so that they do not block it."""
         while True:
             async with self._long_answer_turn:
                 message = next(messages, None)

@@ -66,7 +66,7 @@ def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
         path = prefix + field.name
         entry = field.message_type
         if field.enum_type is None and (entry is None or not _has_enums(entry)):
-            # Skips lists as a whole: they may hold thousands of messages or numbers.
+            # Skips lists as a whole: they can hold thousands of messages or numbers.
             continue
         if entry is not None and entry.GetOptions().map_entry:
             field = entry.fields_by_name["value"]

@@ -153,8 +153,8 @@ class _Scan:
 
 @functools.cache
 def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
-    """Returns by field number: name, type if the field is a message, and for a list of numbers the size of a number in
-    bytes, 0 for varints."""
+    """Returns a map from each field's number to three values: its name; its message type, or None; and, if it is a list
+    of numbers, the size of a number in bytes (0 for varints), else None."""
     found = {}
     for field in descriptor.fields:
         is_list = field.is_repeated

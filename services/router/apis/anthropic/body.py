@@ -89,7 +89,8 @@ class AnthropicToolChoice(Body):
 
 
 class Thinking(Body):
-    # `block_binding` concerns reasoning from other conversations; the chat template treats it like any reasoning.
+    # `block_binding` concerns reasoning from other conversations. The chat template does not tell it from other
+    # reasoning.
     known_extras = frozenset({"block_binding"})
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(

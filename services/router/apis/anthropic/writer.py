@@ -38,8 +38,8 @@ class AnthropicWriter:
     stream_type = EVENT_STREAM
 
     def __init__(self, model: str, shows_thinking: bool, max_tokens: int = 0) -> None:
-        """`shows_thinking`: if false, thinking blocks are empty. `max_tokens`: the request's limit; an answer that is
-        cut before it has filled the context."""
+        """`shows_thinking`: if false, thinking blocks are empty. `max_tokens`: the request's limit. An answer that is
+        cut below this limit has filled the context."""
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
         self._shows_thinking = shows_thinking

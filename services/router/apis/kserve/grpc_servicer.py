@@ -12,7 +12,7 @@ from services.router.rpc import Calls, Prepared, public
 
 
 class TensorGeneration(Protocol):
-    """Generates text from tensors. The implementation needs more libraries than this module, so it may be missing."""
+    """Generates text from tensors. The implementation needs more libraries than this module, so it can be missing."""
 
     @property
     def inputs(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""State of the server and its models, for both forms of the Open Inference Protocol."""
+"""State of the server and its models, for the HTTP form and the gRPC form of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ServerState:
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
         if not self.is_ready:
-            # Answers immediately: without a ready scheduler, `model` may wait until one has started.
+            # Answers immediately: without a ready scheduler, `model` can wait until a scheduler has started.
             return False
         model = await self.model(name, version)
         return any(

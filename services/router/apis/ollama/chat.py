@@ -78,8 +78,8 @@ class ChatBody(OllamaBody):
 
 
 def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
-    """Converts messages for chat templates. Calls without ids get numbers as ids; results without ids belong to the
-    calls in their order."""
+    """Converts messages for chat templates. Calls without ids get numbers as ids. A result without an id belongs to the
+    first call that has no result yet."""
     rendered: list[dict[str, Any]] = []
     # (id, name) of calls without a result so far.
     open_calls: list[tuple[str, str]] = []

@@ -73,7 +73,8 @@ async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, tracep
 
 
 async def embedded(request: EmbeddingRequest, model: str, embedder: Embedder) -> Iterator[bytes]:
-    """Embeds the texts and returns the answer's JSON in pieces. `model`: the request's name of it. Raises ApiError."""
+    """Embeds the texts and returns the answer's JSON in pieces. `model`: the model's name in the request. Raises
+    ApiError."""
     started = time.monotonic()
     vectors = await embedder.all_vectors(request)
     return in_pieces(_texts(model, vectors, request.num_tokens, time.monotonic() - started))

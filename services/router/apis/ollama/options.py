@@ -28,7 +28,7 @@ from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditi
 
 # Samplers that are not implemented, with the values that turn them off.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
-# Options without effect, mainly for loading a model, which the server's own options decide.
+# Options without effect. Most of them control how Ollama loads a model; here, the server's own options do.
 _WITHOUT_EFFECT = frozenset(
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "vocab_only"}
     | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "penalize_newline"}

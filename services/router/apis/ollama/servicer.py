@@ -108,8 +108,8 @@ class OllamaServicer:
         return HttpBody(content_type="text/plain; charset=utf-8", data=b"Ollama is running")
 
     def _loaded(self, body: OllamaBody, context: Any, *, is_chat: bool) -> Prepared:
-        """Answers a request without a prompt. By such requests, Ollama's clients load a model, or unload it with a
-        `keep_alive` of 0. Nothing is loaded or unloaded here."""
+        """Answers a request without a prompt. Ollama's clients send these requests to load a model, or to unload it
+        with a `keep_alive` of 0. This server loads and unloads nothing."""
         reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
         data = loaded(body.model, is_chat=is_chat, done_reason=reason)
         answer = HttpBody(content_type=NDJSON if body.is_streamed else JSON, data=data)

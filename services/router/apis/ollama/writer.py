@@ -37,7 +37,7 @@ class OllamaWriter:
     stream_type = NDJSON
 
     def __init__(self, model: str, *, is_chat: bool, vocabulary: Vocabulary | None) -> None:
-        """`model`: the request's name of the model. `vocabulary`: None if no log probabilities are requested."""
+        """`model`: the model's name in the request. `vocabulary`: None if no log probabilities are requested."""
         self._model = model
         self._is_chat = is_chat
         self._vocabulary = vocabulary
@@ -65,7 +65,7 @@ class OllamaWriter:
             answers = answers or [self._answer("", "", [])]
             answers[0] |= self._logprobs(delta.logprobs)
         if not (answers or self._has_begun or delta.end_reason is not None):
-            # The first token gets a line even if it has no text yet: clients measure the time to the first token by it.
+            # The first token gets a line even if it has no text yet: clients time the first token by this line.
             answers = [self._answer("", "", [])]
         self._has_begun = True
         return b"".join([self._line(answer, done=False) for answer in answers])
@@ -121,7 +121,7 @@ class OllamaWriter:
 
 
 def loaded(model: str, *, is_chat: bool, done_reason: str) -> bytes:
-    """Returns the answer to a request without a prompt, by which clients load and unload models."""
+    """Returns the answer to a request without a prompt. Clients send these requests to load and unload models."""
     answer: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
     return dump({"model": model, "created_at": now(), **answer, "done": True, "done_reason": done_reason}) + b"\n"
 

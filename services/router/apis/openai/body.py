@@ -271,7 +271,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
 def _logit_bias(entries: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     bias = []
     for key, value in entries.items():
-        # No token id has ten digits or more. Others are checked against the vocabulary later.
+        # No token id has ten digits or more. Shorter ids are checked against the vocabulary later.
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             message = f"Invalid key in 'logit_bias': {key[:32]!r}. Expected a token id."
             raise invalid(message, "logit_bias", "invalid_value")

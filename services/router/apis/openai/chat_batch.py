@@ -61,8 +61,8 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
         return len(self.messages) * _CONVERSATION_CHARS
 
     def to_chats(self) -> list[ChatRequest]:
-        """Returns a request for each conversation. All share the objects of the other fields, which are made only once.
-        Raises ApiError."""
+        """Returns a request for each conversation. All requests share the objects of the body's other fields, which are
+        made only once. Raises ApiError."""
         shared = self.chat_of(self.messages[0], "messages[0]")
         chats = [shared]
         for index, messages in enumerate(self.messages[1:], 1):

@@ -207,8 +207,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
 
     @property
     def output_limit(self) -> tuple[int | None, str]:
-        """Maximum number of tokens in the answer, and the name of the field that sets it. None: no limit but the
-        context's."""
+        """Maximum number of tokens in the answer, and the name of the field that sets it. None: only the context limits
+        the answer."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
@@ -276,7 +276,7 @@ def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
             if isinstance(part, RefusalPart | ThinkingPart) and message.role != "assistant":
                 text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message can have such a part."
                 raise invalid(text, param, "invalid_value")
-        # An assistant's message may have only reasoning, or nothing if the answer was cut.
+        # An assistant's message can have only reasoning, or nothing if its answer was cut.
         if message.content is None and message.role != "assistant":
             param = f"{path}[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

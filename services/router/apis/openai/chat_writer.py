@@ -30,7 +30,7 @@ class ChatStyle:
     names_tokens_by_id: bool = False
     # Whether the request names the function to call.
     names_function: bool = False
-    # Whether the request has `functions`, so that the message has one call as `function_call`.
+    # Whether the request has `functions`. The message then has at most one call, in the field `function_call`.
     with_function_call: bool = False
 
     def finish_reason(self, reason: EndReason) -> str:
@@ -66,7 +66,7 @@ class ChatCompletionWriter:
                 first_tail = self._tails.first(delta.usage)
                 if style.with_token_ids and not choice:
                     first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{first_tail}'
-                # As in OpenAI's API, content is null if the message begins with something else: it may have no content.
+                # As in OpenAI's API, content is null if the message begins with reasoning or a call, or could do so.
                 begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
                 is_content = choice == index and not begins_otherwise
                 parts.append(

@@ -59,10 +59,11 @@ class _Choice:
         self.pieces = [echo]
         self.num_chars = len(echo)
         self.logprobs = TokenLogprobs()
-        # Log probabilities of the prompt; None before any arrive.
+        # Log probabilities of the prompt; None until the first of them arrive.
         self.prompt_logprobs: PromptLogprobs | None = None
         self.echo = echo
-        # For a stream that echoes log probabilities: number of prompt tokens sent, and the offsets of those to come.
+        # For a stream that echoes log probabilities: number of prompt tokens sent, and the offsets of the prompt tokens
+        # that follow.
         self.num_echoed = 0
         self.offsets: Iterator[int] = iter(())
         self.token_ids: list[int] = []
@@ -101,7 +102,7 @@ class CompletionWriter:
             return self._echo(delta)
         self.add(delta)
         text = "".join(choice.pieces)
-        # The first token gets a chunk even if it has no text yet: clients measure the time to the first token by it.
+        # The first token gets a chunk even if it has no text yet: clients time the first token by this chunk.
         if not (
             text
             or not choice.has_begun

@@ -22,7 +22,7 @@ from services.router.rpc import Prepared, caller_of
 # Maximum number of answers to one request: number of prompts times `n` or `best_of`.
 MAX_CHOICES = 1024
 DEFAULT_COMPLETION_TOKENS = 16
-# OpenAI's own limit.
+# Largest `best_of`, the same as in OpenAI's API.
 MAX_BEST_OF = 20
 
 

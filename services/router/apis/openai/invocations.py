@@ -38,7 +38,7 @@ class Invoked(Enum):
     SCORE = auto()
 
 
-# The first of these fields that a body has selects the API.
+# Fields that select the API. If a body has several of them, the first in this order counts.
 _FIELDS = {
     "messages": Invoked.CHAT,
     "prompt": Invoked.COMPLETION,

@@ -70,7 +70,7 @@ class ChunkTails:
     __slots__ = ("_num_told", "_without")
 
     def __init__(self, with_usage: bool) -> None:
-        """`with_usage`: whether the stream has usages; chunks without one then have null."""
+        """`with_usage`: whether chunks have the field `usage`, which is null in a chunk without usage."""
         self._without = ',"usage":null}\n\n' if with_usage else "}\n\n"
         self._num_told = -1
 
@@ -179,7 +179,7 @@ def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[
 
 
 def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
-    """Returns log probabilities by token name. If another token has the same name, the position's own token counts,
-    because `tokens` lists that one."""
+    """Returns log probabilities by token name. If two tokens have the same name, keeps the position's own token,
+    because `tokens` lists it."""
     tops = {names.name(token_id): finite(logprob) for token_id, logprob in top}
     return tops | {names.name(own_id): finite(own_logprob)}

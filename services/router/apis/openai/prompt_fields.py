@@ -1,4 +1,4 @@
-"""Fields of bodies with messages that change the prompt which the chat template writes."""
+"""Fields that change how the chat template writes the prompt, for all bodies with messages."""
 
 from __future__ import annotations
 

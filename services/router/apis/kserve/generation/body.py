@@ -79,7 +79,7 @@ class KserveGenerateParameters(Body, SamplingFields):
             raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
-        """Returns the parameters, with those of `sampling_parameters` where they are not set. Raises ApiError."""
+        """Returns the parameters. Those that are not set here are taken from `sampling_parameters`. Raises ApiError."""
         self.check_known()
         if not self.sampling_parameters:
             return self

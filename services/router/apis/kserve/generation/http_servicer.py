@@ -76,7 +76,7 @@ class KserveServicer:
 
     async def Infer(self, request: pb.InferRequest, context: Any) -> Prepared:  # noqa: N802
         data, threads = request.body.data, self.generation.threads
-        # The size includes the binary data after the JSON, which may be nearly all of the body.
+        # Counts the whole body: nearly all of it can be binary data after the JSON.
         await threads.large_bodies.enter(len(data))
         parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
         given = await read_body(threads, parts.json, InferBody)

@@ -1,4 +1,5 @@
-"""The body of /v2/models/NAME/infer: tensors as JSON or, by the binary tensor data extension, as bytes after it."""
+"""The body of /v2/models/NAME/infer: tensors as JSON or, with the binary tensor data extension, as bytes after the
+JSON."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class GrpcGeneration:
 
     async def infer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:
         wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
-        # Copies these fields, because the answer must not refer to the request, which may be large.
+        # Copies these fields, because the answer must not refer to the request, which can be large.
         name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
 
         async def answer(text: str) -> pb.ModelInferResponse:
@@ -74,7 +74,7 @@ def asked(request: pb.ModelInferRequest) -> TextRequest:
 
 
 def response(model: str, request_id: str, text: str, *, is_raw: bool) -> pb.ModelInferResponse:
-    """Returns the answer. `model`: the request's name of the model. `is_raw`: whether the request has raw tensors; then
+    """Returns the answer. `model`: the model's name in the request. `is_raw`: whether the request has raw tensors; then
     the answer's tensor is raw, too."""
     answer = pb.ModelInferResponse(model_name=model, id=request_id)
     output = answer.outputs.add(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])

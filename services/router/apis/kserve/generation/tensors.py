@@ -13,7 +13,7 @@ from services.router.http import dump, parse_body
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
-# Maximum number of tensors in a request, which limits the work of reading it. Each tensor sets a different field.
+# Maximum number of tensors in a request, to limit the work of reading the request. Each tensor sets a different field.
 MAX_TENSORS = 64
 _MAX_DIMENSIONS = 8
 # Binary format of each datatype's element, for `struct`.
@@ -33,7 +33,7 @@ def input_tensors() -> list[tuple[str, str]]:
 
 def check_shape(name: str, shape: Sequence[int], path: str) -> None:
     """Raises ApiError if a tensor does not have exactly one element."""
-    # A shape in a gRPC request may have half a million dimensions, so only the first ones are checked.
+    # A shape in a gRPC request can have half a million dimensions, so only the first dimensions are checked.
     shown = list(shape[: _MAX_DIMENSIONS + 1])
     if len(shown) > _MAX_DIMENSIONS or any(size != 1 for size in shown):
         message = f"Invalid '{path}': the tensor '{name[:64]}' has shape {str(shown)[:64]}, but must have one element."

@@ -1,4 +1,4 @@
-"""Generation in the Open Inference Protocol, for both of its forms."""
+"""Generation in the Open Inference Protocol, for its HTTP form and its gRPC form."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TextGeneration:
     threads: TextThreads
 
     async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
-        """Returns the result of `read`, which converts a body of `num_bytes`. The conversion may parse JSON inside one
+        """Returns the result of `read`, which converts a body of `num_bytes`. The conversion can parse JSON inside one
         of the body's texts, so large bodies are converted in a thread, one at a time. Raises the errors of `read`."""
         if num_bytes <= LARGE_BODY_BYTES:
             return read()
@@ -86,7 +86,7 @@ class TextGeneration:
     async def text(
         self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str], Awaitable[Any]]
     ) -> Prepared:
-        """Prepares an answer that `answer_of` makes of the whole text. `answer_of` must not refer to the request.
+        """Prepares an answer that `answer_of` makes from the whole text. `answer_of` must not refer to the request.
         Raises ApiError."""
         writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:

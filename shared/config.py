@@ -202,7 +202,7 @@ def unknown_variables(environment: Mapping[str, str], known: Iterable[str], prog
 
 def to_argv(config: Any) -> list[str]:
     """Returns the flags that build an equal config object in another process, without defaults and secrets. Each flag
-    is joined to its value with `=`, so that a value may begin with a dash."""
+    is joined to its value with `=`, so that a value can begin with a dash."""
     argv: list[str] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

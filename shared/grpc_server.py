@@ -88,7 +88,7 @@ class GrpcServer:
         """Registers a servicer. `register`: the generated add_…_to_server function."""
         register(servicer, self._guarded)
         # Load the descriptor of the service's own proto file for reflection. The module of `register` loads only the
-        # files of its methods' messages, which may not include that file.
+        # files with its methods' messages. The service can be declared in another file.
         importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:

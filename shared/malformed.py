@@ -72,8 +72,8 @@ class _Line:
 
 
 class RefusalLog:
-    """Logs refused requests, at most one line per host and LOG_INTERVAL_S. Each line counts those left out since the
-    last."""
+    """Logs refused requests, at most one line per host and LOG_INTERVAL_S. Each line gives the number of requests that
+    got no line since the line before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
@@ -97,7 +97,8 @@ class RefusalLog:
         logger.warning("refused a request from %s to %s: %s%s", host, method, reason[:_MAX_REASON_CHARS], omitted)
 
     def _forget(self, now: float) -> None:
-        """Removes the hosts whose interval is over: their next line is logged without the entry, too."""
+        """Removes the entries of hosts whose interval is over. With or without an entry, such a host gets a line for
+        its next request."""
         self._lines = {host: line for host, line in self._lines.items() if now - line.logged_at < LOG_INTERVAL_S}
 
 
@@ -189,11 +190,11 @@ def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
 def _guarded_behaviour(
     behaviour: Callable[[Any, Any], Any], refuse: Callable[[MalformedRequestError, str, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """Wraps `behaviour`. Returns an async generator function if it is one, otherwise a coroutine function: grpc treats
-    the two differently."""
+    """Wraps `behaviour`. Returns an async generator function if `behaviour` is one, otherwise a coroutine function:
+    grpc treats the two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        peer = context.peer()  # while the call runs: grpc forgets the peer when it ends
+        peer = context.peer()  # now, because grpc forgets the peer when the call ends
         try:
             if isinstance(request, _Malformed):
                 raise request.error

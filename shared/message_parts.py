@@ -19,7 +19,7 @@ PART_BYTES = 2**20
 # Maximum size of a message that is joined from parts.
 MAX_JOINED_BYTES = 64 * 2**20
 
-# Message type of a stream, one of four. Each has a oneof `message` with a member `part`.
+# Message type of a stream. There are four such types; each has a oneof `message` with a member `part`.
 M = TypeVar("M", bound=Any)
 
 

@@ -5,5 +5,6 @@ from __future__ import annotations
 # Maximum size of an HTTP request's body, and of a message of the gRPC API. Together with its envelope a request stays
 # below 4 MiB, gRPC's default limit. 4 MB hold about a million tokens of text.
 DEFAULT_MAX_BODY_BYTES = 4_000_000
-# Allowance for the gRPC message around an HTTP body. It contains the content type, a header of any allowed size.
+# Allowance for the gRPC message around an HTTP body. That message contains the content type, and its header can have
+# any allowed size.
 ENVELOPE_BYTES = 128 * 1024

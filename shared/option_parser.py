@@ -21,7 +21,7 @@ _OCCURRENCES = "items of each flag"
 
 class OptionParser(argparse.ArgumentParser):
     """Reads `--max_model_len` as `--max-model-len`, and `--flag false` as `--no-flag`. Flags cannot be abbreviated,
-    because a prefix of one flag may be the name of another in vLLM. An error is one line, with exit status 2."""
+    because a prefix of one flag can be the name of another flag in vLLM. An error is one line, with exit status 2."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -64,7 +64,7 @@ class OptionParser(argparse.ArgumentParser):
         return name + equals + value
 
     def _check_items(self, action: StoreItems, items: Sequence[str], namespace: argparse.Namespace) -> None:
-        """Stops with an error if a flag with several values has taken a word that may be the positional argument.
+        """Stops with an error if a flag with several values has taken a word that could be the positional argument.
         `items`: the values of one occurrence of the flag."""
         flag = action.option_strings[-1]
         positional = next((one.dest for one in self._actions if not one.option_strings), None)

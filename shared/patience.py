@@ -1,8 +1,9 @@
-"""Timeouts for peers that do not count the time during which this process itself was paused.
+"""Timeouts for peers. They do not count the time during which this process itself was paused.
 
 A process that is stopped, or whose event loop is busy, does not notice what its peer sends or reads. When the process
-continues, an asyncio timer may fire before the sockets are read, and the peer is blamed for the pause. This module
-counts time in ticks of the event loop instead. A late tick means that this process was delayed, and does not count.
+continues, an asyncio timer can fire before the sockets are read. The peer would then be blamed for the pause. This
+module counts time in ticks of the event loop instead. A late tick means that this process was delayed, and does not
+count.
 """
 
 from __future__ import annotations

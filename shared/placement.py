@@ -1,4 +1,4 @@
-"""Chooses the scheduler for a request: the one that has the start of its prompt cached, unless it is too busy.
+"""Chooses the scheduler for a request: the scheduler that caches the start of the prompt, unless it is too busy.
 
 Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018), with rendezvous hashing (Thaler and
 Ravishankar, 1998) in place of a ring: every node has a score for every key, and the node with the highest score takes

@@ -58,8 +58,8 @@ class StatusReporter:
 
 
 class WarningNotes(logging.Handler):
-    """Log handler that reports a part's warnings to the parent process during the start. The part may be waiting for
-    something that never arrives, and its log may not be shown. Reports each warning once, and at most MAX_NOTES in
+    """Log handler that reports a part's warnings to the parent process during the start. The part might be waiting for
+    something that never arrives, and its log might not be shown. Reports each warning once, and at most MAX_NOTES in
     total."""
 
     MAX_NOTES = 20

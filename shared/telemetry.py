@@ -80,8 +80,8 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
     """Serves `registry` at http://host:port/metrics from its own thread. Returns the port; port 0 picks a free one.
 
     The format is always Prometheus' text format, which every scraper reads. For a scraper that prefers OpenMetrics and
-    does not ask for UTF-8 (all before Prometheus 3), prometheus_client would rename `vllm:` to `vllm_`, which queries
-    do not find.
+    does not ask for UTF-8 (all before Prometheus 3), prometheus_client would rename `vllm:` to `vllm_`. Queries do not
+    find the renamed metrics.
     """
     from prometheus_client import make_wsgi_app
 

@@ -76,7 +76,7 @@ def _first_model(client: OpenAI, url: str) -> str:
 
 
 def _answer(conversation: Conversation, text: str) -> Generator[str, None, None]:
-    """Yields the pieces of `Conversation.answer`; prints a notice if the first takes long."""
+    """Yields the pieces of `Conversation.answer`; prints a notice if the first piece takes long."""
     with _told("waiting for the answer to begin") as has_come, closing(conversation.answer(text)) as pieces:
         for piece in pieces:
             has_come()

@@ -12,8 +12,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> Callable[[], None]:
-    """Returns a preexec_fn that makes the kernel kill the child when the thread that started it ends, even by SIGKILL.
-    Only Linux supports this. On other systems, a parent that is killed leaves its children running."""
+    """Returns a preexec_fn that makes the kernel kill the child as soon as the thread that started the child has ended,
+    even if SIGKILL ended it. Only Linux supports this. On other systems, a parent that is killed leaves its children
+    running."""
     if sys.platform != "linux":
         return lambda: None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

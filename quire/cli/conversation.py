@@ -41,8 +41,8 @@ class Conversation:
         self.turns.clear()
 
     def answer(self, text: str) -> Generator[str, None, None]:
-        """Sends `text` and yields the answer piece by piece. Closing the generator early stops the server, and keeps
-        the part of the answer that has arrived. A turn without any piece is not kept. Raises openai.APIError."""
+        """Sends `text` and yields the answer piece by piece. Closing the generator early stops the generation, and
+        keeps the part of the answer that has arrived. A turn without any piece is not kept. Raises openai.APIError."""
         self.figures = None
         pieces: list[str] = []
         start = time.monotonic()

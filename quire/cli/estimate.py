@@ -129,7 +129,7 @@ def can_split(model: ModelConfig, ranks: int) -> bool:
 
 
 def find_model(config: EstimateConfig) -> ModelConfig:
-    """Of a model on the hub, config.json alone is downloaded. Raises ModelError."""
+    """Returns the model's configuration. Downloads no weights of a model on the hub. Raises ModelError."""
     from services.worker.checkpoint import find_checkpoint
     from services.worker.config import WorkerConfig
 

@@ -39,7 +39,7 @@ ACTIVE_CONNECTIONS = "http.gateway.downstream_cx_active"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DrainFile:
-    """A file that tells Envoy whether to close connections once they are idle. Envoy reads it again when it is
+    """A file that tells Envoy whether to close connections once they are idle. Envoy reads the file again when it is
     replaced."""
 
     path: Path

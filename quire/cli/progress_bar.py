@@ -14,8 +14,8 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Iterator[Advance]:
-    """Shows a progress bar on standard error if that is a terminal or a notebook. Yields the function that advances it,
-    from any thread. `total`: number of requests; None if unknown."""
+    """Shows a progress bar on standard error if that is a terminal or a notebook. Yields a function that advances the
+    bar; any thread can call it. `total`: number of requests; None if unknown."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -1,4 +1,4 @@
-"""vLLM's /tokenize, /detokenize and /tokenizer_info: their bodies, and the answer of the last one."""
+"""vLLM's /tokenize, /detokenize and /tokenizer_info: their bodies, and the answer of /tokenizer_info."""
 
 from __future__ import annotations
 

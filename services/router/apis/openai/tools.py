@@ -15,7 +15,7 @@ FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 
 
 class FunctionCall(Body):
-    """A call of an earlier turn, possibly from another server. Any name is accepted, and the arguments may be
+    """A call of an earlier turn, possibly from another server. Any name is accepted, and the arguments can be
     incomplete."""
 
     name: str = Field(description="Name of the function.")

@@ -58,7 +58,7 @@ class FunctionCallOutputItem(Body):
 
 
 class ReasoningItem(Body):
-    """Reasoning from an earlier response. Reasoning from another server may have only a summary."""
+    """Reasoning from an earlier response. Reasoning from another server can have only a summary."""
 
     known_extras = _OF_ITEMS | {"encrypted_content"}
 

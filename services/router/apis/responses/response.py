@@ -124,7 +124,7 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
 
 
 def _decimal(value: float | None) -> float | None:
-    """Rounds a float32 to seven digits: the number that the client sent."""
+    """Rounds a float32 to seven digits, which restores the number that the client sent."""
     return None if value is None else float(f"{value:.7g}")
 
 

@@ -131,7 +131,7 @@ class ResponseWriter:
         return self._response.logprobs(taken)
 
     def _event(self, kind: str, **fields: object) -> Iterable[str]:
-        """Yields the text of an event, which is encoded while it is read."""
+        """Yields the texts of an event. Encodes each text when it is read."""
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
         return chain((f"event: {kind}\ndata: ",), texts_of(event), ("\n\n",))

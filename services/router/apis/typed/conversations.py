@@ -116,8 +116,8 @@ def _json_object(text: str, param: str) -> dict[str, Any]:
 
 
 def messages_from_proto(messages: Sequence[inference_pb2.ChatMessage]) -> list[dict[str, Any]]:
-    """Returns the messages as chat templates expect them. Raises ApiError if there are none or too many, or if one has
-    no role."""
+    """Returns the messages as chat templates expect them. Raises ApiError if there are no messages or too many, or if a
+    message has no role."""
     if not messages:
         raise invalid("Invalid 'messages': it must not be empty.", "messages", "empty_array")
     if len(messages) > MAX_MESSAGES:

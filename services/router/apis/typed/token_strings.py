@@ -1,4 +1,4 @@
-"""Answers of Tokenize and Detokenize with one string per token. Limits their size to one message."""
+"""Builds the answers of Tokenize and Detokenize that have one string per token. Limits their size to one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.router.limits import num_bytes
 from services.router.text import TextThreads
 from shared.grpc_server import MAX_MESSAGE_BYTES
 
-# Maximum number of strings in one answer. So many take at least half of the maximum message size.
+# Maximum number of strings in one answer. This number of strings takes at least half of the maximum message size.
 MAX_TOKEN_STRINGS = 262_144
 # Number of strings that are made between two checks of the answer's size.
 _RUN_STRINGS = 4096
@@ -25,7 +25,8 @@ async def with_strings(
     answer: M, field: str, string_of: Callable[[int], str], token_ids: Sequence[int], threads: TextThreads, param: str
 ) -> M:
     """Adds a string for each token to the repeated `field` of `answer`, in a thread if there are many. `param`: the
-    request's field with the tokens. Raises ApiError if there are too many, or they do not fit in one message."""
+    request's field with the tokens. Raises ApiError if there are too many tokens, or if the strings do not fit in one
+    message."""
     if len(token_ids) > MAX_TOKEN_STRINGS:
         message = f"Invalid '{param}': strings are returned for at most {MAX_TOKEN_STRINGS} tokens"
         raise invalid(f"{message}, but it has {len(token_ids)}. Send it in parts.", param, "too_many_tokens")

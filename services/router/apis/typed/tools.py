@@ -43,7 +43,7 @@ def tool_choice_from_proto(choice: inference_pb2.ToolChoice) -> ToolChoice:
 
 
 def tool_calls_from_proto(calls: Sequence[inference_pb2.ToolCall]) -> list[dict[str, Any]]:
-    """Returns calls as chat templates expect them. Their arguments may be incomplete JSON."""
+    """Returns calls as chat templates expect them. Their arguments can be incomplete JSON."""
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
         for call in calls

@@ -22,7 +22,7 @@ ANY = "*"
 LOCALHOST = "localhost"
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/*\sA-Z]+")
-# A DNS name; with a leading *. all its subdomains.
+# A DNS name, or `*.` and a DNS name, which stands for all of its subdomains.
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # A token of RFC 9110; * is a token, too.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

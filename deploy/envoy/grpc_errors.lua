@@ -1,6 +1,6 @@
 -- Gives the gateway's errors to gRPC clients the format of the router's: the message as text, and OpenAI's error object
 -- in `quire-error`. Envoy's own answers have that object as their grpc-message (local_reply_config). Errors that the
--- router's gRPC library sends itself, as for an unknown method, lack it.
+-- router's gRPC library sends itself, as for an unknown method, have no such object.
 
 -- gRPC statuses by the code in the body, for errors to which Envoy assigns only an HTTP code. gRPC uses
 -- RESOURCE_EXHAUSTED for a message over a limit, and DEADLINE_EXCEEDED for a request that did not arrive in time.
@@ -31,7 +31,7 @@ local function quoted(text)
 end
 
 -- Builds the google.rpc.Status of `grpc-status-details-bin`, like services/router/rpc/status_details.py: ErrorInfo, and
--- RetryInfo if a retry may succeed.
+-- RetryInfo if a retry can succeed.
 
 local function varint(number)
   if number < 128 then return string.char(number) end

@@ -17,7 +17,7 @@ _EXPOSED = (
     # The status of a gRPC-Web call without messages. Other calls have it in the body.
     *("grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-retry-pushback-ms", "quire-error"),
 )
-# Request headers that a page may always send: the type of JSON bodies, and those of gRPC-Web's libraries.
+# Request headers that a page may always send: the content type of JSON bodies, and the headers of gRPC-Web's libraries.
 _ALWAYS_SENT = ("content-type", "x-grpc-web", "x-user-agent", "grpc-timeout")
 # Seconds for which a browser may cache the answer to a preflight request.
 _MAX_AGE = 600
@@ -58,8 +58,8 @@ def _matchers(origin: str) -> list[dict[str, Any]]:
 
 
 def _refused(config: GatewayConfig, allowed: list[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], ...]:
-    # Browsers send the page's origin with every request that is more than reading, and a page cannot change it. A
-    # request with sec-fetch-site: same-origin is allowed: a proxy serves the page and the server under one address.
+    # Browsers send the page's origin with every request that does more than read, and a page cannot change its origin.
+    # A request with sec-fetch-site: same-origin is allowed: a proxy serves the page and the server under one address.
     foreign = ({"name": "origin", "present_match": True}, _unlike("sec-fetch-site", {"exact": "same-origin"}))
     refused = [(*foreign, *(_unlike("origin", matcher) for matcher in allowed))]
     if ANY not in config.allowed_methods:

@@ -23,8 +23,8 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy sends itself, for the status code `status`, or with `op` GE for all codes from
-    it on. If `headers` or `flag` are given, the request must match all of them. `sent`: the status to send instead of
+    """The body of an answer that Envoy sends itself, for the status code `status`, or, if `op` is GE, for all codes
+    from `status` on. The request must also match all `headers` and the `flag`. `sent`: the status to send instead of
     `status`."""
 
     op: str
@@ -146,7 +146,7 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
 
 def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
     """Renders Envoy's configuration as YAML. `admin`: address of the admin interface, `unix:/path` or `host:port` on
-    loopback. `drain_file`: a file that contains 0, and is replaced by one with 1 when the gateway drains. Without
+    loopback. `drain_file`: a file that contains 0. A file that contains 1 replaces it when the gateway drains. Without
     `config.listen`, `config.host` must be an IP address and `config.port` not 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -184,8 +184,8 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
 
 
 def _lua(config: GatewayConfig) -> str:
-    """Returns the code of the Lua filter. The order of the files matters: later ones use definitions of earlier
-    ones."""
+    """Returns the code of the Lua filter. The order of the files matters: later files use definitions of earlier
+    files."""
     pieces = [f"local max_header_bytes = {config.max_header_kib * 1024}"]
     if config.root_path:
         pieces += [f"local root_path = {json.dumps(config.root_path)}", (HERE / "root_path.lua").read_text()]

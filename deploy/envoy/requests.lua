@@ -1,4 +1,4 @@
--- Refuses requests that routers cannot handle (ADR 22): too large headers, headers that gRPC servers cannot parse, and
+-- Refuses requests that routers cannot handle (ADR 22): too many header bytes, headers that gRPC servers cannot parse, and
 -- paths that are not UTF-8. deploy/envoy/render.py sets `max_header_bytes`.
 
 -- The limits leave room for headers that the gateway adds (x-request-id, x-forwarded-for and others), and for the
@@ -7,7 +7,7 @@ local max_headers = 100
 local own_headers = 10
 local own_header_bytes = 512
 
--- By the number of characters in the last group of base64, the allowed last characters: their unused bits must be 0.
+-- Allowed last characters of base64, by the number of characters in the last group: the unused bits must be 0.
 local last_characters = {[0] = '[A-Za-z0-9+/]', [2] = '[AQgw]', [3] = '[AEIMQUYcgkosw048]'}
 
 local function is_base64(value)
@@ -121,7 +121,7 @@ function envoy_on_request(handle)
   handle:respond(answer, message)
 end
 
--- Restores the message to a gRPC client, which Envoy has replaced by a body for HTTP clients (local_reply_config).
+-- Restores the message for a gRPC client: Envoy has replaced it by a body for HTTP clients (local_reply_config).
 function finish_refusal(headers)
   local message = headers:get('quire-refusal')
   if message == nil then return end

@@ -52,7 +52,7 @@ class HttpRoute:
     methods: tuple[str, ...]
     # The API whose error format the path uses.
     api: str = "openai"
-    # Whether the path ends in a variable, such as a response's id. A POST to such a path may mean an action that does
+    # Whether the path ends in a variable, such as a response's id. A POST to such a path can mean an action that does
     # not exist, such as `/v1/responses/compact`, so it gets a 404 and not a 405.
     is_named: bool = False
     # The part of the path after the variable, such as `/generate`, or empty.
@@ -123,8 +123,9 @@ def service_names() -> tuple[str, ...]:
 
 
 def http_annotations() -> dict[str, list[tuple[str, str]]]:
-    """Returns, by a method's full name, its pairs of verb and path template, such as `GET` and `/v1/models/{model=**}`.
-    All pairs of a method are equivalent. HEAD is left out, because it always equals GET without the body."""
+    """Returns a map from each method's full name to its pairs of HTTP verb and path template, such as `GET` and
+    `/v1/models/{model=**}`. All pairs of a method are equivalent. HEAD is left out, because it always equals GET
+    without the body."""
     return {
         method.full_name: [(verb, path) for verb, path in _annotations(method) if verb != "HEAD"]
         for service, _ in _SERVICES
@@ -142,8 +143,8 @@ def http_routes() -> tuple[HttpRoute, ...]:
             if brace and not re.fullmatch(r"\w+}|\w+=\*\*}(/\w+)*", variable):
                 raise ValueError(f"the gateway does not support the path template {template}")
             form = "whole" if not brace else "segments" if "=**" in variable else "segment"
-            # A path with an action gets its own route, because its HTTP methods may differ from those of the path
-            # without it.
+            # A path with an action gets its own route, because its HTTP methods can differ from those of the path
+            # without the action.
             action = variable.partition("}")[2]
             verbs = methods.setdefault((form, head, action, api), [])
             if verb not in verbs:

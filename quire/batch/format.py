@@ -50,8 +50,8 @@ class OutputLine:
 
 
 def custom_id_of(line: bytes | None) -> str | None:
-    """Returns the custom id of a line of the input or the output, even if the line is invalid otherwise; None if it has
-    none."""
+    """Returns the custom id of a line of the input or the output, even if the line is invalid otherwise; None if the
+    line has no custom id."""
     try:
         value = _object(line).get("custom_id")
     except RequestError:

@@ -16,8 +16,8 @@ _PIPE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the input. `number` counts from 1 and includes blank lines. `text` has no line end; None if it is too
-    long."""
+    """A line of the input. `number` counts from 1 and includes blank lines. `text`: the line without its end; None if
+    the line is too long."""
 
     number: int
     text: bytes | None
@@ -85,8 +85,8 @@ async def _read(fd: int) -> bytes:
 
 
 async def _until_ready(fd: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], bool]) -> None:
-    """Waits until `fd` can be read or written without blocking. Leaves `fd` in blocking mode, as other processes may
-    share it."""
+    """Waits until `fd` can be read or written without blocking. Leaves `fd` in blocking mode, because other processes
+    might share it."""
     ready = asyncio.Event()
     try:
         add(fd, ready.set)

@@ -21,7 +21,7 @@ from quire.batch.output import BatchError, BatchOutput
 
 # Maximum number of lines in memory, as a multiple of max_concurrency. Finished answers wait there for earlier ones.
 WINDOW = 8
-# Limit on the bytes of lines and answers in memory. A single line or answer may exceed it.
+# Limit on the bytes of lines and answers in memory. A single line or answer can exceed it.
 MAX_HELD_BYTES = 256 * 1024 * 1024
 
 Ask = Callable[[BatchRequest], Awaitable[Answer]]

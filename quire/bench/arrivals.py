@@ -11,8 +11,8 @@ def arrival_times(count: int, rate: float, burstiness: float, rng: random.Random
     """Returns the seconds from the start to each request, at `rate` requests per second; all 0 if the rate is infinite.
 
     Gaps follow a gamma distribution of shape `burstiness`: 1 is a Poisson process, a smaller shape makes bursts, a
-    larger one makes even gaps. The gaps are scaled so that the last request is sent after count / rate seconds for
-    every seed.
+    larger shape makes the gaps even. The gaps are scaled so that the last request is sent after count / rate seconds
+    for every seed.
     """
     if math.isinf(rate):
         return [0.0] * count

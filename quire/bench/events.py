@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class EventParser:
-    """Extracts the data of each event. The bytes may be split anywhere. Lines end in LF or CRLF. Comments, other fields
-    and an incomplete event at the end are dropped."""
+    """Extracts the data of each event. The caller can split the bytes anywhere. Lines end in LF or CRLF. Comments,
+    other fields and an incomplete event at the end are dropped."""
 
     __slots__ = ("_data", "_rest")
 

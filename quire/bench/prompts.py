@@ -13,8 +13,8 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-# If the server can tokenize, random prompts are drawn from the tokens of this text. Those are in the vocabulary and not
-# special, which random ids might not be.
+# If the server can tokenize, random prompts are drawn from the tokens of this text. These tokens are in the vocabulary
+# and are not special. Random ids could be outside of the vocabulary, or special.
 SAMPLE_TEXT = " ".join(map("".join, product(ascii_lowercase, repeat=2)))
 
 # vLLM's limits on a ShareGPT conversation, in tokens: minimum of question and of answer, maximum of the question, and
@@ -46,8 +46,8 @@ class Turn:
 def random_prompts(
     count: int, tokens: Sequence[int], input_len: int, output_len: int, range_ratio: float, rng: random.Random
 ) -> list[Prompt]:
-    """Draws prompts from `tokens`. Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) times the given
-    ones."""
+    """Draws prompts from `tokens`. Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) times
+    `input_len` and `output_len`."""
     input_range, output_range = _range(input_len, range_ratio), _range(output_len, range_ratio)
     prompts = []
     for _ in range(count):
@@ -88,8 +88,8 @@ async def sharegpt_prompts(
     rng: random.Random,
 ) -> list[Prompt]:
     """Draws questions in random order, without those that are too short or too long. Repeats some if there are too few.
-    The maximum answer length is `output_len`, or the length of the file's answer if that is None. If `num_tokens` is
-    None, lengths are unknown and every question is used. Raises DatasetError if no question is left."""
+    The maximum answer length is `output_len`, or the length of the file's answer if `output_len` is None. If
+    `num_tokens` is None, lengths are unknown and every question is used. Raises DatasetError if no question is left."""
 
     async def prompt(turn: Turn) -> Prompt | None:
         if num_tokens is None:

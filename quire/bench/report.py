@@ -19,7 +19,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The configured load. `request_rate` may be infinite."""
+    """The configured load. `request_rate` can be infinite."""
 
     backend: str
     model: str

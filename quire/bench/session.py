@@ -12,7 +12,8 @@ _was_at_rest: ContextVar[bool] = ContextVar("was_at_rest", default=False)
 
 def open_session(key: str) -> aiohttp.ClientSession:
     """Opens the session. `key`: the server's API key, empty for none. Connections are unlimited and requests have no
-    timeout. Answers are not compressed. Cookies are not stored, so none ties later requests to one replica."""
+    timeout. Answers are not compressed. Cookies are not stored, so that no cookie ties later requests to one
+    replica."""
     headers = {"User-Agent": "quire-bench", "Accept-Encoding": "identity"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -27,8 +28,8 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 
 async def _send_again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Retries a request if a reused idle connection closes before an answer begins: the server may have closed it while
-    the request was on its way. The request's latency includes the retries."""
+    """Retries a request if a reused idle connection closes before an answer begins: the server can have closed the
+    connection while the request was on its way. The request's latency includes the retries."""
     while True:
         try:
             return await handler(request)

@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """Builds the configuration of the stack. With --base-url, only its API key is used. Raises ConfigError."""
+    """Builds the configuration of the stack. With --base-url, the run uses only the API key of this configuration.
+    Raises ConfigError."""
     for name in ("input_file", "output_file"):
         if not getattr(config, name):
             raise ConfigError(f"--{name.replace('_', '-')} is missing")

@@ -21,7 +21,7 @@ _RANDOM = "?" * 8
 @contextlib.contextmanager
 def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
     """Creates a private directory (mode 700) whose name begins with `prefix`. First removes directories with the same
-    prefix that dead processes left. Raises OSError if none can be created."""
+    prefix that dead processes left. Raises OSError if no directory can be created."""
     remove_left(prefix, parent)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:

@@ -120,7 +120,7 @@ async def _welcome(url: str, api_key: str | None) -> None:
     if generates:
         message = {"role": "user", "content": "Hello!"}
         path, body = "chat/completions", {"model": model, "messages": [message], "stream": True}
-    # Do not print the key itself: the terminal's output may be logged.
+    # Do not print the key itself: the terminal's output might be logged.
     header, note = "", ""
     if api_key is not None:
         header = ' -H "authorization: Bearer $QUIRE_API_KEY"'
@@ -139,7 +139,7 @@ async def _welcome(url: str, api_key: str | None) -> None:
 
 
 def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDisplay:
-    """Returns a live display on a terminal, otherwise one of plain lines. `names`: the parts of the stack."""
+    """Returns a live display on a terminal, otherwise a display of plain lines. `names`: the parts of the stack."""
     if sys.stderr.isatty():
         from quire.cli.live_display import LiveDisplay
 
@@ -159,8 +159,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
-    """Adds the options of build_stack, and `verbose` and `config`. Skips those that the parser already has, and hides
-    those in `decided` from --help."""
+    """Adds the options of build_stack, and `verbose` and `config`. Skips options that the parser already has, and hides
+    the options in `decided` from --help."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
     for name in reversed(SERVICES):

@@ -127,7 +127,7 @@ def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
-    """Returns how to run each part. `directory`: the place for the sockets. The gateway of a `private` stack listens on
+    """Returns how to run each part. `directory`: directory of the sockets. The gateway of a `private` stack listens on
     a socket there, too."""
     sockets = {name: socket_address(directory, name) for name in SERVICES}
     wiring = {
@@ -157,7 +157,8 @@ def socket_address(directory: Path, name: str) -> str:
 
 
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
-    """Returns the environment of the parts. It holds only the secret options; the parts get all others as flags."""
+    """Returns the environment of the parts. The environment holds only the stack's secret options; the parts get all
+    other options as flags."""
     resolved = {variable(name) for name in option_names()}
     environment = {key: value for key, value in child_environment().items() if key not in resolved}
     for config in stack.configs.values():

@@ -30,8 +30,8 @@ class Display(PartObserver, Protocol):
 
 
 class Supervisor:
-    """Runs the parts of a stack. `specs`: the parts in the order in which they are stopped. All start at the same time,
-    and each part retries its connections until the others answer."""
+    """Runs the parts of a stack. `specs`: the parts in the order in which they are stopped. All parts start at the same
+    time, and each part retries its connections until the others answer."""
 
     def __init__(
         self, specs: Sequence[PartSpec], environment: Mapping[str, str], display: Display, check: Check

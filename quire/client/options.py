@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
-    # Token id to bias.
+    # Value to add to each token's logit, by token id.
     logit_bias: Mapping[int, float]
     seed: int
     logprobs: int
@@ -33,9 +33,9 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     min_tokens: int
-    # The structure of the output; set at most one of the five. json_schema: an object or a JSON string. json_object:
-    # True for any JSON object. regex: a regular expression for the whole output. choices: the allowed outputs. grammar:
-    # in Lark or GBNF notation.
+    # The structure of the output; set at most one of these five fields. json_schema: an object or a JSON string.
+    # json_object: True for any JSON object. regex: a regular expression for the whole output. choices: the allowed
+    # outputs. grammar: in Lark or GBNF notation.
     json_schema: Mapping[str, Any] | str
     json_object: bool
     regex: str
@@ -111,7 +111,7 @@ class EmbedOptions(ScoreOptions, total=False):
 
 
 # Messages of a conversation. Each has `role`, `content` and optionally `name`. An assistant message may have
-# `reasoning` and `tool_calls` (those of a Result). A tool message has the `tool_call_id` of the call that it answers.
+# `reasoning` and `tool_calls` (as in a Result). A tool message has the `tool_call_id` of the call that it answers.
 Messages = Iterable[Mapping[str, Any]]
 
 

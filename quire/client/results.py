@@ -56,7 +56,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New output of one choice. The text consists of whole characters, so token ids may arrive before their text."""
+    """New output of one choice. The text consists of whole characters, so token ids can arrive before their text."""
 
     choice_index: int
     text: str
@@ -64,7 +64,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...]
     # Set in the choice's last delta.
     finish_reason: FinishReason | None
-    # For chats; not included in the text.
+    # The model's reasoning in a chat; not part of the text.
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     # Log probabilities of the prompt's tokens from the second on, in the choice's first delta if requested.
@@ -89,7 +89,7 @@ class Timings:
 
     # Until a scheduler planned the first step for any choice.
     queue: float | None
-    # Until the first token of any choice, and until the latest one.
+    # Until the first token of any choice, and until the latest token.
     first_token: float | None
     last_token: float | None
     # Until the end of the last choice.

@@ -13,8 +13,8 @@ R = TypeVar("R")
 
 
 class BackgroundLoop:
-    """The event loop that all LLM objects of a program share. A single loop saves work, because gRPC wakes every loop
-    with channels for each event. It ends with the program."""
+    """The event loop that all LLM objects of a program share. A single loop saves work, because each event of gRPC
+    wakes every loop that has channels. The loop ends with the program."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class BackgroundLoop:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Runs `work` on the loop and returns its result or raises its error. Cancels `work` if the caller is
-        interrupted. Must not be called on the loop itself, which it would block."""
+        interrupted. Must not be called on the loop itself, because it would block the loop."""
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             return future.result()

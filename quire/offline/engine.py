@@ -118,7 +118,7 @@ class Engine:
         await self._client.close()
 
     async def answer(self, requests: Sequence[Request], on_done: Callable[[int], None]) -> list[RequestOutput]:
-        """Answers the requests and returns the outputs in the same order. Calls `on_done(1)` after each. Raises
+        """Answers the requests and returns the outputs in the same order. Calls `on_done(1)` after each answer. Raises
         QuireError if the router refuses a request, and StackError if the stack has failed; either error cancels the
         other requests."""
         return await self._all(requests, self._output, on_done)

@@ -164,8 +164,9 @@ class LLM:
         use_tqdm: bool = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[ScoringRequestOutput]:
-        """Compares texts: returns cosine similarities of their embeddings, of one text with each of a list, or of two
-        lists of equal length in pairs. Raises ValueError for other lengths, and the same errors as `embed`."""
+        """Compares one text with each text of a list, or two lists of equal length pair by pair. Returns the cosine
+        similarity of the embeddings of each two texts. Raises ValueError for other lengths, and the same errors as
+        `embed`."""
         first, second = parse_texts(data_1, "data_1"), parse_texts(data_2, "data_2")
         if len(first) not in (1, len(second)):
             raise ValueError(f"data_1 has {len(first)} texts: use one, or {len(second)} as in data_2")
@@ -222,8 +223,8 @@ def _check_one_each(arguments: Mapping[str, Sequence[object]], prompts: Sequence
 
 
 def _flags(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options to values that build_stack accepts and JSON can represent. Leaves out None. Raises
-    ConfigError."""
+    """Converts options to values that build_stack accepts and JSON can represent. Leaves out options whose value is
+    None. Raises ConfigError."""
     flags: dict[str, Any] = {"model": str(model)} if model else {}
     for name, value in options.items():
         if name not in option_names() and name not in OPTIONS:

@@ -31,8 +31,8 @@ def load_tokenizer(config: WorkerConfig) -> PreTrainedTokenizerBase:
 
 
 def default_sampling_params(config: WorkerConfig) -> SamplingParams:
-    """Returns the parameters in the model's generation_config.json; others have vLLM's defaults. Raises ValueError if
-    the model's files no longer exist."""
+    """Returns the parameters in the model's generation_config.json. Parameters that are not in that file have vLLM's
+    defaults. Raises ValueError if the model's files no longer exist."""
     try:
         checkpoint = find_checkpoint(config)
         model = checkpoint.read_encoder_config() or checkpoint.read_config()

@@ -102,7 +102,7 @@ def scoring_output(request_id: str, one: EmbeddingRequestOutput, other: Embeddin
 
 def logprobs_of(entries: Iterable[TokenLogprob], texts: Mapping[int, str]) -> list[dict[int, Logprob]]:
     """Returns log probabilities by token id for each entry; the entry's own token comes first. `texts`: texts by token
-    id; may lack some."""
+    id; some can be missing."""
     return [_logprobs(entry, texts) for entry in entries]
 
 

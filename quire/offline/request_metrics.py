@@ -55,9 +55,9 @@ class RequestMetrics:
 def request_metrics(
     arrival_time: float, seconds: float, timings: Timings | None, num_generation_tokens: int
 ) -> RequestMetrics:
-    """Builds the metrics. `seconds`: from the arrival to the end, on a monotonic clock. The router's durations are
-    counted back from the end of the answer, which the router sends at once. They cannot be counted from the arrival,
-    because they start only after tokenization."""
+    """Builds the metrics. `seconds`: duration from the arrival to the end, on a monotonic clock. The router's durations
+    are counted back from the end of the answer, which the router sends at once. They cannot be counted from the
+    arrival, because they start only after tokenization."""
     end = arrival_time + seconds
 
     def moment(duration: float | None) -> float | None:

@@ -58,7 +58,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    # Return the log probabilities of each output token and of this many likeliest tokens.
+    # Number of likeliest tokens whose log probabilities are returned at each position, besides the output token's own.
     logprobs: int | None = None
     # The same for each prompt token except the first.
     prompt_logprobs: int | None = None

@@ -113,7 +113,7 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
 async def fit_that_is_trusted(measure_all: Callable[[], AsyncIterator[Measured | None]]) -> Calibration:
     """Measures all kinds of step and fits the model. Repeats the pass up to _MAX_PASSES times while the fit is poor.
     Other programs on the machine only make steps longer, so the shortest measurement of a kind counts. The returned fit
-    may still be poor."""
+    can still be poor."""
     least: dict[StepKind, Measured] = {}
     for _ in range(_MAX_PASSES):
         async for one in measure_all():

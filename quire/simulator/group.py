@@ -45,7 +45,7 @@ class Overheads:
 class Visit:
     """A request at a worker group. Times are seconds of virtual time, as its client sees them."""
 
-    index: int  # of the request in the trace
+    index: int  # index of the request in the trace
     request: Request
     first_token_s: float = math.nan
     last_token_s: float = math.nan
@@ -54,7 +54,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class VisitRequest(SequenceRequest):
-    """What the core is asked for by one visit."""
+    """The request that a visit submits to the core."""
 
     key: Visit = field()
 

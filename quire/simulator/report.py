@@ -19,7 +19,7 @@ PERCENTILES = (50, 90, 95, 99)
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Statistics of a latency in seconds. Refused requests count as infinite latencies, so percentiles and the maximum
-    may be infinite. The mean covers served requests only.
+    can be infinite. The mean covers served requests only.
     """
 
     mean: float
@@ -75,8 +75,8 @@ class Report:
     series: Series
 
     def meets(self, target: Target) -> bool:
-        """Returns whether the target's percentile of the time to first token, refused requests included, and of the
-        time between tokens stays within its limit.
+        """Returns whether the target's percentiles of the time to first token and of the time between tokens stay
+        within their limits. Refused requests count as infinite times to first token.
         """
         if self.time_to_first_token is None:
             return False

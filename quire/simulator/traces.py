@@ -1,4 +1,4 @@
-"""Recorded or random requests: the arrival time and the number of tokens of each."""
+"""Recorded or random requests, each with its arrival time and its numbers of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 _TOKENS_PER_HASH = 512
 # Number of a prompt's first tokens that decide its placement.
 _AFFINITY_TOKENS = 2048
-# First content number for prompts of unknown content, which are treated as all different.
+# First content number for prompts of unknown content. Each of these prompts gets a number of its own, so that all
+# differ.
 _FIRST_UNIQUE = 1 << 31
 
 

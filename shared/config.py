@@ -107,7 +107,7 @@ def build(
     environment: Mapping[str, str] | None = None,
     file: Mapping[str, Any] | None = None,
 ) -> T:
-    """Builds the config object. The keys of `flags` are field names; those of `file` are option names, as in TOML.
+    """Builds the config object. The keys of `flags` are field names; the keys of `file` are option names, as in TOML.
     Raises ConfigError for a bad value. One ConfigError lists all options that are not implemented."""
     environment = os.environ if environment is None else environment
     hints = typing.get_type_hints(config_class)

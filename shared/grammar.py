@@ -87,8 +87,8 @@ def grammar_threads(num_threads: int) -> ThreadPoolExecutor:
     executor = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
     before = threading.stack_size(STACK_BYTES)
     try:
-        # threading.stack_size applies to threads started after the call. The executor starts a thread only when a
-        # task finds none idle, so the barrier keeps each thread busy until all have started.
+        # threading.stack_size applies to threads started after the call. The executor starts a thread only when a task
+        # finds no idle thread, so the barrier keeps each thread busy until all have started.
         started = threading.Barrier(num_threads + 1)
         for _ in range(num_threads):
             executor.submit(started.wait)

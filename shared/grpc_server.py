@@ -1,4 +1,4 @@
-"""The gRPC server that every service uses, with limits on messages, answers to malformed ones, health and reflection.
+"""The gRPC server that every service uses, with message limits, answers to malformed requests, health and reflection.
 
 Health and reflection need the packages grpcio-health-checking and grpcio-reflection. Without them, as on a bare GPU
 machine, the server logs one line and starts without the two services.

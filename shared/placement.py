@@ -18,7 +18,8 @@ MAX_REFUSALS = 3
 LOAD_INTERVAL_S = 0.1
 
 _SLACK = 1.25
-# Fraction of a node's capacity. A node below it always has room, even if the other nodes are idle.
+# Fraction of a node's capacity. A node whose load is below this fraction always has room, even if the other nodes are
+# idle.
 _IDLE_SHARE = 0.5
 
 # Maximum number of prompt tokens that make a completion's key. The key covers whole blocks, as the prefix cache does.

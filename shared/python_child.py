@@ -38,8 +38,8 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def _without_current_directory(python_path: str) -> list[str]:
-    """Returns the entries of a PYTHONPATH as absolute paths, without those that mean the current directory, such as an
-    empty entry."""
+    """Returns the entries of a PYTHONPATH as absolute paths, without the entries that mean the current directory, such
+    as an empty entry."""
     here = os.getcwd()
     entries = []
     for entry in filter(None, python_path.split(os.pathsep)):

@@ -1,4 +1,4 @@
-"""gRPC server reflection in both versions: current clients ask for `v1`, older ones for `v1alpha`.
+"""gRPC server reflection in both versions: current clients ask for `v1`, older clients for `v1alpha`.
 
 grpcio-reflection implements only v1alpha. Both versions have the same messages on the wire, so one servicer answers
 both.

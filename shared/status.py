@@ -1,7 +1,7 @@
 """Progress of a part's start, reported to the parent process as JSON lines on a file descriptor (`--status-fd`).
 
-`quire serve` opens a pipe per part and shows the lines. A part in a container gets no descriptor and writes none. Load
-balancers read readiness from the gRPC health service instead.
+`quire serve` opens a pipe per part and shows the lines. A part in a container gets no descriptor, so it writes no
+status lines. Load balancers read readiness from the gRPC health service instead.
 """
 
 from __future__ import annotations

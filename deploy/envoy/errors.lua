@@ -44,7 +44,7 @@ local function message_of(body)
   end
 end
 
--- Adds the request id, which Anthropic's errors contain. Ids that need escaping are left out: the client can have
+-- Adds the request id, which Anthropic's errors contain. Ids that need escaping are left out: the client might have
 -- chosen the id.
 local function with_request_id(body, id)
   if id == nil or id:find('[^%w._:-]') then return body end

@@ -21,8 +21,8 @@ _PRIVATE_NAME = r"(.+\.)?localhost|.+\.(local|internal)"
 
 
 def foreign_host(config: GatewayConfig) -> tuple[dict[str, Any], ...]:
-    """Returns header matchers that together match a request for a host that is not allowed. Returns none if every host
-    is allowed."""
+    """Returns header matchers that together match a request for a host that is not allowed. Returns no matchers if
+    every host is allowed."""
     allowed = config.allowed_hosts
     if allowed is None:
         allowed = () if _is_loopback(config) else (ANY,)

@@ -24,8 +24,8 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 @dataclass(frozen=True, slots=True)
 class LocalReply:
     """The body of an answer that Envoy sends itself, for the status code `status`, or, if `op` is GE, for all codes
-    from `status` on. The request must also match all `headers` and the `flag`. `sent`: the status to send instead of
-    `status`."""
+    from `status` on. If `headers` are given, the request must match all of them; if `flag` is given, the answer must
+    have it. `sent`: the status to send instead of `status`."""
 
     op: str
     status: int
@@ -51,7 +51,7 @@ def _present(header: str) -> Mapping[str, Any]:
     return {"name": header, "present_match": True}
 
 
-# The client's original method and path. The transcoder replaces them by those of an internal gRPC call.
+# The client's original method and path. The transcoder replaces both by the method and path of an internal gRPC call.
 _METHOD = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
 _PATH = "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH):256%"
 

@@ -1,5 +1,5 @@
--- Refuses requests that routers cannot handle (ADR 22): too many header bytes, headers that gRPC servers cannot parse, and
--- paths that are not UTF-8. deploy/envoy/render.py sets `max_header_bytes`.
+-- Refuses requests that routers cannot handle (ADR 22): headers that are too large or too many, headers that gRPC
+-- servers cannot parse, and paths that are not UTF-8. deploy/envoy/render.py sets `max_header_bytes`.
 
 -- The limits leave room for headers that the gateway adds (x-request-id, x-forwarded-for and others), and for the
 -- request's method, path, scheme and authority.

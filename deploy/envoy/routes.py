@@ -66,7 +66,7 @@ class HttpRoute:
 
     @property
     def not_json(self) -> tuple[dict[str, Any], ...]:
-        """Matches of requests whose body no router can read. They apply after those of `taken`."""
+        """Matches of requests whose body no router can read. They apply after the matches of `taken`."""
         return (self._match(_exactly("POST")),) if "POST" in self.methods else ()
 
     @property

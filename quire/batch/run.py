@@ -19,7 +19,8 @@ from quire.batch.format import (
 from quire.batch.lines import Line
 from quire.batch.output import BatchError, BatchOutput
 
-# Maximum number of lines in memory, as a multiple of max_concurrency. Finished answers wait there for earlier ones.
+# Maximum number of lines in memory, as a multiple of max_concurrency. A finished answer waits in memory until all
+# earlier answers are written.
 WINDOW = 8
 # Limit on the bytes of lines and answers in memory. A single line or answer can exceed it.
 MAX_HELD_BYTES = 256 * 1024 * 1024

@@ -126,8 +126,8 @@ class AnswerReader:
 
 
 def carries_output(choice: Mapping[str, Any]) -> bool:
-    """Returns whether a chunk carries output. A chunk with only a role or a finish reason carries none. A chunk without
-    text can carry a token, because some tokens have no text."""
+    """Returns whether a chunk carries output. A chunk with only a role or a finish reason carries no output. A chunk
+    without text can carry a token, because some tokens have no text."""
     delta = choice.get("delta")
     if delta is None:
         return bool(choice.get("text")) or not choice.get("finish_reason")

@@ -122,7 +122,7 @@ def distribution(seconds: Sequence[float], percents: Sequence[float]) -> Distrib
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Returns a percentile of sorted values, interpolated linearly between the two nearest ones (numpy's default)."""
+    """Returns a percentile of sorted values, interpolated linearly between the two nearest values (numpy's default)."""
     position = (len(values) - 1) * percent / 100
     below = int(position)
     above = min(below + 1, len(values) - 1)

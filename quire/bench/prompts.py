@@ -87,9 +87,10 @@ async def sharegpt_prompts(
     num_tokens: Callable[[str], Awaitable[int]] | None,
     rng: random.Random,
 ) -> list[Prompt]:
-    """Draws questions in random order, without those that are too short or too long. Repeats some if there are too few.
-    The maximum answer length is `output_len`, or the length of the file's answer if `output_len` is None. If
-    `num_tokens` is None, lengths are unknown and every question is used. Raises DatasetError if no question is left."""
+    """Draws questions in random order. Leaves out questions that are too short or too long. Repeats questions if there
+    are too few. The maximum answer length is `output_len`, or the length of the file's answer if `output_len` is None.
+    If `num_tokens` is None, lengths are unknown and every question is used. Raises DatasetError if no question is
+    left."""
 
     async def prompt(turn: Turn) -> Prompt | None:
         if num_tokens is None:

@@ -28,7 +28,7 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 
 async def _send_again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Retries a request if a reused idle connection closes before an answer begins: the server can have closed the
+    """Retries a request if a reused idle connection closes before an answer begins: the server might have closed the
     connection while the request was on its way. The request's latency includes the retries."""
     while True:
         try:

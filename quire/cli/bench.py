@@ -144,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(config: BenchConfig) -> Figures:
-    """Checks the options that `resolve` cannot check, and parses those that hold lists. Raises ConfigError."""
+    """Checks the options that `resolve` cannot check, and parses the options that hold lists. Raises ConfigError."""
     check_url(config.url)
     for name, value in (("--request-rate", config.request_rate), ("--burstiness", config.burstiness)):
         if not value > 0:
@@ -203,7 +203,7 @@ async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tupl
 
 
 def _options(config: BenchConfig) -> dict[str, object]:
-    """Returns the fields that every request has, without those that keep the server's default."""
+    """Returns the fields that every request has. Leaves out options for which the server's default applies."""
     options: dict[str, object] = {}
     if config.ignore_eos or (config.ignore_eos is None and config.dataset_name == "random"):
         options["ignore_eos"] = True

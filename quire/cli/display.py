@@ -13,8 +13,8 @@ PROGRESS_STEP = 0.25
 
 
 class News:
-    """Selects the statuses to print: those that differ from the part's last one. Failures are left out, because the
-    error at the end of the stack reports them."""
+    """Selects the statuses to print: each status that differs from the part's last status. Failures are left out,
+    because the error at the end of the stack reports them."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}

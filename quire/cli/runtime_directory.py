@@ -1,5 +1,5 @@
 """Temporary directories that are removed when their process ends. A directory left by SIGKILL is removed when the next
-one is created."""
+directory is created."""
 
 from __future__ import annotations
 

@@ -68,9 +68,9 @@ def read_options(path: str | None) -> dict[str, Any]:
 
 
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """Builds the stack's configuration. The keys of `flags` are field names, those of `file` option names; both may
-    hold vLLM's options. An option that several parts have is set for each of them. Raises ConfigError with one line per
-    problem."""
+    """Builds the stack's configuration. The keys of `flags` are field names, the keys of `file` are option names; both
+    may hold vLLM's options. An option that several parts have is set for each of them. Raises ConfigError with one line
+    per problem."""
     wired = [
         *(f"--{name.replace('_', '-')}" for name in sorted(WIRING & flags.keys())),
         *(f"{name} in the configuration file" for name in sorted({w.replace("_", "-") for w in WIRING} & file.keys())),
@@ -157,8 +157,8 @@ def socket_address(directory: Path, name: str) -> str:
 
 
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
-    """Returns the environment of the parts. The environment holds only the stack's secret options; the parts get all
-    other options as flags."""
+    """Returns the environment of the parts. Of the stack's options, the environment holds only the secret ones; the
+    parts get all others as flags."""
     resolved = {variable(name) for name in option_names()}
     environment = {key: value for key, value in child_environment().items() if key not in resolved}
     for config in stack.configs.values():

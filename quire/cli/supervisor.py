@@ -1,4 +1,4 @@
-"""Starts the parts of a stack, restarts those that crash, and stops all of them at the end."""
+"""Starts the parts of a stack, restarts parts that crash, and stops all parts at the end."""
 
 from __future__ import annotations
 

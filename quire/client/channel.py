@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # The limit on sent messages allows long prompts. The server sends messages of at most 4 MiB, gRPC's default limit for
-# received ones. Pings detect a server that vanished without closing the connection.
+# received messages. Pings detect a server that vanished without closing the connection.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", 32 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 30_000),

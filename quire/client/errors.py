@@ -9,8 +9,8 @@ import grpc
 
 
 class QuireError(Exception):
-    """An error of the server. `type`, `param` and `code` are those of OpenAI's error object. `retry_after`: seconds.
-    `is_final`: the server reports that a retry of the same call cannot succeed."""
+    """An error of the server. `type`, `param` and `code` are the fields of OpenAI's error object. `retry_after`:
+    seconds. `is_final`: the server reports that a retry of the same call cannot succeed."""
 
     def __init__(
         self,

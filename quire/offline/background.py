@@ -23,7 +23,7 @@ class BackgroundLoop:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Runs `work` on the loop and returns its result or raises its error. Cancels `work` if the caller is
-        interrupted. Must not be called on the loop itself, because it would block the loop."""
+        interrupted. Must not be called on the loop itself, because the call would block the loop."""
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             return future.result()

@@ -126,7 +126,7 @@ class Engine:
     async def embed(
         self, requests: Sequence[EmbeddingRequest], on_done: Callable[[int], None]
     ) -> list[EmbeddingRequestOutput]:
-        """Embeds the requests' prompts. Order, `on_done` and errors are those of `answer`."""
+        """Embeds the requests' prompts. Order, `on_done` and errors are the same as in `answer`."""
         return await self._all(requests, self._embedding, on_done)
 
     async def _all(

@@ -62,7 +62,7 @@ class LLM:
         own = OwnStack(flags)
         self._worker_config: WorkerConfig = worker
         self._seeds = None if seed is None else random.Random(seed)
-        # Enough sequences for a full step plus as many waiting ones.
+        # Enough sequences for a full step, plus as many waiting sequences.
         max_num_seqs = min(2 * worker.max_num_seqs, scheduler.max_num_queued_reqs)
 
         async def connect() -> Engine:  # A gRPC channel belongs to the event loop that creates it.
@@ -111,10 +111,11 @@ class LLM:
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Continues each prompt: a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`.
-        `sampling_params`: one object for all prompts, or a list with one for each; None: the model's own defaults.
-        `use_tqdm` shows a progress bar. `priority`: one value per prompt; with `scheduling_policy="priority"`, lower
-        values run earlier. Returns the outputs in the order of the prompts. Raises ValueError and TypeError for an
-        invalid prompt, QuireError for a request that the model refuses, StackError if the stack cannot be restarted."""
+        `sampling_params`: one object for all prompts, or a list with one object per prompt; None: the model's own
+        defaults. `use_tqdm` shows a progress bar. `priority`: one value per prompt; with
+        `scheduling_policy="priority"`, lower values run earlier. Returns the outputs in the order of the prompts.
+        Raises ValueError and TypeError for an invalid prompt, QuireError for a request that the model refuses,
+        StackError if the stack cannot be restarted."""
         return self._answer(parse_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -153,7 +154,7 @@ class LLM:
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """Returns the embedding of each prompt. Prompts have the same forms as in `generate`. `pooling_params`: one
-        object for all prompts, or a list with one for each. Raises the same errors as `generate`."""
+        object for all prompts, or a list with one object per prompt. Raises the same errors as `generate`."""
         return self._embed(parse_prompts(prompts), pooling_params, use_tqdm)
 
     def score(

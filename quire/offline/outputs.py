@@ -13,7 +13,7 @@ from quire.offline.request_metrics import RequestMetrics
 @dataclass(slots=True)
 class Logprob:
     """The log probability of a token. `rank`: 1 for the likeliest token; None for a sampled token that is not among the
-    requested likeliest ones."""
+    requested number of likeliest tokens."""
 
     logprob: float
     rank: int | None = None
@@ -89,7 +89,7 @@ class ScoringOutput:
 class ScoringRequestOutput:
     request_id: str
     outputs: ScoringOutput
-    # Token ids of the first text followed by those of the second.
+    # Token ids of the first text, then of the second text.
     prompt_token_ids: list[int]
     finished: bool = True
 

@@ -130,14 +130,14 @@ class SamplingParams:
 
 
 def checked_copies(each: Sequence[SamplingParams | None]) -> list[SamplingParams | None]:
-    """Copies each distinct object once and checks the copies. A copy is needed because the program may change the
+    """Copies each distinct object once and checks the copies. A copy is needed because the program can change the
     fields during the call. Raises ValueError."""
     copies = {id(params): replace(params) for params in each if params is not None}
     return [None if params is None else copies[id(params)] for params in each]
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:
-    """Returns the parameters to send: those that differ from their default, and those in _SAID."""
+    """Returns the parameters to send: parameters that differ from their default, and parameters in _SAID."""
     given: dict[str, Any] = {}
     for field in fields(params):
         name, value = field.name, getattr(params, field.name)

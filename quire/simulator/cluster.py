@@ -234,7 +234,7 @@ class _Router:
 
 class SimulationResult(NamedTuple):
     outcome: Outcome
-    refused_by: dict[int, list[int]]  # by request: schedulers whose queue was full; another one can have served it
+    refused_by: dict[int, list[int]]  # by request: schedulers whose queue was full; another might have served it
     refused: list[int]  # requests that no scheduler served
     too_long: list[int]  # requests that exceed the context
 

@@ -98,7 +98,7 @@ class Device:
         self, *, num_blocks: int | None = None, max_model_len: int | None = None, **limits: Any
     ) -> CoreConfig:
         """Builds the configuration that the scheduler derives from the device. `limits`: fields of CoreConfig that
-        replace the derived ones."""
+        replace the derived values."""
         num_blocks = num_blocks or self.num_blocks
         max_num_batched_tokens = limits.pop("max_num_batched_tokens", None) or self.max_num_batched_tokens
         max_num_seqs = limits.pop("max_num_seqs", None) or self.max_num_seqs

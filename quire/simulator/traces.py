@@ -75,7 +75,8 @@ def poisson(
     spread: float,
     seed: int,
 ) -> list[Request]:
-    """Generates a Poisson process of requests. Lengths are uniform within the fraction `spread` of the given ones."""
+    """Generates a Poisson process of requests. Lengths are uniform around the given averages; they differ from them by
+    at most the fraction `spread`."""
     chance = random.Random(seed)
 
     def length(mean: int) -> int:

@@ -35,8 +35,8 @@ class LoadTracker:
         self.last = SchedulerLoad()
         # False while `last` is still the initial value.
         self.has_report = False
-        # Tokens sent since the last report, and tokens sent between the last two reports. The last report might not
-        # include them yet: the scheduler can have written it before they arrived.
+        # Tokens sent since the last report, and tokens sent between the last two reports. The last report does not
+        # include them if the scheduler wrote it before they arrived.
         self._sent = 0
         self._sent_before = 0
         self._throughput = Throughput()

@@ -95,7 +95,7 @@ def _holds_objects(value: Any) -> TypeGuard[list[Any]]:
 
 def union(choose: Any, expected: str) -> Discriminator:
     """Picks a union's member by the value's shape, so that errors are about this member only. `expected`: description
-    of all members, for values that match none."""
+    of all members, for the error about a value that matches no member."""
     return Discriminator(choose, custom_error_type="wrong_type", custom_error_message=expected)
 
 

@@ -54,8 +54,9 @@ _BOUNDS = {
 
 
 async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
-    """Parses a body like parse_body. Long bodies are parsed in a thread, very long ones one at a time. Also raises
-    ApiError if the body holds too many values (json_bounds.py), or too many large bodies wait (large_bodies.py)."""
+    """Parses a body like parse_body. Long bodies are parsed in a thread, and only one very long body at a time. Also
+    raises ApiError if the body holds too many values (json_bounds.py), or too many large bodies wait
+    (large_bodies.py)."""
     await threads.large_bodies.enter(len(body))
 
     def work() -> B:

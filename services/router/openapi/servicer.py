@@ -15,7 +15,7 @@ from services.router.openapi.paths import OPERATIONS
 from services.router.rpc import Calls, public
 from services.router.text import TextThreads
 
-# Clients may cache both for five minutes: they change only with a new release.
+# Clients may cache the document and the page for five minutes, because both change only with a new release.
 _CACHED = (("cache-control", "public, max-age=300"),)
 
 

@@ -21,7 +21,7 @@ _MODEL_NAMES = ("model", "name", "model_name")
 
 def proto_path(descriptor: Any, param: str) -> str | None:
     """Returns the full path of the field that an error names `param`: `options.sampling.logit_bias` for
-    `options.logit_bias`. In `param`, the messages around the field may be missing or have another API's names. If
+    `options.logit_bias`. In `param`, the messages around the field can be missing or have another API's names. If
     several fields fit, returns the shallowest. Returns None if no field fits or `param` is too long."""
     if len(param) > _MAX_PATH_CHARS or param.count(".") >= _MAX_PATH_PARTS:
         return None

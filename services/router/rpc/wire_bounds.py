@@ -1,4 +1,4 @@
-"""Reads the requests of the typed APIs. Large ones are parsed in a thread, and only after their fields are counted.
+"""Reads the requests of the typed APIs. Large requests are parsed in a thread, after their fields are counted.
 
 gRPC would parse every request on the event loop. protobuf's parser holds Python's interpreter lock, and an empty
 message in a list takes two bytes on the wire but a hundred in memory. `BoundedServer`, which stands between the

@@ -176,8 +176,8 @@ class CompletionWriter:
         return texts_of(self._head.whole("text_completion", choices, usage))
 
     def _kept(self) -> list[int]:
-        """Returns the indices of the answers to return: for each prompt, those with the highest log probability per
-        token, best first. If all are returned, keeps their order."""
+        """Returns the indices of the answers to return: for each prompt, the answers with the highest log probability
+        per token, best first. If all answers are returned, keeps their order."""
         kept, num_kept, num_candidates = [], self._style.num_kept, self._style.num_candidates
         for start in range(0, len(self._choices), num_candidates):
             candidates = list(range(start, start + num_candidates))
@@ -202,7 +202,7 @@ class CompletionWriter:
         }
 
     def _logprobs(self, index: int, num_top: int) -> dict[str, Any]:
-        """Returns the log probabilities of all tokens, preceded by those of an echoed prompt."""
+        """Returns the log probabilities of an echoed prompt's tokens, then of the answer's tokens."""
         choice, prompt = self._choices[index], None
         if self._is_echoed and choice.prompt_logprobs is not None:
             token_ids = self._prompts[index // self._style.num_candidates]

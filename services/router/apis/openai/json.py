@@ -75,7 +75,7 @@ class ChunkTails:
         self._num_told = -1
 
     def tail(self, usage: Usage | None) -> str:
-        """Returns the end of a chunk. `usage`: usage so far, or None if the chunk has none."""
+        """Returns the end of a chunk. `usage`: usage so far, or None for a chunk without usage."""
         if usage is None or usage.completion_tokens <= self._num_told:
             return self._without
         self._num_told = usage.completion_tokens
@@ -129,11 +129,11 @@ class EchoedPrompt:
     """The tokens of an echoed prompt, or a part of them, with their log probabilities."""
 
     token_ids: Sequence[int]
-    # Log probabilities of the tokens; without the prompt's first token, which has none.
+    # Log probabilities of the tokens, without the prompt's first token, which has no log probability.
     entries: Sequence[PromptLogprob]
     # Offset of each token's text.
     offsets: Iterable[int]
-    # Number of most likely tokens to return. `entries` may have more, for `prompt_logprobs`.
+    # Number of most likely tokens to return. `entries` can have more, for `prompt_logprobs`.
     num_top: int
     # Whether `token_ids` begin with the prompt's first token.
     has_first: bool = True
@@ -166,7 +166,7 @@ def echoed_offsets(
 
 def prompt_logprobs(token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames) -> Items:
     """Returns `prompt_logprobs` in vLLM's format, for `texts_of` to encode: for each token, an object with this token
-    and the most likely ones, by token id."""
+    and the most likely tokens, by token id."""
     return Items(chain((None,), (_candidates(*pair, names) for pair in zip(token_ids[1:], entries, strict=True))))
 
 

@@ -35,7 +35,7 @@ class PromptTokenLogprob(Reply):
     decoded_token: str
 
 
-# For each prompt token, an object with this token and the most likely ones, by token id. Null for the first token,
+# For each prompt token, an object with this token and the most likely tokens, by token id. Null for the first token,
 # which has no log probability.
 PromptLogprobs = list[dict[str, PromptTokenLogprob] | None]
 StopReason = Annotated[
@@ -160,7 +160,7 @@ class ChatCompletionChunk(Reply):
 
 
 class CompletionLogprobs(Reply):
-    """Log probabilities of the tokens; null for the first token of an echoed prompt, which has none."""
+    """Log probabilities of the tokens; null for the first token of an echoed prompt, which has no log probability."""
 
     text_offset: list[int]
     token_logprobs: list[float | None]

@@ -1,4 +1,4 @@
-"""Fields for structured output: OpenAI's `response_format`, and those of vLLM, llama.cpp, SGLang and TGI."""
+"""Fields for structured output: OpenAI's `response_format`, and the fields of vLLM, llama.cpp, SGLang and TGI."""
 
 from __future__ import annotations
 

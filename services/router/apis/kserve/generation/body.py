@@ -95,7 +95,7 @@ class KserveGenerateParameters(Body, SamplingFields):
         return self.over(inner)
 
     def over(self, others: KserveGenerateParameters) -> KserveGenerateParameters:
-        """Returns the parameters of `others`, replaced by those that are set here."""
+        """Returns a copy of `others`. Parameters that are set in this object replace the copy's values."""
         own = {name: getattr(self, name) for name in KserveGenerateParameters.model_fields}
         return others.model_copy(update={name: value for name, value in own.items() if value is not None})
 

@@ -45,8 +45,8 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 # Options of servers. They accept any number of pings. By default, gRPC closes a connection and all calls on it after
-# three pings less than five minutes apart during which the server sends nothing. A long answer that is not streamed
-# meets that condition (docs/adr/0018-silent-connections.md).
+# three pings that arrive less than five minutes apart while the server sends nothing. A long answer that is not
+# streamed meets that condition (docs/adr/0018-silent-connections.md).
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     *CHANNEL_OPTIONS,
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
@@ -76,8 +76,8 @@ class GrpcServer:
         max_request_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """`services`: full names of the services that the caller registers through `add`; each gets a health status.
-        `max_request_bytes`: limit on one message from a client. gRPC refuses a larger one with RESOURCE_EXHAUSTED
-        without reading it."""
+        `max_request_bytes`: limit on one message from a client. gRPC refuses a larger message with RESOURCE_EXHAUSTED,
+        and does not read it."""
         self._services = list(services)
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
         self.server = grpc.aio.server(options=list(options.items()))

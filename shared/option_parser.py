@@ -140,7 +140,7 @@ class StoreItems(argparse.Action):
 
 class StoreJson(argparse.Action):
     """Action of a flag that takes a JSON object, or one key at a time: `--flag.key value`. No code reads the values, so
-    the action keeps only the last one, without its key."""
+    the action keeps only the last value, without its key."""
 
     def __call__(
         self,

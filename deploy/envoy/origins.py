@@ -8,7 +8,7 @@ from typing import Any
 from deploy.envoy.config import ANY, LOCALHOST, GatewayConfig
 
 # Origins of pages that this machine serves on any port, and of desktop applications with their own pages. No other web
-# site can claim such an origin. They are two patterns because Envoy limits a pattern's size.
+# site can claim such an origin. There are two patterns because Envoy limits a pattern's size.
 _LOCAL_PAGES = r"https?://(([a-z0-9-]+\.)*localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:[0-9]+)?"
 _LOCAL_PROGRAMS = r"(app|file|tauri|vscode-file|vscode-webview)://.*"
 # Response headers that a page may read.

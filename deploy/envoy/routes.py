@@ -113,7 +113,8 @@ _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
         },
     ),
 }
-# For a body of JSON followed by binary tensors: clients label it with different content types, so any is accepted.
+# For a body of JSON followed by binary tensors: clients label it with different content types, so the gateway accepts
+# every content type.
 _BINARY = _READABLE["POST"][1:]
 
 
@@ -157,7 +158,8 @@ def http_routes() -> tuple[HttpRoute, ...]:
 
 
 def path_below(prefix: str) -> str | None:
-    """Returns a served path that collides with `prefix` or paths below it, or None."""
+    """Returns a served path that collides with `prefix` or with a path below `prefix`. Returns None if no path
+    collides."""
     for route in http_routes():
         if f"{route.path}/".startswith(f"{prefix}/") or (route.is_named and prefix.startswith(route.path)):
             return route.path

@@ -77,7 +77,7 @@ class Batch:
         self._has_room.set()
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
-        """Runs all lines and writes their answers. When cancelled, it leaves whole lines in a file. Raises
+        """Runs all lines and writes their answers. When cancelled, leaves only whole lines in the output file. Raises
         BatchError."""
         try:
             async with asyncio.TaskGroup() as group:

@@ -24,9 +24,9 @@ class Command:
 
 
 # Use gRPC's older socket code, in which the thread that polls for completions also reads the sockets. With the newer
-# code, every read by a peer on a Unix socket wakes further threads without need: a fifth of the cost of a small message
-# (ADR 16). A gRPC release without the older code logs a line and uses the newer code. grpc reads the variable when it
-# is imported.
+# code, every read by a peer on a Unix socket wakes further threads without need. These wakeups make up a fifth of the
+# cost of a small message (ADR 16). A gRPC release without the older code logs a line and uses the newer code. grpc
+# reads the variable when it is imported.
 GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {

@@ -34,7 +34,7 @@ own stack, which takes quire serve's options.
 Exit status: 0 if every request succeeded; 1 if one failed or the run could not continue; 2 for invalid options;
 130 if it was interrupted."""
 STANDARD_INPUT = "-"
-# Options without effect: the stack listens on a private Unix socket.
+# Options that the command line must not have: the stack of run-batch listens on a private Unix socket.
 ADDRESS = frozenset({"host", "port"})
 # Concurrent requests to a server of unknown capacity. Requests that it refuses are retried.
 DEFAULT_CONCURRENCY = 256
@@ -174,8 +174,8 @@ async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
 
 
 def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
-    """Returns the number of concurrent requests. For run-batch's own stack, it is a full step plus as many waiting
-    requests."""
+    """Returns the number of concurrent requests. For run-batch's own stack: the requests of a full step, plus as many
+    waiting requests."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
     return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))

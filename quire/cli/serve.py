@@ -83,7 +83,8 @@ async def supervise(
     check: Check,
     on_ready: Callable[[Callable[[], None]], Awaitable[None]],
 ) -> None:
-    """Runs a Supervisor that obeys this process's signals: the first stops the parts in order, the second at once."""
+    """Runs a Supervisor that obeys this process's signals: the first signal stops the parts in order, the second signal
+    kills them at once."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

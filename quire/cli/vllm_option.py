@@ -1,4 +1,5 @@
-"""Describes a vLLM option that Quire does not have: the values that Quire accepts, and the answer to others."""
+"""Describes a vLLM option that Quire does not have: the values that Quire accepts, and the error or note for other
+values."""
 
 from __future__ import annotations
 

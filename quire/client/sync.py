@@ -119,7 +119,7 @@ class Client:
         model: str = "",
         **options: Unpack[ScoreOptions],
     ) -> Scores:
-        """Returns the similarity of each text of `text_2` to the single text of `text_1`, or to the text at the same
+        """Returns the similarity of each text of `text_2` to the single text of `text_1`, or to its text at the same
         index."""
         response = self._call(self._stub.Score, score_request(model, text_1, text_2, options))
         return Scores(tuple(response.scores), usage_from_proto(response.usage))

@@ -227,8 +227,8 @@ class Engine:
 
 
 def best_choices(choices: Sequence[Choice], count: int) -> Sequence[Choice]:
-    """Returns the `count` choices with the highest log probability per token, best first. Returns all in their original
-    order if there are not more than `count`."""
+    """Returns the `count` choices with the highest log probability per token, best first. If there are at most `count`
+    choices, returns all of them in their original order."""
     if len(choices) <= count:
         return choices
     return sorted(choices, key=lambda choice: -_mean_logprob(choice))[:count]

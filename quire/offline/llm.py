@@ -89,8 +89,8 @@ class LLM:
         self._stop()
 
     def get_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Returns the model's tokenizer as loaded by transformers, the same object on every call. Raises ValueError if
-        transformers cannot load it."""
+        """Returns the model's tokenizer as loaded by transformers. Every call returns the same object. Raises
+        ValueError if transformers cannot load it."""
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""Rewrites the router's errors to the argument names of the calling program."""
+"""Replaces field names in the router's errors by the argument names of the calling program."""
 
 from __future__ import annotations
 

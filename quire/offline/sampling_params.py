@@ -60,7 +60,7 @@ class SamplingParams:
     ignore_eos: bool = False
     # Number of likeliest tokens whose log probabilities are returned at each position, besides the output token's own.
     logprobs: int | None = None
-    # The same for each prompt token except the first.
+    # Like `logprobs`, for each prompt token except the first.
     prompt_logprobs: int | None = None
     # With `logprobs`: ids of the tokens whose log probabilities are returned, instead of the most likely tokens'.
     logprob_token_ids: Sequence[int] | None = None

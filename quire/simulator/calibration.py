@@ -181,8 +181,8 @@ class Planner:
         self._running: list[int] = []  # wire ids of the sequences at the worker
 
     def plans(self, kind: StepKind) -> Iterator[StepPlan[WorkerRequest]]:
-        """Yields a first step that sends the decoding sequences to the worker, then the steps to measure. Their average
-        context is the kind's."""
+        """Yields a first step that sends the decoding sequences to the worker, then the steps to measure. The average
+        context of the measured steps is the kind's context."""
         released = self._running
         position = kind.context - _STEPS_PER_KIND // 2
         blocks_each = kind.blocks_per_decode(self._block_size)

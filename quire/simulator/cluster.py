@@ -47,8 +47,8 @@ class Layout:
 
 
 def with_groups(layout: Layout, num_groups: int) -> Layout:
-    """Returns the layout with another number of groups. It has a scheduler per group, but no more schedulers than
-    before."""
+    """Returns the layout with another number of groups. The new layout has a scheduler per group, but no more
+    schedulers than `layout`."""
     return replace(layout, num_groups=num_groups, num_schedulers=min(num_groups, layout.num_schedulers))
 
 

@@ -27,7 +27,7 @@ class StepSeconds:
     per_kv_token · positions read + per_pair · pairs.
 
     Positions read are counted once per sequence, pairs once per computed token. A decode reads many positions for
-    little arithmetic; a prompt chunk does the opposite.
+    little arithmetic; a prompt chunk reads few positions for much arithmetic.
     """
 
     base: float

@@ -29,7 +29,7 @@ class Request:
     arrival_s: float  # seconds after the trace's first request
     num_prompt_tokens: int
     num_output_tokens: int
-    content: tuple[int, ...]  # numbers for the prompt's content, one per 512 tokens; the last one covers the rest
+    content: tuple[int, ...]  # numbers for the prompt's content, one per 512 tokens; the last number covers the rest
 
     @property
     def token_ids(self) -> array[int]:
@@ -75,8 +75,8 @@ def poisson(
     spread: float,
     seed: int,
 ) -> list[Request]:
-    """Generates a Poisson process of requests. Lengths are uniform around the given averages; they differ from them by
-    at most the fraction `spread`."""
+    """Generates a Poisson process of requests. Lengths are uniform, and differ from the given averages by at most the
+    fraction `spread`."""
     chance = random.Random(seed)
 
     def length(mean: int) -> int:

@@ -19,7 +19,7 @@ REASONING_PARSERS = (
     *("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4", "hunyuan_a13b"),
     *("granite", "granite_3_3", "openai_gptoss"),
 )
-# Both name the Harmony format. It covers a whole message, so no other parser can read a part of the message.
+# Parser names of the Harmony format. This format covers a whole message, so no other parser can read a part of it.
 _CHANNELS = {"openai", "openai_gptoss"}
 
 

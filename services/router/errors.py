@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 import grpc
 
-# Leaves room for the other trailing metadata: gRPC peers refuse more than 8 KiB in all by default.
+# Maximum size of an error body in trailing metadata. Leaves room for the other metadata: by default, gRPC peers refuse
+# more than 8 KiB in all.
 MAX_BODY_BYTES = 4096
 # Limits of a status message. It is sent percent-encoded: a character outside ASCII takes up to twelve bytes.
 _MAX_DETAILS_CHARS = 512
@@ -92,7 +93,8 @@ class ApiError(Exception):
 
 # Characters that a status message contains without percent-encoding.
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-# Makes an API's error body, a JSON value. It contains the error's message and param at most once each.
+# Function that makes an API's error body, a JSON value. The body contains the error's message and param at most once
+# each.
 ErrorBody = Callable[[ApiError], object]
 
 
@@ -111,7 +113,8 @@ _KIND_BY_CODE = {
 
 
 def kind_of_code(code: int) -> ErrorKind:
-    """Returns the kind for a google.rpc.Code that a scheduler reports; INTERNAL for codes it should not use."""
+    """Returns the kind for a google.rpc.Code that a scheduler reports; INTERNAL for codes that a scheduler should not
+    use."""
     return _KIND_BY_CODE.get(code, ErrorKind.INTERNAL)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from services.router.metrics import Histogram
 
-# Time between two measurements. The next measurement misses a delay that ends before its due time.
+# Time between two measurements. A measurement misses a delay that ends before the measurement is due.
 INTERVAL_SECONDS = 0.02
 
 

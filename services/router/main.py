@@ -250,7 +250,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
             if config.metrics_port is not None:
                 start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
         except OSError as error:
-            start.close()  # From here on, log lines are no notes: `_fail` logs and reports the same text.
+            start.close()  # Stop reporting log lines as notes: `_fail` logs the reason and reports it.
             return _fail(status, str(error))
         logger.info("listening on %s", ", ".join(addresses))
         status.starting("waiting for a scheduler")

@@ -38,7 +38,7 @@ class ChatWriter(Protocol):
     def error(self, error: ApiError) -> Written: ...
 
     def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
-        """Returns the body as consecutive texts. `messages`: one for each choice."""
+        """Returns the body as consecutive texts. `messages`: one message for each choice."""
 
 
 @dataclass(frozen=True, slots=True)

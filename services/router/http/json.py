@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
-# Size of one message: a piece is complete when it has this many bytes or texts. Making one takes a few milliseconds.
+# Size of a piece, which is sent as one message: a piece is complete when it has PIECE_BYTES bytes or PIECE_TEXTS texts.
+# Making a piece takes a few milliseconds.
 PIECE_BYTES = 65_536
 PIECE_TEXTS = 2_048
 # Maximum number of array elements, and of characters of a string, that are encoded in one call.
@@ -37,7 +38,7 @@ def dumps(value: object) -> str:
 
 
 def texts_of(value: object) -> Iterator[str]:
-    """Yields the JSON of a value as consecutive texts. Each is short, or is one element of `Items`."""
+    """Yields the JSON of a value as consecutive texts. Each text is short, or is one element of `Items`."""
     match value:
         case dict():
             separator = "{"

@@ -42,7 +42,7 @@ SegmentEvent = tuple[SegmentChange, Segment, str]
 
 
 class Segmenter:
-    """Splits one message into segments. At most one segment is open; a closed one does not change."""
+    """Splits one message into segments. At most one segment is open; a closed segment does not change."""
 
     __slots__ = ("_open", "_open_call", "segments")
 
@@ -66,7 +66,8 @@ class Segmenter:
                 yield self._grow(call.arguments)
 
     def close(self) -> Iterator[SegmentEvent]:
-        """Ends the message. An empty message gets an empty content segment, because clients expect one."""
+        """Ends the message. An empty message gets an empty content segment, because clients expect at least one
+        segment."""
         if not self.segments:
             yield from self._begin(SegmentKind.CONTENT)
         if self._open is not None:

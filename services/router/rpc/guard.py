@@ -51,8 +51,8 @@ class _HasCalls(Protocol):
 
 
 class Guarded:
-    """Wraps a servicer for the generated `add_…_to_server` functions. Its methods authenticate the caller and convert
-    the servicer's exceptions into the call's status."""
+    """Wraps a servicer for the generated `add_…_to_server` functions. The wrapper's methods authenticate the caller and
+    convert the servicer's exceptions into the call's status."""
 
     def __init__(self, servicer: _HasCalls) -> None:
         self._servicer = servicer

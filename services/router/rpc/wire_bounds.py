@@ -57,9 +57,10 @@ class BoundedServer:
 
 
 def check_message(data: bytes, descriptor: Any) -> None:
-    """Counts the fields of a serialized message. Raises ApiError if it has too many fields, or too many numbers in
-    lists. Raises UndecodableRequestError if it cannot be counted to its end, because protobuf must not parse anything
-    that was not counted. Quire's messages have no groups, so a message with groups counts as undecodable."""
+    """Counts the fields of a serialized message. Raises ApiError if the message has too many fields, or too many
+    numbers in lists. Raises UndecodableRequestError if the message cannot be counted to its end, because protobuf must
+    not parse anything that was not counted. Quire's messages have no groups, so a message with groups counts as
+    undecodable."""
     if not _Scan(data).message(descriptor, 0, len(data), ""):
         raise UndecodableRequestError(len(data))
 

@@ -1,4 +1,5 @@
-"""The content blocks of messages. Blocks other than text, reasoning and tools are refused by their type."""
+"""The content blocks of messages. Blocks other than text, reasoning and tools are refused with an error that names
+their type."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _TYPES = {
 
 @dataclass(slots=True)
 class ThreadUnsupportedError(ApiError):
-    """The request uses `thread`, a conversation stored on the server, which Quire does not have. Anthropic's SDKs
+    """The request uses `thread`, a conversation that the server stores. Quire stores no conversations. Anthropic's SDKs
     recognize this error by its details; their tool runner then continues without a thread."""
 
     unsupported: tuple[str, ...] = ()

@@ -203,7 +203,7 @@ async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]
 async def _echoes(body: CompletionRequest, model: ServedModel, prompts: list[list[int]]) -> list[str]:
     if body.texts and body.truncation is None:
         return body.texts
-    # The echo of token ids includes special tokens. The echo of a text leaves them out, as the server added them.
+    # The echo of token ids includes special tokens. The echo of a text leaves them out, because the server added them.
     return await model.tokenizer.decode(prompts, skip_special_tokens=bool(body.texts))
 
 

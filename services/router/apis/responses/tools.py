@@ -1,4 +1,4 @@
-"""The tools of a response: functions. Tools that OpenAI hosts are refused by name."""
+"""The tools of a response: functions. Tools that OpenAI hosts are refused with an error that names them."""
 
 from __future__ import annotations
 

@@ -138,5 +138,5 @@ class ResponseWriter:
 
 
 def _status(reason: EndReason | None) -> str:
-    """Returns a finished item's status. `reason`: for the last item of a message, its end reason, else None."""
+    """Returns a finished item's status. `reason`: end reason of the message if the item is its last item, else None."""
     return "incomplete" if reason is EndReason.LENGTH else "completed"

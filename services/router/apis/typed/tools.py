@@ -27,7 +27,7 @@ def parameters_of(tools: Sequence[inference_pb2.Tool]) -> list[tuple[str, str]]:
 
 
 def tools_from_proto(tools: Sequence[inference_pb2.Tool]) -> tuple[Tool, ...]:
-    """Converts tools. Raises ApiError if parameters are not a JSON object, or too long."""
+    """Converts tools. Raises ApiError if a tool's parameters are too long, or are not a JSON object."""
     return tuple(_tool_from_proto(tool, TOOL_PATH.tool.format(index)) for index, tool in enumerate(tools))
 
 

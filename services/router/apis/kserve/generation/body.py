@@ -79,7 +79,8 @@ class KserveGenerateParameters(Body, SamplingFields):
             raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
-        """Returns the parameters. Those that are not set here are taken from `sampling_parameters`. Raises ApiError."""
+        """Returns all parameters. A parameter that is not set here is taken from `sampling_parameters`. Raises
+        ApiError."""
         self.check_known()
         if not self.sampling_parameters:
             return self

@@ -12,9 +12,9 @@ from services.worker.errors import ModelError
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
-# vLLM's default. A CPU has none by default: KV blocks and swap space would lie in the same memory.
+# vLLM's default. A CPU worker has no swap space by default, because it would lie in the same memory as KV blocks.
 DEFAULT_GPU_BYTES = 4 * GIB
-# The default is at most this part of the available memory, so that several workers fit on a host.
+# The default is at most this fraction of the available memory, so that several workers fit on a host.
 _DEFAULT_FRACTION = 0.25
 _HOST, _CONTAINER = "this host", "this container"
 _MEMINFO = Path("/proc/meminfo")
@@ -103,8 +103,8 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
 
 
 def require_memory(num_bytes: int, purpose: str) -> None:
-    """Raises ModelError if host or container have less memory in total. Called before the memory is allocated, because
-    the kernel kills a process that uses too much, without a message."""
+    """Raises ModelError if host or container have less than `num_bytes` of memory in total. Called before the memory is
+    allocated, because the kernel kills a process that uses too much, without a message."""
     total = _total_memory()
     if total is not None and num_bytes > total.num_bytes:
         raise ModelError(

@@ -18,7 +18,7 @@ from services.worker.pages.host_memory import Asked, SwapSpace, available_memory
 logger = logging.getLogger(__name__)
 
 DEFAULT_CPU_BYTES = 1 << 30
-# The default is at most this part of the memory that weights and swap space leave.
+# The default is at most this fraction of the memory that weights and swap space leave.
 DEFAULT_CPU_FRACTION = 0.5
 RAISE_BYTES = "raise --kv-cache-memory-bytes"
 # Advice for error messages: the options that free memory on a GPU.
@@ -69,7 +69,7 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, d
 
 
 def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
-    """Returns the default for host memory, from which weights and swap space are still to be allocated."""
+    """Returns the default budget in host memory. It leaves room for weights and swap space, allocated later."""
     available = available_memory()
     if available is None:
         return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)

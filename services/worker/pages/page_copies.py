@@ -18,7 +18,7 @@ from services.worker.plan import I64
 
 
 class PageCopies(Protocol):
-    """Copies between blocks and slots. Both are int64 [n] indices on the host; no destination occurs twice."""
+    """Copies between blocks and slots. Arguments are int64 [n] indices on the host; no destination occurs twice."""
 
     num_slots: int  # slots in host memory, each for one block of all layers
 

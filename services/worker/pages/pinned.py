@@ -18,13 +18,13 @@ from torch import Tensor
 from services.worker.errors import PinningError
 
 # cudaHostRegisterPortable pins the memory for every CUDA context. cudaHostRegisterMapped lets kernels access it by
-# address, which the kernel that swaps blocks does.
+# address; the kernel that swaps blocks needs this.
 _FLAGS = 1 | 2
 
 
 class _Pinned(mmap.mmap):
-    """Unpins its memory before it is unmapped: Python calls `__del__` while the mapping still exists, but callbacks of
-    weak references only afterwards."""
+    """Unpins its memory before it is unmapped. `__del__` does this, because Python calls it while the mapping still
+    exists, and calls callbacks of weak references only afterwards."""
 
     unpin: Callable[[], object] | None = None
 

@@ -40,12 +40,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Prompt tokens of a step whose successor's log probability is wanted, grouped by sequence."""
+    """Prompt tokens of a step for which the log probability of the successor, the next prompt token, is wanted. Grouped
+    by sequence."""
 
     wire_ids: I64  # [n]
     first_positions: I64  # [n], prompt position of the first successor
     offsets: I64  # [n + 1], into the columns below
-    top_counts: I64  # [n]
+    top_counts: I64  # [n], likeliest tokens to report with each successor
     tokens: I64  # [m], indices into the step's tokens
     following: I64  # [m], token ids of the successors
 
@@ -61,8 +62,8 @@ class Batch:
     wire_ids: I64  # [num_rows]
     slots: I64  # [num_rows]
     token_ids: I64  # [num_tokens], 0 where the device inserts the slot's last token
-    last_token_at: I64  # [n], indices into token_ids where it does so
-    last_token_slots: I64  # [n], the slots whose last token it inserts
+    last_token_at: I64  # [n], indices into token_ids where the device inserts a last token
+    last_token_slots: I64  # [n], the slots whose last tokens the device inserts
     positions: I32  # [num_tokens]
     query_starts: I32  # [num_rows + 1]
     num_blocks: I64  # [num_rows], entries in each row's block table
@@ -81,8 +82,8 @@ class Batch:
 
 
 class BatchState:
-    """State of all slots, one array per field. Raises PlanError for a plan that contradicts it; a state that raised
-    must not be used any more."""
+    """State of all slots, one array per field. Its methods raise PlanError for a plan that contradicts the state. After
+    an error, the object must not be used any more."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -136,8 +137,8 @@ class BatchState:
                 raise PlanError("two copies have the same destination")
 
     def admit(self, sequence: NewSequence) -> bool:
-        """Assigns a slot and returns whether the sequence will run. One with sampling parameters out of range fails at
-        once. This raises no PlanError, because the client sent the values and other sequences must not suffer."""
+        """Assigns a slot and returns whether the sequence will run. A sequence with sampling parameters out of range
+        fails at once, but without a PlanError: the client sent the values, and other sequences must not suffer."""
         self._check_new(sequence)
         slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
         self._slot_of[sequence.wire_id] = slot
@@ -184,7 +185,7 @@ class BatchState:
         return self._lay_out(slots, scheduled, start, ends, num_known, failed)
 
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
-        """Returns the batch without the row of the sequence that was admitted last, which fails with `reason`."""
+        """Returns the batch without the row of the last admitted sequence. That sequence fails with `reason`."""
         newest = int(self._admission[batch.slots].argmax())
         error = SequenceError(int(batch.wire_ids[newest]), reason)
         self.fail(error)
@@ -208,7 +209,7 @@ class BatchState:
         first = query_starts[:-1]
         positions = np.arange(query_starts[-1]) + np.repeat(start - first, scheduled)
         token_ids = np.zeros(len(positions), np.int64)
-        # A row beyond the known tokens holds exactly one token: the one sampled last.
+        # A row that starts after the known tokens holds exactly one token: the last sampled one.
         decodes = start >= num_known
         for row in np.flatnonzero(~decodes).tolist():
             known = self._known[slots[row]]

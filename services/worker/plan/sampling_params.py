@@ -16,7 +16,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    logit_bias: tuple[tuple[int, float], ...] = ()  # pairs of token id and value added to its logit
     seed: int = 0  # uint64
     logprobs: int | None = None
     prompt_logprobs: int | None = None

@@ -40,7 +40,7 @@ class NewSequence(ABC):
     def admit(
         self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
     ) -> str | None:
-        """Calls `generate` or `pool`, whichever fits the class. Returns its sentence for the client, or None."""
+        """Calls `generate` or `pool`, depending on the class. Returns its result: a sentence for the client, or None."""
 
     @abstractmethod
     def check(self, vocab_size: int) -> str | None:
@@ -57,7 +57,7 @@ class NewSequence(ABC):
 
     @property
     def prompt_logprobs(self) -> tuple[range, int]:
-        """Prompt positions whose log probabilities are wanted, and how many likeliest tokens to report with each."""
+        """Prompt positions whose log probabilities are wanted, and number of likeliest tokens to report for each."""
         return range(0), 0
 
 
@@ -70,7 +70,7 @@ class GeneratingSequence(NewSequence):
     sampling: SamplingParams
     choice_index: int
     constraints: TokenConstraints | None = None
-    # Position of the first prompt token whose log probability is wanted; None: of no token.
+    # Position of the first prompt token whose log probability is wanted; None: no log probability is wanted.
     prompt_logprobs_from: int | None = None
 
     @property

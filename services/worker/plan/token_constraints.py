@@ -14,10 +14,10 @@ class ThinkingLimit:
 
 @dataclass(frozen=True, slots=True)
 class TokenConstraints:
-    grammar: str = ""  # empty: none
+    grammar: str = ""  # empty: no grammar
     min_tokens: int = 0
     end_token_ids: tuple[int, ...] = ()
-    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all tokens are allowed
     bad_words: tuple[tuple[int, ...], ...] = ()
     thinking: ThinkingLimit | None = None
 

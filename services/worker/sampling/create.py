@@ -7,7 +7,7 @@ from services.worker.sampling.sampler import Sampler
 
 
 def create_device_sampler(ops: Ops, max_num_seqs: int, vocab_size: int) -> Sampler:
-    """Imports Triton, which only a worker on a GPU needs."""
+    """Creates the sampler. Imports Triton here, because only a worker on a GPU needs it."""
     from services.worker.sampling.device_sampler import DeviceSampler
 
     return DeviceSampler(ops.device, max_num_seqs, vocab_size)

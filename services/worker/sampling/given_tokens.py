@@ -31,7 +31,7 @@ class GivenTokens:
         self.values.sub_(self.own_normalizers[:, :1]).sub_(self.own_normalizers[:, 1:])
 
     def write(self, top_token_ids: Tensor, top_logprobs: Tensor) -> None:
-        """Writes token ids and log probabilities into the rows of [m, width], without allocating memory."""
+        """Writes token ids and log probabilities into `rows` of two tensors [m, width], without allocating memory."""
         top_token_ids.index_copy_(0, self.rows, self.token_ids)
         top_logprobs.index_copy_(0, self.rows, self.values)
 
@@ -50,13 +50,13 @@ class GivenColumns:
         self._counts[sequence.slot] = len(ids)
 
     def top_counts(self, slots: I64, top_counts: I64) -> I64:
-        """Returns how many tokens to report per slot: its named tokens, or `top_counts` if it names none."""
+        """Returns the number of tokens to report for each slot: of its named tokens, or `top_counts` if it has none."""
         given = self._counts[slots]
         return np.where(given > 0, given, top_counts)
 
     def of(self, values: Tensor, rows: I64, slots: I64) -> GivenTokens | None:
-        """Looks up the named tokens in values [n, vocab], which are logits or log probabilities. Row rows[i] of it
-        belongs to slots[i]. Returns None if no slot names tokens."""
+        """Looks up the named tokens in values [n, vocab], which are logits or log probabilities. Row
+        rows[i] of `values` belongs to slots[i]. Returns None if no slot names tokens."""
         given = np.flatnonzero(self._counts[slots])
         if not len(given):
             return None

@@ -23,8 +23,8 @@ class Grammars:
     """Thread-safe: the event loop starts compilations, and the step thread takes matchers."""
 
     def __init__(self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """Does not read the tokenizer yet. The compiling thread reads it before the first grammar, which takes up to a
-        second."""
+        """Does not read the tokenizer yet. The compiling thread reads it, in up to a second, before it compiles the
+        first grammar."""
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids

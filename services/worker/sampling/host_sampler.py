@@ -51,7 +51,7 @@ class HostSampler:
         """See `Sampler`. Takes logits of any float type; float32 logits are overwritten."""
         logits = logits.float()
         # amax treats NaN as the greatest value, so one pass finds NaN, +inf and rows of nothing but -inf. The stages
-        # may compute anything for such rows: their results are ignored.
+        # can compute anything for such rows: their results are ignored.
         valid = logits.amax(-1).isfinite()
         raw = self._logprobs.distribution(logits, slots)
         for stage in self._shaping:

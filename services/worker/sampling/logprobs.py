@@ -38,7 +38,7 @@ class RawDistribution:
     def look_up(self, tokens: Tensor) -> LogprobTensors:
         """Returns the log probabilities of the sampled tokens. tokens int64 [n]: one per row of the sample."""
         drawn = tokens[upload(self.rows, tokens.device)]
-        # The same k for every row, whatever it asks for: which of several equal values topk returns may depend on k.
+        # The same k for every row, whatever the row asks for: topk's choice among equal values can depend on k.
         top = self.logprobs.topk(min(MAX_LOGPROBS, self.logprobs.shape[1]))
         by_id = top.indices.argsort(-1)
         ids, values = top.indices.gather(1, by_id), top.values.gather(1, by_id)
@@ -51,10 +51,10 @@ class RawDistribution:
 
 
 class LogprobColumns:
-    """Per slot: whether it asks for log probabilities, and for how many of the likeliest tokens or for which tokens."""
+    """Each slot's request for log probabilities: none, or a number of likeliest tokens, or named tokens."""
 
     def __init__(self, max_num_seqs: int) -> None:
-        self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: none
+        self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
         self._given = GivenColumns(max_num_seqs)
 
     def admit(self, sequence: GeneratingSequence) -> None:

@@ -34,8 +34,9 @@ class PromptLogprobTensors:
 def compute_prompt_logprobs(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int, following: NDArray[np.int64]
 ) -> PromptLogprobTensors:
-    """Takes hidden states [m, hidden], m at least 1, and `logits`, the output layer. Works in slices of rows: all
-    logits of a long chunk at once could take more memory than the rest of a step."""
+    """Computes the entries of m >= 1 prompt tokens. hidden [m, hidden]: states of the tokens before them; `logits`: the
+    output layer; following [m]: ids of the prompt tokens. Works in slices of rows: all logits of a long chunk at once
+    could take more memory than the rest of a step."""
     num_rows = max(1, _SLICE_VALUES // vocab_size)
     targets = upload(following, hidden.device)
     slices = [

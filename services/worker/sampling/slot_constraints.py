@@ -41,11 +41,11 @@ class _Sequence:
     output: list[int]
     matcher: LLMatcher | None
     thinking: ThinkingBudget | None
-    # Tokens that are allowed whatever the output so far: [words]; None: all.
+    # [num_words], the tokens that allowed_token_ids and bad words of one token leave at every position; None: all.
     always: Bits | None
     # Bad words of several tokens, keyed by their last token.
     runs: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    # Why no token can be sampled any more. It is never cleared.
+    # Why no token can be sampled any more; empty before that. It is never cleared.
     failure: str = ""
 
 
@@ -58,7 +58,8 @@ class SlotConstraints:
         self.watched = np.zeros(max_num_seqs, bool)
         # Slots that need a mask in every step.
         self._always_masked = np.zeros(max_num_seqs, bool)
-        # Tokens that may be sampled after the observed ones before a mask may be needed, and how many of them were.
+        # Number of tokens that can be sampled after the last observed one before a mask might be needed, and number of
+        # those that were sampled.
         self._num_free = np.full(max_num_seqs, _UNLIMITED, np.int64)
         self._num_unobserved = np.zeros(max_num_seqs, np.int64)
         self._vocab_size = vocab_size
@@ -113,11 +114,11 @@ class SlotConstraints:
         return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
     def draw(self, slots: I64) -> None:
-        """Notes that a step was launched that samples a token for each of these slots. `observe` follows later."""
+        """Notes the launch of a step that samples a token for each of these slots. `observe` follows later."""
         self._num_unobserved[slots] += 1
 
     def need_tokens(self, slots: I64) -> bool:
-        """Returns whether the next token of some slot may need a mask, whatever the unobserved tokens are."""
+        """Returns whether the next token of some slot might need a mask. If so, observe all earlier tokens first."""
         return bool(self._may_be_masked(slots).any())
 
     def _may_be_masked(self, slots: I64) -> NDArray[np.bool_]:

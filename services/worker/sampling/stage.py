@@ -1,10 +1,10 @@
 """Interface of one sampling parameter on the host: it transforms the logits of the rows that use it.
 
 A new parameter needs a new Stage in `host_sampler.py`'s list and a column in the device sampler. Nothing else in the
-worker's core handles single parameters. Every stage computes each row from that row alone, in an order of operations
-that does not depend on the batch, so a row's result has the same bits in every batch. Stages use only elementwise
-arithmetic with IEEE 754 rounding, order statistics, and torch's softmax and cumsum, which reduce row by row (the tests
-check that they do).
+worker's core handles individual parameters. Every stage computes each row from that row alone, in an order of
+operations that does not depend on the batch, so a row's result has the same bits in every batch. Stages use only
+elementwise arithmetic with IEEE 754 rounding, order statistics, and torch's softmax and cumsum, which reduce row by row
+(the tests check that they do).
 """
 
 from __future__ import annotations

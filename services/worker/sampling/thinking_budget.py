@@ -29,7 +29,7 @@ class ThinkingBudget:
 
     @property
     def num_free_tokens(self) -> int | None:
-        """Number of tokens that can be sampled, whatever they are, before one must be forced; None: no limit."""
+        """Number of tokens that can be sampled, whatever they are, before a token is forced; None: no limit."""
         if self.is_over:
             return None
         left = self._limit.num_tokens - self._num_tokens

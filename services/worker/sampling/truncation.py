@@ -28,7 +28,8 @@ class Temperature:
         self.active[sequence.slot] = not sequence.sampling.greedy
 
     def apply(self, logits: Tensor, slots: I64) -> None:
-        """Shifts the row's greatest logit to 0 first, so that a tiny temperature can only overflow to -inf."""
+        """Divides by the temperature. First shifts the row's greatest logit to 0, so that a tiny temperature can only
+        overflow to -inf."""
         logits -= logits.amax(-1, keepdim=True)
         logits /= _column(self._temperature, slots, logits)
 
@@ -106,7 +107,7 @@ def _likeliest(probabilities: Tensor, count: int) -> Tensor:
 def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the smallest probability that is kept [n, 1], and whether the sum reaches top_p [n].
 
-    A row that does not reach it gets its last probability."""
+    A row whose sum does not reach top_p gets its last probability."""
     enough = descending.cumsum(-1) >= top_p  # [n, k]
     reached = enough[:, -1]
     last = torch.where(reached, enough.to(torch.uint8).argmax(-1), descending.shape[1] - 1)

@@ -42,7 +42,8 @@ def u32(data: bytes) -> U32:
 
 
 def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
-    """Raises PlanError if a column is malformed. `BatchState` checks later whether the plan fits its state."""
+    """Converts a plan. Raises PlanError if a column is malformed. `BatchState` checks later whether the plan fits the
+    worker's state."""
     rows = message.rows
     return StepPlan(
         epoch=message.epoch,
@@ -67,7 +68,7 @@ def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
 
 
 def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
-    """Raises PlanError if a sequence asks both for pooling and for log probabilities."""
+    """Converts a new sequence. Raises PlanError if it asks both for pooling and for log probabilities."""
     common = (
         message.wire_id,
         message.slot,
@@ -117,7 +118,7 @@ def _pooling(message: pooling_pb2.PoolingParams) -> PoolingParams:
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    """Fields that are not set keep the defaults of `sampling.proto`."""
+    """Converts sampling parameters. Fields that are not set keep the defaults of `sampling.proto`."""
     given = {
         name: getattr(message, name)
         for name in SamplingParams.__dataclass_fields__

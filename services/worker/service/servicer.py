@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # The stream ends if the scheduler reads no message for this long.
 WRITE_TIMEOUT_S = 2.0
-# A scheduler that sends neither a plan nor a heartbeat for this long has hung. Another may then claim the worker.
+# A scheduler that sends neither a plan nor a heartbeat for this long counts as hung. Another may then claim the worker.
 OWNER_SILENCE_S = 10.0
-# Limit of grammars whose compilation an owner may await.
+# Maximum number of grammars that an owner may be waiting for at a time.
 MAX_PENDING_GRAMMARS = 128
 
 Requests = AsyncIterator[worker_pb2.RunRequest]
@@ -93,7 +93,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if isinstance(end, MalformedRequestError):
             raise end
         if end is not None:
-            # Sent last: a status waits behind results, which a stalled peer does not read.
+            # Comes after _let_go, because it can block: gRPC sends a status only after the results before it, and a
+            # stalled peer does not read them.
             await context.abort(*_status(epoch.number, end))
 
     async def GetTokenizer(  # noqa: N802 - gRPC's name
@@ -124,7 +125,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         epoch.recipient.closed = True
         if self._reader is not None:
             self._reader.cancel()
-        # In a task of its own, because the surrounding call may be cancelled at any moment.
+        # In a task of its own, because gRPC can cancel the surrounding call at any moment.
         release = asyncio.create_task(self._release(epoch.number))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
@@ -162,8 +163,8 @@ class _Epoch:
         self.recipient = Recipient(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
-        # Bounded without a size of its own. Steps: each holds a permit of the semaphore from when its plan is read
-        # until its result is written. Grammars: MAX_PENDING_GRAMMARS.
+        # Needs no maximum size, because its senders are limited. Each step holds one of MAX_QUEUED_STEPS permits from
+        # when its plan is read until its result is written. At most MAX_PENDING_GRAMMARS grammars are being compiled.
         self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
@@ -193,7 +194,7 @@ class _Epoch:
                 self._steps.submit(self.recipient, plan)
         except OwnerSilentError as error:
             end = error
-        except Exception as error:  # any kind: the writer waits until something ends the epoch
+        except Exception as error:  # of every class: without it, the writer would wait forever
             self._outbox.put_nowait(error)
             return
         except asyncio.CancelledError:
@@ -205,8 +206,8 @@ class _Epoch:
         self._outbox.put_nowait(end)
 
     async def write(self, context: Any) -> Exception | None:
-        """Writes results until the epoch ends. Returns the error that ended it, or None if the owner did. Raises
-        TimeoutError if the owner does not read them."""
+        """Writes results until the epoch ends. Returns the error that ended the epoch, or None if the owner ended it.
+        Raises TimeoutError if the owner does not read the results."""
         while isinstance(outcome := await self._outbox.get(), StepResult | worker_pb2.GrammarPrepared):
             if isinstance(outcome, StepResult):
                 await _write(context, worker_pb2.RunResponse(result=result_to_proto(outcome)))
@@ -217,7 +218,7 @@ class _Epoch:
         return outcome
 
     def _prepare(self, request: worker_pb2.PrepareGrammar) -> None:
-        """Compiles a grammar beside the steps. The answer is sent when it is ready."""
+        """Compiles a grammar on another thread while steps run, and sends the answer when the compilation ends."""
         if self._num_pending_grammars == MAX_PENDING_GRAMMARS:
             raise PlanError(f"{MAX_PENDING_GRAMMARS} grammars are being prepared already")
         self._num_pending_grammars += 1
@@ -231,7 +232,7 @@ class _Epoch:
 
     async def _compile_missing(self, plan: StepPlan) -> None:
         """Compiles grammars that were never prepared or have been evicted since. This plan and later ones wait here,
-        so that the step thread does not. If one cannot be compiled, admitting its sequence reports the error."""
+        so that the step thread does not. If a grammar cannot be compiled, its sequence fails when it is admitted."""
         for sequence in plan.new_sequences:
             if sequence.grammar:
                 future = self._grammars.prepare(sequence.grammar)
@@ -268,7 +269,7 @@ def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunR
 
 
 async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
-    """Raises TimeoutError if the peer does not read the message within WRITE_TIMEOUT_S."""
+    """Writes a message. Raises TimeoutError if the peer does not read it within WRITE_TIMEOUT_S."""
     for part in in_parts(message):
         async with Patience(WRITE_TIMEOUT_S):
             await context.write(part)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_STEPS = 8
-# How often an idle thread checks whether the oldest running step has ended. Its results are late by at most this much.
-# That costs nothing, because another step is running by then.
+# Seconds between two checks of an idle thread whether the oldest running step has ended. The step's results are late by
+# at most this much. The delay costs nothing, because the device already runs another step.
 POLL_S = 0.0002
 
 Outcome = StepResult | Exception
@@ -79,7 +79,7 @@ class StepThread:
         self.ended: Future[None] = Future()  # fails with the error that killed the thread
         self.counters = StepCounters()
         self._load = load
-        # Twice the size: resets must fit beside a full set of steps. None asks the thread to end.
+        # Twice as many places as steps, because resets must fit beside a full set of steps. None ends the thread.
         self._queue: queue.Queue[_Step | _Reset | None] = queue.Queue(2 * MAX_QUEUED_STEPS)
         self._launched: deque[tuple[Recipient, LaunchedStep]] = deque()
         self._busy_since: float | None = None
@@ -93,7 +93,7 @@ class StepThread:
         self._queue.put_nowait(_Step(recipient, plan, time.monotonic()))
 
     def reset(self) -> Future[None]:
-        """Starts a new epoch after all queued steps have run. Returns a future that is set then."""
+        """Starts a new epoch after all queued steps have run. Returns a future that is set once it has started."""
         command = _Reset()
         self._queue.put_nowait(command)
         return command.done

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def physical_cores() -> int:
-    """Returns the physical cores that this process may use, limited by its container's CPU quota."""
+    """Returns the number of physical cores that this process may use, limited by its container's CPU quota."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = {_siblings(cpu) for cpu in allowed}
     quota = _quota(Path("/sys/fs/cgroup/cpu.max"))
@@ -23,7 +23,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota(cpu_max: Path) -> int | None:
-    """Returns the whole CPUs of a cgroup v2 limit; None if there is no limit."""
+    """Returns a cgroup v2 limit as a number of CPUs, rounded down, at least 1; None if there is no limit."""
     try:
         quota, period = cpu_max.read_text().split()
     except (OSError, ValueError):

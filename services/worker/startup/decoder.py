@@ -74,10 +74,10 @@ class DecoderStart:
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
-            # After open_weights, which compares config.json with the checkpoint and names a wrong value better.
+            # Called after open_weights: that compares config.json with the checkpoint, and its error names the value.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
             require_memory(num_weight_bytes, f"the weights of {path}")
-            # Counted once, here: a length that fits now must still fit after the weights are loaded.
+            # Counted only here: a second count, with the weights loaded, might give fewer blocks than `longest` needs.
             num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
         longest = _longest(config, model, kv_dtype, device, num_blocks)
         with (
@@ -115,8 +115,8 @@ class DecoderStart:
 def _build_with_swap(
     builder: _RunnerBuilder, num_blocks: int, max_model_len: int, swap: SwapSpace
 ) -> tuple[ModelRunner, PageCopies]:
-    """Builds the runner. If the host cannot pin swap space, builds it without, unless the swap option was set: then
-    raises PinningError."""
+    """Builds the runner. If the host cannot pin the swap space, builds the runner without swap space; if --swap-space
+    was set, raises PinningError instead."""
     num_host_blocks = count_host_blocks(swap, builder.setting.config, builder.model, builder.kv_dtype)
     try:
         return builder.build(num_blocks, max_model_len, num_host_blocks)
@@ -208,8 +208,8 @@ def _longest(
     config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, num_blocks: int | None
 ) -> int:
     """Returns the tokens of the longest sequence: the smallest of the model's limit, the configured limit and the KV
-    cache of `num_blocks`. If `num_blocks` is None, the cache of a GPU is not measured yet, and all of its memory is the
-    bound. Raises ModelError if the configured length does not fit."""
+    cache of `num_blocks`. If `num_blocks` is None, a GPU's KV cache is not measured yet, and the GPU's whole memory is
+    the bound. Raises ModelError if the configured length does not fit."""
     if num_blocks is not None:
         return resolve_max_model_len(config, model, num_blocks * config.block_size)
     longest = min(config.max_model_len or model.max_model_len, model.max_model_len)

@@ -15,8 +15,8 @@ from services.worker.step import (
 
 
 def compose_device(ops: Ops) -> Device:
-    """Combines `ops` with the sampler, forward pass, clock and page copies that fit it. With Triton kernels all data
-    stays on the device; otherwise these parts use plain torch tensors."""
+    """Combines `ops` with the sampler, forward pass, clock and page copies that match. With Triton kernels, these parts
+    keep all data on the device; otherwise they use plain torch tensors."""
     has_kernels = ops.name == "triton"
     return Device(
         ops,

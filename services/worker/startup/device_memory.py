@@ -69,7 +69,7 @@ class Needs:
     graphs: int  # an estimate
 
     def left_of(self, total: int, utilization: float) -> int:
-        """Returns what is left of `utilization` times `total`. Negative if the needs exceed it."""
+        """Returns the bytes that the needs leave of `utilization` · `total`. Negative if the needs are greater."""
         return int(total * utilization) - self.weights - self.step - self.graphs
 
     def __str__(self) -> str:
@@ -80,9 +80,9 @@ class Needs:
 
 
 def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, recorder: Recorder | None) -> Needs:
-    """Measures a runner with few pages, which `make_runner` builds and which is then dropped. With a `recorder`, it
-    records the two largest graphs and extrapolates: the first allocates the pool that all graphs share, and each other
-    graph is assumed to take as much as the second."""
+    """Measures the memory of a runner with few pages, which `make_runner` builds. Frees the runner afterwards. With a
+    `recorder`, records the two largest graphs and extrapolates: the first graph allocates the pool that all graphs
+    share, and every other graph is assumed to take as much as the second."""
     made: list[ModelRunner] = []
 
     def run() -> None:

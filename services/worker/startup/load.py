@@ -31,11 +31,12 @@ class LoadedWorker:
     grammars: Grammars
     speed: Speed
     model: ModelFacts
-    fallback: str | None  # why it does not run the device's own kernels, and at what cost; None if it does
+    fallback: str | None  # why the worker does not run the device's own kernels, and the cost; None if it runs them
 
 
 def load_worker(config: WorkerConfig, report: Report, device: torch.device | None = None) -> LoadedWorker:
-    """Call it on the thread that will run the steps: CPU thread pools belong to the thread that uses them.
+    """Builds the worker. Call it on the thread that will run the steps: CPU thread pools belong to the thread that uses
+    them.
     `device`: the result of `resolve_device`, if the caller has it already.
     Raises ModelError, or DeviceLostError if the device is lost meanwhile."""
     device = resolve_device(config.device) if device is None else device
@@ -111,7 +112,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
-    """Returns the data type to compute in. Raises ModelError if the device does not support the one that is set."""
+    """Returns the data type to compute in. Raises ModelError if the device does not support the type that is set."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if device.type == "cpu":
         if name not in ("auto", "float32"):

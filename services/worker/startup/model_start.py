@@ -38,7 +38,7 @@ class ModelStart(Protocol):
 
     @property
     def default_pooling(self) -> PoolingKind:
-        """Pooling to use if neither the model's files nor the options name one."""
+        """Pooling to use if neither the model's files nor the options name a kind."""
         ...
 
     @property

@@ -17,7 +17,8 @@ from services.worker.pooling import PoolingParams
 from services.worker.step import ModelRunner
 
 _MOST_BLOCKS = 16
-# Prompt lengths to time, until one takes long enough to measure. A slow model on a CPU so starts without delay.
+# Prompt lengths in tokens. Each is timed, until a step takes long enough to measure. So the start of a slow model on a
+# CPU does not wait for long prompts.
 _PROMPT_TOKENS = (8, 32, 128)
 _LONG_ENOUGH_S = 0.1
 
@@ -26,15 +27,15 @@ _LONG_ENOUGH_S = 0.1
 class Speed:
     """Speed of a worker, in seconds."""
 
-    swap_per_block: float  # to the host, or back
-    step: float  # of one token
-    per_token: float  # for each further token
+    swap_per_block: float  # copy of one block to the host, or back
+    step: float  # step of one token
+    per_token: float  # each further token of a step
 
 
 class Probe(Protocol):
     """Makes the prompt whose step is timed."""
 
-    num_drawn: int  # tokens that are sampled after it
+    num_drawn: int  # number of tokens sampled after the prompt
 
     def sequence(self, token_ids: U32, block_ids: U32) -> NewSequence:
         """Returns a sequence with wire id 1, in slot 0."""
@@ -63,7 +64,8 @@ class PoolingProbe:
 
 
 def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> float:
-    """Returns seconds per block; 0 without swap space. May overwrite pages, as no sequence uses them yet."""
+    """Returns the seconds to copy one block to the host, or back; 0 without swap space. It writes to pages, so call it
+    before a sequence uses them."""
     count = min(_MOST_BLOCKS, num_blocks, copies.num_slots)
     if not count:
         return 0.0

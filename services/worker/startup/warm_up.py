@@ -1,6 +1,6 @@
 """Steps over made-up sequences that run before the first request: they compile kernels and measure memory.
 
-Each leaves the runner in a new epoch. Their sequences share block 0, which no request uses yet.
+Each function leaves the runner in a new epoch. The made-up sequences share block 0, which no request uses yet.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run_largest_step(runner: ModelRunner) -> None:
 
 
 def _spread(num_tokens: int, limits: Limits) -> list[int]:
-    """Returns the lengths of the most prompts that fit into one step."""
+    """Divides `num_tokens` evenly among as many prompts as one step can hold, and returns their lengths."""
     num_rows = min(limits.max_num_seqs, num_tokens)
     short, num_longer = divmod(num_tokens, num_rows)
     return [min(short + (row < num_longer), limits.max_model_len) for row in range(num_rows)]
@@ -110,7 +110,7 @@ def _run(
     copies = {"copy_sources": _column([0]), "copy_destinations": _column([1])} if copy else {}
     step = runner.launch(StepPlan(0, 1, _column([]), sequences, rows, **copies), 0.0)
     runner.collect(step)
-    # An error that would fail one sequence while serving stops the start.
+    # While serving, such an error fails only the sequences of the step. During the start, it stops the worker.
     if step.error is not None:
         raise step.error
     for error in step.batch.failed:

@@ -19,7 +19,7 @@ Event = torch.cuda.Event
 
 class StepClock(Protocol):
     def begin(self) -> None:
-        """Marks the start of a step: the next launch is its first kernel. A step that is retried starts again."""
+        """Marks the start of a step: the next launch is its first kernel. Call it again if the step is retried."""
         ...
 
     def launched(self) -> Event | None:
@@ -55,7 +55,7 @@ class DeviceStepClock:
             return None  # idle time keeps counting from the end of the last step that ran a model
         last, self._last_end = self._last_end, ended
         idle = 0.0 if last is None else last.elapsed_time(begun) / 1e3
-        # A step launched behind a running one begins when that ends; rounding of the clock can make it negative.
+        # A step launched while another runs begins when that step ends. Rounding can make the idle time negative.
         return DeviceTime(max(0.0, idle), begun.elapsed_time(ended) / 1e3)
 
     def reset(self) -> None:
@@ -63,8 +63,8 @@ class DeviceStepClock:
 
 
 class NoStepClock:
-    """See `StepClock`. For a CPU, which needs none: the step thread waits while it computes, so `run_us` by the host's
-    clock is its compute time."""
+    """See `StepClock`. For a CPU: the step thread waits for each step's computation, so `run_us`, measured by the
+    host's clock, already is the compute time."""
 
     def begin(self) -> None:
         pass

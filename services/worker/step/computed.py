@@ -29,7 +29,8 @@ class Computed:
         return [tensor for part in self._parts() for tensor in part]
 
     def split(self, arrived: Sequence[NDArray[Any]]) -> list[Sequence[NDArray[Any]]]:
-        """Splits the host copies of `tensors` into the sample's, the prompts' and the pooled vectors'."""
+        """Splits `arrived`, the host copies of `tensors`, into three parts: sample, prompt log probabilities, pooled
+        vectors."""
         counts = [len(part) for part in self._parts()]
         return [arrived[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 

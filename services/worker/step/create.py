@@ -17,8 +17,8 @@ from services.worker.step.forward_pass import ForwardPass, PlainForwardPass
 def create_device_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """Creates the forward pass over GPU kernels, whose inputs stay on the device. It marks each start of the model on
-    `clock`. Imports Triton, which only a worker on a GPU needs."""
+    """Creates the forward pass that launches GPU kernels and keeps its inputs on the device. It marks each start of the
+    model on `clock`. Imports Triton here, because only a worker on a GPU needs it."""
     from services.worker.step.device_forward_pass import DeviceForwardPass
 
     return DeviceForwardPass(decoder, ops, pages, limits, clock)
@@ -32,7 +32,7 @@ def create_plain_forward_pass(
 
 
 def create_step_clock(device: torch.device) -> StepClock:
-    """Creates a clock that reads the device's own time; on a CPU, one that measures nothing."""
+    """Creates a clock that reads the GPU's own time. For a CPU, creates a clock that measures nothing."""
     return DeviceStepClock() if device.type == "cuda" else NoStepClock()
 
 

@@ -64,7 +64,8 @@ class DeviceForwardPass:
         return self._hidden[: len(wanted)]
 
     def _bucket(self, batch: Batch) -> int | None:
-        """Returns the smallest recorded bucket that holds the step; None if its kernels must be launched instead."""
+        """Returns the smallest recorded bucket that holds the step; None if no graph serves the step, so that its
+        kernels must be launched."""
         if len(batch.token_ids) != len(batch.slots):
             return None
         return min((size for size in self._replays if size >= len(batch.slots)), default=None)

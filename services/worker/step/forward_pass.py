@@ -21,7 +21,7 @@ from services.worker.step.graphs import Recorder
 
 
 class ForwardPass(Protocol):
-    """Runs batches in the order of the calls, on the device's current stream, without waiting for any."""
+    """Runs batches in the order of the calls, on the device's current stream. Never waits for a batch to end."""
 
     buckets: list[int]  # ascending token counts for which graphs of decode-only steps can be recorded
 

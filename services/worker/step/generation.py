@@ -1,7 +1,7 @@
 """The part of a step that samples: from the hidden states of the forward pass to tokens and log probabilities.
 
 The batch names the rows that sample, so this module does not depend on plans, blocks or pages. Only `sampling/`
-interprets the single sampling parameters.
+interprets individual sampling parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Generation(Protocol):
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
         """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client that says
-        why it cannot run. Raises torch.OutOfMemoryError; the slot can then still be assigned to another sequence."""
+        why the sequence cannot run. After torch.OutOfMemoryError the slot can be assigned to another sequence."""
         ...
 
     def release(self, slot: int) -> None:
@@ -46,7 +46,7 @@ class Generation(Protocol):
         ...
 
     def prompt_logprobs(self, hidden: Tensor, batch: Batch) -> PromptLogprobTensors | None:
-        """Returns log probabilities of the batch's prompt tokens; None if no sequence asked. hidden [n, hidden]."""
+        """Returns log probabilities of the batch's prompt tokens; None if no sequence wants any. hidden [n, hidden]."""
         ...
 
     def sample(self, hidden: Tensor, batch: Batch) -> Sample | None:
@@ -76,7 +76,7 @@ class DecoderGeneration:
         """`grammars`: compiler for the model's tokenizer, for sequences that have a grammar."""
         self._decoder, self._limits, self._device, self._grammars = decoder, limits, device, grammars
         # Kept across epochs: recorded graphs read `last_tokens` from the same address. Admitting a sequence overwrites
-        # all that the slot's previous sequence left.
+        # all state that the slot's previous sequence left.
         self._sampler = sampler
         self.last_tokens = sampler.last_tokens
         self.reset()
@@ -128,8 +128,8 @@ class DecoderGeneration:
         return self._constraints.failure(slot, wire_id)
 
     def _mask(self, slots: I64) -> TokenMask | None:
-        """Returns the mask of allowed tokens for the rows that sample; None if no row may be constrained. Only a
-        constrained row makes it wait for the tokens of earlier steps. The forward pass runs meanwhile."""
+        """Returns the mask of allowed tokens for the rows that sample; None if no row can be constrained. If a row can,
+        first waits for the tokens of earlier steps; the device runs the forward pass during this wait."""
         if not self._constraints.need_tokens(slots):
             return None
         while self._unobserved:

@@ -11,16 +11,17 @@ Replay = Callable[[], None]
 
 
 def bucket_sizes(largest: int) -> list[int]:
-    """Returns bucket sizes, ascending up to `largest`: 1, 2, 4, then every 8 up to 256, then every 32. A step so
-    computes at most 7 unused tokens, or an eighth of its own. Reading the weights takes the same time either way."""
+    """Returns bucket sizes, ascending up to `largest`: 1, 2, 4, then every 8 up to 256, then every 32. So a step
+    computes at most 7 unused tokens, or an eighth of its number of tokens. Unused tokens do not add to the time of
+    reading the weights."""
     sizes = [1, 2, 4, *range(8, 257, 8), *range(288, largest + 1, 32)]
     return [*(size for size in sizes if size < largest), largest]
 
 
 class Recorder(Protocol):
     def record(self, run: Callable[[], None]) -> Replay:
-        """Runs `run` and returns a function that repeats its launches on the same tensors, which must stay alive, with
-        the same numbers."""
+        """Runs `run` and returns a function that repeats its launches with the same arguments. The tensors that `run`
+        uses must stay alive."""
         ...
 
 

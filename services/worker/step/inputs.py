@@ -83,8 +83,8 @@ class SlotTables:
     def __init__(self, limits: Limits, device: torch.device) -> None:
         shape = (limits.max_num_seqs, limits.max_blocks_per_sequence)
         self.tables = torch.zeros(shape, dtype=torch.int32, device=device)  # [max_num_seqs, max_blocks_per_sequence]
-        # Size of one copy; a step with more new entries takes several. When 256 sequences of 8,192 tokens start at once
-        # with blocks of 16 tokens, they bring 131,072 entries. While they decode, they bring 16 per step.
+        # Entries per copy. A step with more new entries needs several copies. When 256 sequences of 8,192 tokens start
+        # at once with blocks of 16 tokens, they add 131,072 entries. While they decode, they add 16 per step.
         self._capacity = max(limits.max_num_seqs, 4096)
         lengths = {"at": (torch.int64, self._capacity), "blocks": (torch.int32, self._capacity)}
         self._arrays = PackedArrays(lengths, device)

@@ -59,10 +59,10 @@ class LaunchedStep:
     batch: Batch
     computed: Computed
     download: Download | None  # copy of the results to the host; None: the step failed
-    error: Exception | None  # failed all sequences of the step
+    error: Exception | None  # the error that failed all sequences of the step
     received_at: float  # seconds, monotonic
     started_at: float
-    num_sequences: int  # that hold a slot after the plan was applied
+    num_sequences: int  # number of sequences that hold a slot after the plan was applied
     begun: Event | None = None  # start of the step on the device, if it is timed
 
 
@@ -79,7 +79,7 @@ class ModelRunner:
         pooler: Pooler,
         copies: PageCopies,
     ) -> None:
-        """`clock`: the same clock that `forward` marks the start of the model on."""
+        """`clock`: the clock on which `forward` marks the start of the model."""
         self.device = device
         self.limits = limits
         self._clock = clock
@@ -122,8 +122,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, received_at: float) -> LaunchedStep:
-        """Launches a step. Raises PlanError if the plan contradicts the state; after that or any other exception, only
-        `reset` helps. An error in the forward pass or the sampler is not raised: it fails the sequences of this step
+        """Launches a step. Raises PlanError if the plan contradicts the state. After any exception, call `reset` before
+        the next launch. An error in the forward pass or the sampler is not raised: it fails the sequences of this step
         only. If memory runs out, the newest sequence fails, then the next newest, until the step fits.
         """
         self._state.check_copies(plan)
@@ -235,7 +235,7 @@ class ModelRunner:
         self, pooled: Pooled, vectors: NDArray[np.float32]
     ) -> tuple[tuple[PooledSequence, ...], list[int]]:
         """Returns the embeddings, and the wire ids of sequences whose vectors are not finite. `vectors`: host copy of
-        those in `pooled`."""
+        `pooled.vectors`."""
         finished, without_numbers = [], []
         for wire_id, params, count, vector in zip(
             pooled.wire_ids.tolist(), pooled.params, pooled.counts.tolist(), vectors, strict=True

@@ -25,10 +25,11 @@ class Pooled:
     """Results of a step's pooled rows."""
 
     wire_ids: I64  # [n], of the sequences that are complete
-    params: tuple[PoolingParams, ...]  # n; copied, because another sequence may hold the slot when the vectors arrive
+    params: tuple[PoolingParams, ...]  # [n]; kept here, because a new sequence might own the slot when vectors arrive
     counts: I64  # [n], number of tokens summed in each vector
     vectors: Tensor  # float32 [n, hidden], on the device
-    # [m] and float32 [m, hidden] on the device: slots and their sums including this step's tokens; None without sums.
+    # Slots [m], and their sums including this step's tokens, float32 [m, hidden], on the device. None if pooling needs
+    # no sums.
     sums: tuple[Tensor, Tensor] | None
 
     def tensors(self) -> list[Tensor]:
@@ -48,8 +49,8 @@ class Pooler:
             self._sums = torch.zeros(max_num_seqs, hidden_size, device=ops.device)
 
     def admit(self, sequence: PoolingSequence) -> str | None:
-        """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client if the model
-        cannot do what it asks. Raises PlanError if tokens were computed before but pooling needs all of them."""
+        """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client that says
+        what the model cannot do. Raises PlanError if pooling needs all hidden states but some were computed before."""
         if self.config.needs_all_tokens and sequence.num_computed_tokens:
             raise PlanError(f"sequence {sequence.wire_id} is pooled over all tokens, but some are computed already")
         self._params[sequence.slot] = sequence.pooling
@@ -58,7 +59,7 @@ class Pooler:
         return sequence.pooling.check(self._size, self.config)
 
     def tokens(self, batch: Batch) -> I64:
-        """Returns the indices of the tokens whose hidden states `pool` needs, in its order."""
+        """Returns the indices of the tokens whose hidden states `pool` needs, in the order that `pool` expects."""
         rows, starts = batch.pooled_rows, batch.query_starts.astype(np.int64)
         if self._sums is not None:
             return np.concatenate([np.arange(starts[row], starts[row + 1]) for row in rows] or [np.zeros(0, np.int64)])
@@ -94,8 +95,8 @@ class Pooler:
             self._sums[at] = totals
 
     def finish(self, vector: F32, count: int, params: PoolingParams) -> F32:
-        """Returns the embedding for a sum of `count` vectors, float32 [hidden]. Computes each row alone and in float64,
-        so that no bit depends on the other rows."""
+        """Returns the embedding. `vector` float32 [hidden]: sum of `count` hidden states. Computes each row alone and
+        in float64, so that no bit depends on the other rows."""
         wide: NDArray[np.float64] = vector.astype(np.float64) / count
         if params.dimensions is not None:
             wide = wide[: params.dimensions]

@@ -50,7 +50,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling defaults from generation_config.json. None: the file has no value, or one that no request may use."""
+    """Sampling defaults from generation_config.json. None: the file has no value, or a value out of range."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -87,7 +87,7 @@ class ModelConfig:
 
 
 def read_model_config(directory: Path) -> ModelConfig:
-    """Returns the configuration of a decoder. Raises ModelError if it cannot be run."""
+    """Returns the configuration of a decoder. Raises ModelError if Quire cannot run the model."""
     path = directory / "config.json"
     config = read_json(path)
     if config is None:
@@ -165,8 +165,8 @@ def _refuse_unsupported(path: Path, config: Fields, family: Family) -> None:
 
 
 def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:
-    """Returns the ids of one token or a list of them, without those outside the vocabulary. Raises ModelError for a
-    value that is no token id."""
+    """Returns the token ids in `value`, which is one id or a list of ids. Leaves out ids outside the vocabulary. Raises
+    ModelError for a value that is no token id."""
     ids: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):

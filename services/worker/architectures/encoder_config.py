@@ -30,7 +30,7 @@ class EncoderConfig:
     is_encoder: ClassVar[bool] = True
 
     architecture: str
-    prefix: str  # of tensor names in checkpoints that hold a head beside the encoder
+    prefix: str  # prefix of tensor names in checkpoints that hold a head beside the encoder
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -52,7 +52,7 @@ class EncoderConfig:
 
 
 def read_encoder_config(directory: Path) -> EncoderConfig | None:
-    """Returns the configuration of an encoder; None for other models. Raises ModelError if it cannot be run."""
+    """Returns the configuration of an encoder; None for other models. Raises ModelError if Quire cannot run it."""
     path = directory / "config.json"
     config = Fields(read_json(path) or {}, str(path))
     architecture = next((name for name in config.texts("architectures") if name in ENCODERS), None)

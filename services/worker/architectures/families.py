@@ -15,14 +15,14 @@ class Windowed(Enum):
 
     NONE = auto()
     ALL = auto()
-    # layer_types in config.json names the layers with a window. Without it, the rest of the name applies:
+    # layer_types in config.json names the layers with a window. Without layer_types, the part after ELSE applies:
     TYPED_ELSE_ALL = auto()
     TYPED_ELSE_LAST = auto()  # from max_window_layers on, if use_sliding_window
     TYPED_ELSE_WITHOUT_ROPE = auto()  # if use_sliding_window
     TYPED_ELSE_THREE_OF_FOUR = auto()  # all but the first, the fifth, ...
 
 
-# True, False, the config.json key of the flag, or that key and its default.
+# Whether a projection has a bias: True, False, a flag's key in config.json, or such a key and its default.
 Bias = bool | str | tuple[str, bool]
 
 
@@ -115,8 +115,8 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    prefix: str  # of tensor names in checkpoints that hold a head beside the encoder
-    # Positions begin at the table's row after that of the padding token.
+    prefix: str  # prefix of tensor names in checkpoints that hold a head beside the encoder
+    # Position 0 has the row of the position table that follows the padding token's row.
     positions_after_padding: bool = False
 
 

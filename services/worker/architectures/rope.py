@@ -35,7 +35,8 @@ class RopeConfig:
     def max_model_len(self, max_position_embeddings: int) -> int:
         """Returns the tokens of the longest sequence after stretching.
 
-        For linear scaling, max_position_embeddings counts positions before stretching; YaRN has its own field."""
+        For linear scaling, max_position_embeddings counts positions before stretching. For YaRN,
+        original_max_positions does."""
         if self.kind == "linear":
             return int(max_position_embeddings * self.factor)
         if self.kind == "yarn":

@@ -10,7 +10,7 @@ from services.worker.quantization import DENSE, AtLoad, stored_bytes
 
 
 def num_parameters(model: ModelConfig) -> int:
-    """Returns the parameters of a dense decoder as `decoder.py` runs it; tied embeddings count once."""
+    """Returns the number of parameters of a dense decoder as `decoder.py` runs it; tied embeddings count once."""
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     attention = model.hidden_size * (2 * heads + 2 * kv_heads)
     biases = model.qkv_bias * (heads + 2 * kv_heads) + model.output_bias * model.hidden_size

@@ -21,7 +21,7 @@ from services.worker.pooling import PoolingConfig, PoolingKind, read_pooling
 from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"
-# Weights in one format only, and every file that may hold configuration or tokenizer.
+# Weights in one format only, and every file that can hold a configuration or a tokenizer.
 _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
@@ -33,7 +33,7 @@ class Checkpoint:
     has_defaults: bool = True  # whether the model's own sampling parameters are the defaults of requests
 
     def read_config(self) -> ModelConfig:
-        """Returns the configuration of a decoder. Raises ModelError if it cannot be run."""
+        """Returns the configuration of a decoder. Raises ModelError if Quire cannot run the model."""
         if self.path.suffix == ".gguf":
             from services.worker.gguf import read_gguf_config
 
@@ -43,16 +43,17 @@ class Checkpoint:
         return model if self.has_defaults else replace(model, default_sampling=GenerationDefaults())
 
     def read_encoder_config(self) -> EncoderConfig | None:
-        """Returns the configuration of an encoder; None for other models. Raises ModelError if it cannot be run."""
+        """Returns the configuration of an encoder; None for other models. Raises ModelError if Quire cannot run it."""
         return None if self.path.suffix == ".gguf" else read_encoder_config(self.path)
 
     def read_pooling(self, option: str, default: PoolingKind) -> PoolingConfig:
-        """`option`: --pooling-type. Raises ModelError for a pooling that is not supported."""
+        """Returns how the model pools. `option`: value of --pooling-type; `default`: kind to use if neither the option
+        nor the files name one. Raises ModelError for a pooling that is not supported."""
         return read_pooling(self.path, option, default)
 
     def read_tokenizer(self) -> TokenizerFiles:
-        """Raises ModelError if no tokenizer can be read or converted, or if --chat-template is neither a file nor a
-        template."""
+        """Reads the tokenizer. Raises ModelError if no tokenizer can be read or converted, or if --chat-template is
+        neither a file nor a template."""
         return read_tokenizer(self.path, read_chat_template(self.chat_template))
 
 
@@ -66,7 +67,8 @@ def find_checkpoint(
 
 
 def read_chat_template(option: str) -> str | None:
-    """Returns the template that the option holds, as text or in a file; None if it is empty. Raises ModelError."""
+    """Returns the chat template that `option` holds or whose file it names; None if `option` is empty. Raises
+    ModelError."""
     if not option or "{" in option:
         return option or None
     try:

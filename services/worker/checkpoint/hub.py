@@ -1,4 +1,4 @@
-"""Downloads a model from the Hugging Face hub, which HF_TOKEN, HF_HOME and similar variables configure."""
+"""Downloads a model from the Hugging Face hub. HF_TOKEN, HF_HOME and similar variables configure the access."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _BYTES_BAR = "huggingface_hub.snapshot_download"
 def download(
     name: str, revision: str | None, patterns: Sequence[str], progress: Progress, cache: str | None = None
 ) -> Path:
-    """Returns the directory of the files that match `patterns`, downloading missing ones. `progress` receives the
-    fraction of the missing bytes, from several threads but one at a time. `cache`: the directory for downloads; None:
-    the library's own. Raises ModelError."""
+    """Downloads missing files that match `patterns`. Returns the directory of all that match. `progress` receives the
+    downloaded fraction of the missing bytes; several threads call it, but one at a time. `cache`: the directory for
+    downloads; None: the library's own. Raises ModelError."""
     try:
         missing = _missing_bytes(name, revision, patterns, cache)
         bar = _reporting_bar(missing, progress) if missing else None
@@ -77,8 +77,8 @@ class _HiddenBar(tqdm):
 
 
 def _reporting_bar(total: int, progress: Progress) -> type[tqdm]:
-    """Returns the library's bar class, extended to report progress. It is visible on terminals only, but counts
-    everywhere. `total`: bytes to download; the bar's own total grows with each file that begins."""
+    """Returns the library's bar class, extended to report progress. The bar is visible only on a terminal, but
+    it always counts. `total`: bytes to download; the bar's own total grows with each file that begins."""
     lock = threading.Lock()
     done = 0
 

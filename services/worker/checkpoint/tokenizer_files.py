@@ -77,7 +77,8 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def _named_templates(known: str | list[dict[str, str]] | None, further: list[Path]) -> list[dict[str, str]]:
-    """Returns the templates by name; a file replaces an entry of its name. A single `known` one is named default."""
+    """Returns the named templates. A file of `further` replaces the template with the file's name. If `known` is a
+    single template, its name is default."""
     named = {entry["name"]: entry["template"] for entry in known} if isinstance(known, list) else {}
     if isinstance(known, str) and known:
         named["default"] = known

@@ -22,7 +22,7 @@ _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def read_gguf_config(path: Path) -> ModelConfig:
-    """Returns the configuration of a decoder. Raises ModelError if it cannot be run."""
+    """Returns the configuration of a decoder. Raises ModelError if Quire cannot run the model."""
     file = GGUFFile(path)
     if file.architecture not in ARCHITECTURES:
         raise ModelError(

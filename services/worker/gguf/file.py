@@ -39,7 +39,9 @@ _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_h
 class GGUFTensor:
     kind: GGMLQuantizationType
     shape: tuple[int, ...]
-    data: NDArray[Any]  # mapped: float32 or float16 of that shape, else bytes with the blocks of a row in the last axis
+    # Memory-mapped. float32 and float16 tensors have `shape`. Others are bytes, with the blocks of a row in the last
+    # axis.
+    data: NDArray[Any]
 
 
 class GGUFFile:
@@ -64,7 +66,7 @@ class GGUFFile:
         return self._metadata.get(key, default)
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """Returns a value of the metadata whose key begins with the architecture's name."""
+        """Returns the metadata value of `key`, after putting the architecture's name before `key`."""
         return self.value(f"{self.architecture}.{key}", default)
 
     def required(self, key: str) -> Any:
@@ -76,7 +78,8 @@ class GGUFFile:
 
 
 def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
-    """Raises ValueError if the file ends before the tensor, or if the gguf package does not have its type."""
+    """Returns a view of the file. Raises ValueError if the file ends before the tensor does, or if the gguf package
+    does not have the tensor's type."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_to_byte_shape
 

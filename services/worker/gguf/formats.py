@@ -1,7 +1,7 @@
 """Types of GGUF tensors (ggml's), and the form that each is read into.
 
 Q8_0 and Q4_0 equal Quire's int8 and int4 weights in groups of 32, so they stay quantized where the operations support
-it. The other types have zero points or nested scales that no kind of Quire's has, so they are read as floats.
+it. The other types have zero points or nested scales, which Quire's kinds of weights lack, so they are read as floats.
 """
 
 from __future__ import annotations

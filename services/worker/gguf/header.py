@@ -17,8 +17,8 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
-MAX_DIMENSIONS = 4  # ggml's own
-# Far above those of any real file, so that a file with false counts is refused within a second.
+MAX_DIMENSIONS = 4  # ggml's own limit
+# Limits far above the counts of any real file. They let a file with false counts be refused within a second.
 MAX_KEYS, MAX_TENSORS = 1 << 16, 1 << 18
 MAX_ELEMENTS = 1 << 24
 # Numpy types by GGUF's type numbers: integers and floats of 1 to 8 bytes, and bool.
@@ -43,7 +43,7 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]  # the last dimension is contiguous
     kind: int  # ggml's number for the type
-    offset: int  # of its first byte, from the start of the file
+    offset: int  # offset of the tensor's first byte from the start of the file
 
 
 class HeaderReader:

@@ -15,7 +15,7 @@ from services.worker.quantization.kinds import join
 
 
 class Decoder:
-    """Holds the weights in the operations' own layout. Stateless: keys and values live in the pages it is given."""
+    """Holds the weights in the operations' own layout. Stateless: keys and values live in the pages of each call."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> None:
         """Takes every tensor of `source`, layer by layer. `max_positions`: tokens of the longest sequence."""
@@ -79,7 +79,7 @@ class Decoder:
 
 
 class _Builder:
-    """Takes weights from a source. Joins projections of the same input into one where they are stored alike."""
+    """Takes weights from a source. Joins projections of one input into one matrix if they are stored alike."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource) -> None:
         self._config, self._ops, self._source = config, ops, source

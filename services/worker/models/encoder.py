@@ -36,7 +36,7 @@ class Encoder:
         self.config = config
         self._ops, self._source = ops, source
         self._words = ops.linear(source.weight("embeddings.word_embeddings"))
-        # [max_model_len, hidden], position 0 first. The token type is always 0, that of a first text.
+        # [max_model_len, hidden], position 0 first. The token type is always 0, the type of a pair's first text.
         first, last = config.position_offset, config.position_offset + config.max_model_len
         positions = self._table("embeddings.position_embeddings")[first:last]
         self._positions = positions + self._table("embeddings.token_type_embeddings")[0]

@@ -48,8 +48,8 @@ class PoolingConfig:
 
 
 def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig:
-    """`path`: a checkpoint's directory, or a GGUF file, which has no pooling settings. `option`: one of `CHOICES`.
-    Raises ModelError for steps that are not supported."""
+    """Returns how the model pools. `path`: a checkpoint's directory, or a GGUF file, which has no pooling settings.
+    `option`: one of `CHOICES`. Raises ModelError for steps that are not supported."""
     kind, normalize = default, True
     modules = None if path.is_file() else _read_modules(path)
     if modules is not None:

@@ -13,7 +13,8 @@ class PoolingParams:
     normalize: bool | None = None  # to length 1, after cutting; None: the model's default
 
     def check(self, size: int, pooling: PoolingConfig) -> str | None:
-        """Returns a sentence for the client if the model cannot do this, or None. `size`: length of its vectors."""
+        """Returns a sentence for the client if the model cannot pool in this way, else None. `size`: length of the
+        model's vectors."""
         if self.dimensions is None or self.dimensions == size:
             return None
         if not pooling.is_matryoshka:

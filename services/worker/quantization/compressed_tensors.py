@@ -45,7 +45,7 @@ class Targets:
 
 
 def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
-    """Raises ModelError for settings that are not supported."""
+    """Reads `settings`, a `quantization_config`. Raises ModelError for settings that are not supported."""
     _refuse_unsupported(where, settings)
     ignored = tuple(settings.get("ignore") or ())
     rules = []

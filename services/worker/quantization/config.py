@@ -18,7 +18,7 @@ SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4
 
 def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuantization | None:
     """Reads a whole config.json. Returns None if nothing is quantized. Raises ModelError for settings that cannot be
-    read; `where` begins its message."""
+    read. `where`: path or name of the file, for the error message."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None

@@ -25,7 +25,8 @@ ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I3
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor that has one of these shapes and one of these types. The first of each is the usual one."""
+    """A tensor that has one of these shapes and one of these types. The first shape and the first type are the usual
+    ones."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
@@ -125,7 +126,7 @@ def checked_group_size(size: object) -> int:
 
 
 def count_groups(columns: int, group_size: int | None) -> int:
-    """Returns the groups per output; 1 without a group size. Raises ModelError if inputs do not divide evenly."""
+    """Returns the number of groups per output; 1 without a group size. Raises ModelError for an incomplete group."""
     if group_size is None:
         return 1
     if columns % group_size:

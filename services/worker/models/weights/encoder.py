@@ -55,7 +55,7 @@ def open_encoder_weights(
 
 
 class EncoderSource:
-    """See `WeightSource`. Reads safetensors files, in which names may have the family's prefix."""
+    """See `WeightSource`. Reads safetensors files, in which names can have the family's prefix."""
 
     def __init__(self, directory: Path, config: EncoderConfig, progress: Progress, device: torch.device) -> None:
         self._files = CheckpointFiles(directory, device)

@@ -22,7 +22,7 @@ GPU_BYTES_AHEAD = 1 << 30
 
 
 class GGUFSource:
-    """See `WeightSource`. Threads decode tensors ahead of use; on a CPU, one tensor ahead."""
+    """See `WeightSource`. Threads decode tensors before their use; on a CPU, one thread decodes one tensor ahead."""
 
     def __init__(self, path: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
         """`progress` receives the fraction of bytes taken. Raises ModelError if the file does not match `config`."""

@@ -21,9 +21,10 @@ class ReadAhead(Generic[T]):
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="weights")
 
     def take(self, name: str) -> T:
-        """Returns an item, each only once. Raises what reading it raised."""
+        """Returns the item `name`, and waits until it is read. Call it once per item. An exception from `read` is
+        raised here."""
         reading = self._reading.pop(name, None)
-        if reading is None:  # the first item, or one out of the announced order
+        if reading is None:  # the first item, or an item that is taken out of order
             self._waiting.pop(name)
             self._begin_next()
             item = self._read(name)

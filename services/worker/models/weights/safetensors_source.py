@@ -28,7 +28,8 @@ from services.worker.quantization.kinds import Weight
 
 INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-# Copies to a GPU fault in the mapped pages as they read them, which one thread does too slowly.
+# Threads that copy tensors to a GPU. Each copy reads memory-mapped pages and waits for their page faults; one thread
+# would be too slow.
 GPU_THREADS = 8
 GPU_BYTES_AHEAD = 1 << 30
 PAGE = 4096
@@ -36,7 +37,7 @@ PAGE = 4096
 
 class SafetensorsSource:
     """A checkpoint in one safetensors file, or in several with an index. Reads ahead: on a CPU one tensor, into the
-    page cache that it is mapped from; on a GPU one gigabyte, onto the device."""
+    operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory."""
 
     def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
         """`progress` receives the fraction of bytes taken. Raises ModelError if the files do not match `config`."""

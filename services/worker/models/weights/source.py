@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSource(Protocol):
-    """Weights by the names of `parameters`. Each is taken once, and then belongs to the caller."""
+    """Weights by the names of `parameters`. Each weight is taken once, and then belongs to the caller."""
 
     def weight(self, layer: str) -> Weight:
         """Returns a layer's matrix as it is stored, on the device."""
@@ -64,8 +64,8 @@ class QuantizingSource:
 
 
 class NativeSource:
-    """Passes on the kinds of weights that `ops` computes with, and turns all others into floats. Only this class does
-    so."""
+    """Passes on the kinds of weights that `ops` computes with, and turns all others into floats. No other class turns
+    quantized weights into floats."""
 
     def __init__(self, source: WeightSource, ops: Ops) -> None:
         self._source, self._ops = source, ops
@@ -92,8 +92,8 @@ class NativeSource:
 
 
 def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
-    """Returns the weight in a form that `ops` computes with; None if there is none. If `ops` takes no quantized
-    activations, they stay in floats, which only makes the product more precise."""
+    """Returns the weight in a form that `ops` computes with; None if `ops` has no such form. If `ops` takes no
+    quantized activations, activations stay in floats; this only makes the product more precise."""
     if ops.computes_with(weight):
         return weight
     if not isinstance(weight, Int4Weight) and weight.quantize_activations:

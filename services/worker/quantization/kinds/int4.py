@@ -55,8 +55,8 @@ class Int4Weight:
 
     @staticmethod
     def quantize(weight: Tensor, group_size: int | None = None) -> Int4Weight:
-        """Rounds each group to nearest between its extremes and zero. Scales have the weight's type. AWQ and GPTQ
-        choose better values: this is for dummy weights and comparisons."""
+        """Rounds each group to the nearest of 16 evenly spaced values that span the group and zero. Scales have the
+        weight's type. AWQ and GPTQ choose better values; this method is for dummy weights and comparisons."""
         groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
         low, high = groups.amin(-1).clamp(max=0).float(), groups.amax(-1).clamp(min=0).float()
         scales = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)

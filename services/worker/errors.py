@@ -6,7 +6,7 @@ _MAX_CHARS = 1000
 
 
 class ModelError(RuntimeError):
-    """The model cannot be loaded or served as configured. The message is one line, written for the operator. It may
+    """The model cannot be loaded or served as configured. The message is one line, written for the operator. It can
     quote a file, so line breaks become spaces and a long message is cut."""
 
     def __init__(self, message: str) -> None:

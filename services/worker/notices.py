@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Above this, too little memory is left for allocations by torch and the driver that the worker cannot measure.
+# Above this --gpu-memory-utilization, too little memory is left for allocations by torch and the driver that the worker
+# cannot measure.
 HIGHEST_SAFE_UTILIZATION = 0.97
 
 
 def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReporter) -> None:
-    """Warns about risky options. Called before anything is loaded, because loading may be the part that fails."""
+    """Warns about risky options. Called before anything is loaded, because loading might fail."""
     if device_type != "cuda" or config.gpu_memory_utilization <= HIGHEST_SAFE_UTILIZATION:
         return
     text = (

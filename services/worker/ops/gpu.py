@@ -22,8 +22,8 @@ def unsupported_reason(device: torch.device) -> str | None:
 
 
 def find_gpu() -> tuple[torch.device | None, str | None]:
-    """Returns the first GPU that Quire supports, and None. Without one: None, and why the first GPU is not supported
-    (None if there is no GPU)."""
+    """Returns the first GPU that Quire supports, and None. If Quire supports no GPU here: None, and why it does not
+    support the first (None if there is no GPU)."""
     if not torch.cuda.is_available():
         return None, None
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
@@ -33,9 +33,9 @@ def find_gpu() -> tuple[torch.device | None, str | None]:
 
 
 def select_gpu(device: torch.device) -> None:
-    """Makes the GPU torch's current device, and sets the precision of matrix products. cuBLAS may add up the parts of a
-    split product only in float32: torch's default may round them to the result's 16 bits, which costs precision. TF32
-    is turned off: that is torch's default, but an environment variable in some container images turns it on."""
+    """Makes the GPU torch's current device, and sets the precision of matrix products. cuBLAS then adds up the parts of
+    a split product in float32: torch's default lets it round the parts to the result's 16 bits, which costs precision.
+    TF32 is turned off. That is torch's default, but an environment variable in some container images turns TF32 on."""
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

@@ -27,11 +27,11 @@ from services.worker.quantization.kinds import QuantizedWeight, Weight
 class AttentionWork:
     """How a device divides the attention of one batch. `Ops.plan_attention` computes it on the host.
 
-    The two numbers are upper bounds for the launch, and `items` holds the exact ones. So a recorded launch serves every
-    batch that is no larger.
+    `num_decodes` and `num_tiles` are upper bounds for the launch; `items` holds the exact numbers. So a recorded launch
+    serves every batch that is no larger.
     """
 
-    items: Tensor  # int32 [a constant of the Ops], in a form of its own; on the host until it is moved
+    items: Tensor  # int32; each Ops has its own layout, of constant length; on the host until `to` moves it
     num_decodes: int  # rows of one query, which have a kernel of their own
     num_tiles: int  # tiles of queries in the other rows
 
@@ -65,7 +65,7 @@ class AttentionShape:
     head_dim: int
     block_size: int  # slots per page
     dtype: torch.dtype  # of queries and outputs
-    kv_dtype: torch.dtype  # of pages: the same, or float8_e4m3fn
+    kv_dtype: torch.dtype  # of pages: `dtype` or float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Ops(Protocol):
     device: torch.device
     dtype: torch.dtype
     batch_invariant: bool
-    fp8_kv_cache: bool  # whether pages may be float8_e4m3fn instead of `dtype`
+    fp8_kv_cache: bool  # whether pages can be float8_e4m3fn instead of `dtype`
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
         """Returns whether `linear` takes such a weight and computes as its class defines. Other weights must be turned
@@ -212,8 +212,8 @@ class Ops(Protocol):
     def fuse_layers(
         self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
     ) -> RunLayers | None:
-        """Returns all layers as one call, with the same bits as layer by layer; None if the device cannot fuse them.
-        `rotations`: `cos_sin` of each layer; `norm`: the norm after the last."""
+        """Returns a function that runs all layers in one call, with the same bits as layer by layer; None if the device
+        cannot fuse them. `rotations`: `cos_sin` of each layer; `norm`: weight of the norm after the last layer."""
         ...
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:

@@ -19,8 +19,8 @@ class PackedArrays:
     """One-dimensional arrays of fixed types and lengths. Their addresses on the device never change, so recorded
     launches can read them.
 
-    Each step fills a new host buffer. Plans are launched ahead, so the host may fill the next buffer before the copy of
-    the last one has run.
+    Each step fills a new host buffer. Plans are launched ahead, so the host can fill the next buffer before the copy of
+    the previous buffer has run.
     """
 
     def __init__(self, lengths: Lengths, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copies `array` to `device`, in order on the current stream. The array may be changed at once.
+    """Copies `array` to `device`, in order on the current stream. The caller may change the array at once.
 
     A plain `.to(device)` from pageable memory would wait until the stream is idle. Every call uses a new pinned buffer:
     torch's caching allocator reuses it only after the copy has run, so no copy under way is overwritten.
@@ -30,13 +30,13 @@ def upload_into(array: NDArray[Any], out: Tensor) -> Tensor:
 class Download:
     """A copy of device tensors to the host that is under way, in order on the current stream.
 
-    Every download uses new pinned memory, which then belongs to the receiver of the results. So nothing is overwritten
-    while it may still be read.
+    Every download uses new pinned memory, which then belongs to the receiver of the results. So no result is
+    overwritten while somebody can still read it.
     """
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
-        """With no tensors, it only marks the end of the work launched before."""
-        self.event: torch.cuda.Event | None = None  # recorded after the copies; None: they are done
+        """Starts the copy. With no tensors, only marks the end of the work launched before."""
+        self.event: torch.cuda.Event | None = None  # recorded after the copies; None: the copies are done
         if device.type != "cuda":
             self._host = list(tensors)
             return

@@ -38,7 +38,7 @@ class LibraryError(RuntimeError):
 class Library:
     level: str
     functions: CDLL
-    held: PyDLL  # the same library, called without releasing the GIL: for short calls, where that would cost more
+    held: PyDLL  # the same library, called with the GIL held: for short calls, where releasing it would cost more
 
 
 def open_library(path: Path) -> CDLL:

@@ -8,11 +8,12 @@ from torch import Tensor, get_num_threads
 from services.worker.ops.cpu.library import Library
 
 PACK_ROWS = 4096  # rows of a weight that are packed at a time, which limits the memory peak
-HELD_BELOW = 600_000  # multiplications, about 12 us: gemm.c then uses one thread, and the call does not release the GIL
+# Number of multiplications, about 12 us. Below it, gemm.c uses one thread, and the call does not release the GIL.
+HELD_BELOW = 600_000
 
 
 def is_plain(x: Tensor) -> bool:
-    """Returns whether C may read `x` as contiguous float32 from its first address."""
+    """Returns whether C can read `x` as contiguous float32 from its first address."""
     return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
 
 

@@ -68,7 +68,7 @@ class CPUOps:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if not x.is_contiguous():
-            x = x.contiguous()  # x may be a view of heads inside a fused projection
+            x = x.contiguous()  # x can be a view of heads inside a fused projection
         return self._norm(x, 0, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -98,8 +98,8 @@ class CPUOps:
         return y
 
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        """Computes gelu(g) · up = g · σ(w) · up, with w = g · slope, as silu(w) · (up / slope). All other arithmetic is
-        rounded by IEEE 754 in one way only. erf is not offered: its bits in torch depend on an element's place."""
+        """Computes gelu(g) · up = g · σ(w) · up, with w = g · slope, as silu(w) · (up / slope). IEEE 754 defines the
+        rounding of all other operations. erf is not offered: its bits in torch depend on an element's place."""
         if not tanh:
             raise ValueError("on a CPU, gelu_mul supports only the tanh form")
         gate, up = gate_up.chunk(2, dim=-1)

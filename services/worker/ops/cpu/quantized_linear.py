@@ -52,7 +52,7 @@ class QuantizedLinear:
 
     @staticmethod
     def takes(weight: QuantizedWeight) -> bool:
-        """Returns whether the weight has integers in one group, or in groups of whole 32-bit words."""
+        """Returns whether the weight is of integers, in one group or in groups that fill whole 32-bit words."""
         if not isinstance(weight, Int8Weight | Int4Weight):
             return False
         return weight.scales.shape[1] == 1 or weight.group_size % (32 // _bits(weight)) == 0

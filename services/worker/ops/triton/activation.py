@@ -46,7 +46,7 @@ def gated_kernel(gate_up, y, features, ACTIVATION: tl.constexpr, BLOCK: tl.const
 
 
 def gated(gate_up: Tensor, activation: int) -> Tensor:
-    """Raises ValueError for a layout that the kernel would misread."""
+    """Returns act(gate) · up. Raises ValueError for a layout that the kernel would misread."""
     if not gate_up.is_contiguous() or gate_up.shape[-1] % 2:
         raise ValueError("a gated activation needs a contiguous input with an even last dimension")
     features = gate_up.shape[-1] // 2

@@ -3,8 +3,9 @@
 A place that holds pages is a table of addresses, one per tensor (layer and keys or values), and a stride from block to
 block: page b of tensor t is at bases[t] + b · stride. Pinned host memory is such a place too: with unified addressing
 (CUDA C++ Programming Guide, section 6.2.13) a kernel can access it by its ordinary pointer. So a swap is one launch for
-any number of blocks and layers, with no staging copy and no work per block on the host. It runs on the stream of the
-steps, which orders it with them. One cudaMemcpyAsync per page would be 2 · layers calls of about 32 KiB per block.
+any number of blocks and layers, with no staging copy and no work per block on the host. The swap runs on the steps'
+stream, so it keeps its place among them. One cudaMemcpyAsync per page would be 2 · layers calls of about 32 KiB per
+block.
 """
 
 from __future__ import annotations

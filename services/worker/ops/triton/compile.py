@@ -85,7 +85,8 @@ class Compiled:
     registers: int  # per thread
     spilled_bytes: int  # per thread, stored and loaded
     shared_bytes: int
-    issue: float | None  # time to issue over time to read memory; None if memory is not the bound
+    # Time to issue the inner loop's instructions over the time to read its bytes; None if memory is not the bound.
+    issue: float | None
 
     @property
     def fits(self) -> bool:
@@ -114,7 +115,8 @@ def compile_task(task: Task) -> Compiled:
 
 
 def compile_variant(variant: Variant, capability: int) -> Compiled:
-    """Raises Triton's error if it cannot compile the kernel, and ValueError if the signature does not match it."""
+    """Compiles a variant. Raises Triton's error if the kernel does not compile, and ValueError if the signature does
+    not match the kernel."""
     source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     output = io.StringIO()
@@ -211,7 +213,8 @@ def _variants(module: str) -> tuple[Variant, ...]:
 
 
 def _types(variant: Variant) -> dict[str, str]:
-    """Returns the types in the order of the kernel's parameters, in Triton's notation without the multiples of 16."""
+    """Returns the types in the order of the kernel's parameters, in Triton's notation. Leaves out the marks for
+    multiples of 16."""
     signature, constexprs, names = set(variant.signature), set(variant.constexprs), set(variant.kernel.arg_names)
     wrong = ((signature | constexprs) ^ names) | (signature & constexprs)
     if wrong:

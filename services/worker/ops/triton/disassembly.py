@@ -20,12 +20,12 @@ _LABEL = re.compile(r"^(\.L_\w+):$")
 _INSTRUCTION = re.compile(r"^/\*[0-9a-f]{4,}\*/\s+(.*?);")
 _BRANCH = re.compile(r"\bBRA\b.*\((\.L_\w+)\)")
 _PRODUCT = re.compile(r"\b[A-Z]*MMA\b")  # HMMA, IGMMA, QGMMA, ...
-PARTS = 4  # of a processor
+PARTS = 4  # parts of a processor
 
 
 def product_loop(cubin: bytes) -> int:
-    """Returns the instructions per iteration of the innermost loop that uses tensor cores; if there are several such
-    loops, of the longest. Raises ValueError if there is none."""
+    """Returns the number of instructions per iteration of the innermost loop that uses tensor cores; if there are
+    several such loops, of the longest. Raises ValueError if there is no such loop."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -44,7 +44,7 @@ def eight_bit_kernel(
     K: tl.constexpr,
     BIAS: tl.constexpr,
     SPLIT: tl.constexpr,
-    STEPS: tl.constexpr,  # of K in a stretch
+    STEPS: tl.constexpr,  # steps of K that one program computes
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -81,8 +81,8 @@ def eight_bit(
     *,
     batch_invariant: bool = False,
 ) -> Tensor:
-    """int8 or float8_e4m3fn [m, K] with contiguous rows and [N, K]; float32 [N] and [m]; [N] -> [m, N] in `dtype`.
-    Raises ValueError for arguments that the kernel would misread."""
+    """Returns y [m, N] in `dtype`. x [m, K] with contiguous rows and values [N, K]: int8 or float8_e4m3fn. scales [N],
+    row_scales [m]: float32. bias [N]. Raises ValueError for arguments that the kernel would misread."""
     (m, k), (n, _) = x.shape, values.shape
     if x.shape[1] != values.shape[1] or x.stride(1) != 1 or not values.is_contiguous():
         raise ValueError(f"a weight [{n}, {values.shape[1]}] needs contiguous rows with as many inputs")

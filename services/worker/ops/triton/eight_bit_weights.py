@@ -73,7 +73,7 @@ def eight_bit_weights_kernel(
     IS_FP8: tl.constexpr,  # else int8
     BIAS: tl.constexpr,
     SPLIT: tl.constexpr,
-    STEPS: tl.constexpr,  # in a stretch
+    STEPS: tl.constexpr,  # steps of K that one program computes
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
     LANES: tl.constexpr,
@@ -145,8 +145,8 @@ class EightBitLayout:
 def eight_bit_weights(
     x: Tensor, weight: EightBitLayout, bias: Tensor | None, *, batch_invariant: bool = False
 ) -> Tensor:
-    """[m, K] with contiguous rows in the layout's activation type, [N] -> [m, N]. Raises ValueError for arguments that
-    the kernel would misread."""
+    """Returns y [m, N]. x [m, K]: contiguous rows, in the layout's activation type. bias [N]. Raises ValueError for
+    arguments that the kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
         raise ValueError(f"the weight needs contiguous rows of {weight.in_features} inputs")

@@ -93,7 +93,7 @@ def four_bit_kernel(
     SCALE: tl.constexpr,  # the scales' type
     BIAS: tl.constexpr,
     SPLIT: tl.constexpr,
-    STEPS: tl.constexpr,  # in a stretch
+    STEPS: tl.constexpr,  # steps of K that one program computes
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
     LANES: tl.constexpr,
@@ -197,8 +197,8 @@ class FourBitLayout:
 
 
 def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_invariant: bool = False) -> Tensor:
-    """[m, K] with contiguous rows in the layout's activation type, [N] -> [m, N]. With an `input_order`, x is gathered
-    once before the launch. Raises ValueError for arguments that the kernel would misread."""
+    """Returns y [m, N]. x [m, K]: contiguous rows, in the layout's activation type. bias [N]. With an `input_order`, x
+    is gathered once before the launch. Raises ValueError for arguments that the kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
         raise ValueError(f"the weight needs contiguous rows of {weight.in_features} inputs")
@@ -226,8 +226,8 @@ _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfl
 
 
 def _lanes(k: int, group: int, greatest: int) -> int:
-    """Returns the greatest power of two, at most `greatest`, that divides a group and of which four make whole rows of
-    x; at least `LEAST_K`. `group`: 0 if an output has one scale."""
+    """Returns the number of lanes: the greatest power of two n, at most `greatest`, for which n divides a group and 4 n
+    divides k; at least `LEAST_K`. `group`: 0 if an output has one scale."""
     lanes = min(greatest, (k & -k) // 4)
     return max(LEAST_K, min(lanes, group & -group) if group else lanes)
 

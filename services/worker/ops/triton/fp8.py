@@ -13,7 +13,7 @@ import triton.language as tl
 GREATEST = tl.constexpr(448.0)
 _LEAST_NORMAL = tl.constexpr(2.0**-6)
 _REBIAS = tl.constexpr((127 - 7) << 3)
-# Added to a float32 below 2**-6, it leaves the value as a multiple of 2**-9, correctly rounded, in the lowest bits.
+# Adding this to a float32 below 2**-6 leaves the value, rounded to a multiple of 2**-9, in the sum's lowest bits.
 _SHIFTER = tl.constexpr(2.0**14)
 _SHIFTER_BITS = tl.constexpr(0x46800000)
 _NAN = tl.constexpr(0x7F)

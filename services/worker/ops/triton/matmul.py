@@ -66,7 +66,7 @@ def matmul_kernel(
 
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[m, K] with contiguous rows, [N, K] and [N], contiguous, of one type -> [m, N]. Raises ValueError otherwise."""
+    """[m, K] with contiguous rows, [N, K] and [N], contiguous, of one type -> [m, N]. Else raises ValueError."""
     n, k = weight.shape
     if x.dim() != 2 or x.shape[1] != k or x.stride(1) != 1 or not weight.is_contiguous() or x.dtype != weight.dtype:
         raise ValueError(f"matmul needs rows of {k} {weight.dtype} and a contiguous weight")

@@ -26,7 +26,7 @@ MAX_BLOCK = 8192
 _FLOOR = tl.constexpr(FLOOR)
 _FP8_MAX = tl.constexpr(FP8_MAX)
 _INT8_MAX = tl.constexpr(INT8_MAX)
-# Added to a float32 below 2**22 in magnitude, it leaves the nearest integer, ties to even, in the lowest bits.
+# Adding this to a float32 below 2**22 in magnitude leaves the nearest integer, ties to even, in the sum's lowest bits.
 _SHIFTER = tl.constexpr(1.5 * 2.0**23)
 
 
@@ -65,7 +65,8 @@ def quantize_rows_kernel(
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """[m, features] of any float type -> int8 or float8_e4m3fn, and scales. Raises ValueError for other layouts."""
+    """[m, features] of any float type -> int8 or float8_e4m3fn, and scales. Raises ValueError for a layout that the
+    kernel would misread."""
     if x.dim() != 2 or x.stride(1) != 1 or dtype not in (torch.int8, torch.float8_e4m3fn):
         raise ValueError(f"only contiguous rows become int8 or float8_e4m3fn, not {tuple(x.stride())} to {dtype}")
     m, features = x.shape

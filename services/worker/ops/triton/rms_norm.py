@@ -4,7 +4,7 @@
     residual += x, then y = rms_norm(residual)                  the residual rounded to its type first
 
 Sums and products are float32, rounded once to the activations' type. A program computes ROWS whole rows and reduces
-each by itself, so a row's bits depend on no other row. x may be a view of heads inside a fused projection, [num_tokens,
+each by itself, so a row's bits depend on no other row. x can be a view of heads inside a fused projection, [num_tokens,
 num_heads, head_dim] with the last dimension contiguous. y is always contiguous.
 """
 
@@ -56,7 +56,7 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Norms [..., features]; the result is contiguous. Raises ValueError for a layout that the kernel would misread."""
+    """Normalizes [..., features]; the result is contiguous. Raises ValueError if the kernel would misread the layout."""
     if x.dim() == 3 and x.stride(2) == 1:
         heads, outer, inner = x.shape[1], x.stride(0), x.stride(1)
     elif x.is_contiguous():

@@ -10,7 +10,7 @@ token's slot. Pages of fp8 e4m3 hold k / k_scale and v / v_scale, saturated. A t
 written for it, neither to pages nor to q and k.
 
 A program takes HEADS heads of one token. The first programs of a token take heads of q, the others heads of k and v. q,
-k and v may be views into one fused projection, with any strides, provided that the last dimension is contiguous.
+k and v can be views into one fused projection, with any strides, provided that the last dimension is contiguous.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 `eight_bit.py` computes the same and is the fallback. This module serves steps with more rows than `eight_bit.py`'s
 middle tile class. That rule is not measured. Few rows are bound by memory, where our kernel splits K by the weight's
 shape; for many rows, tuned libraries are faster. Sums are in full float32 (`use_fast_accum` is off), as in our kernel.
-torch supports it from compute capability 8.9 on, with bfloat16 results and sizes that are multiples of 16. It is not
-batch-invariant.
+torch supports these products from compute capability 8.9 on, with bfloat16 results and sizes that are multiples of 16.
+They are not batch-invariant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from services.worker.ops.triton.eight_bit import QUANTIZED
 
 
 def serves(q: Tensor, values: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether `scaled_mm` is available and, by that rule, faster. `dtype`: type of the result."""
+    """Returns whether `scaled_mm` is available and the rule above selects it. `dtype`: type of the result."""
     (m, k), n = q.shape, len(values)
     if q.dtype is not torch.float8_e4m3fn or dtype is not torch.bfloat16 or m <= QUANTIZED.some.rows:
         return False
@@ -30,7 +30,8 @@ def serves(q: Tensor, values: Tensor, dtype: torch.dtype) -> bool:
 def scaled_mm(
     q: Tensor, values: Tensor, row_scales: Tensor, out_scales: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """fp8 [m, k] and [n, k], float32 [m] and [1, n], [n] in `dtype` -> [m, n]."""
+    """Returns y [m, n] in `dtype`. q [m, k] and values [n, k]: fp8. row_scales [m] and out_scales [1, n]: float32. bias
+    [n]: in `dtype`."""
     result: Tensor = torch._scaled_mm(
         q, values.t(), scale_a=row_scales[:, None], scale_b=out_scales, bias=bias, out_dtype=dtype
     )

@@ -45,7 +45,7 @@ def add_segments_kernel(
 
 
 def add_segments(totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
-    """Raises ValueError for a layout that the kernel would misread."""
+    """See `interface.Ops`. Raises ValueError for a layout that the kernel would misread."""
     count, features = totals.shape
     if totals.dtype is not torch.float32 or not totals.is_contiguous() or not x.is_contiguous():
         raise ValueError("add_segments needs contiguous float32 totals and contiguous rows")

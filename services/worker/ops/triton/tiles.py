@@ -57,11 +57,12 @@ class Cut:
 
     tiles: int
     splits: int
-    steps: int  # steps of K in each stretch; the last stretch may be shorter
+    steps: int  # steps of K in each stretch; the last stretch can be shorter
 
 
 def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) -> Cut:
-    """`num_steps`: steps of the whole K. Splits only a single row tile, so that the row class alone decides."""
+    """Cuts a product into programs. `num_steps`: steps of the whole K. Splits K only if one row tile holds all rows, so
+    that the class of row counts alone decides."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
     splits = min(triton.cdiv(PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1

@@ -6,7 +6,7 @@ from the first that its first query sees to the last query's own (`tile.py`; Fla
 
     out[t, h] = Σ_n exp(s_thn) v_n / Σ_n exp(s_thn),   n over the visible positions of t's own sequence
 
-The host lays out the tiles (`work.py`), longest first, so that the last ones to start are short. The grid may be larger
+The host lays out the tiles (`work.py`), longest first, so that the last ones to start are short. The grid can be larger
 than the number of tiles, which is read from device memory.
 
 This kernel can compute any row, also one of a single query. Its bits then depend only on its own sequence: keys are

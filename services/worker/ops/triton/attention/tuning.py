@@ -12,7 +12,7 @@ within the target's limit, and then
   its own matrix instruction (wgmma) is not used. There 128 positions per tile fit a head of 128 too, but at 255
   registers, so that some group sizes spill.
 
-Not measured on a device yet; `PagedAttention(config=...)` takes others to compare.
+They are not measured on a device yet. `PagedAttention(config=...)` takes other configurations, for comparisons.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class TileConfig:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     decode: TileConfig
-    programs_per_processor: int  # for decode
+    programs_per_processor: int  # programs of decode that run side by side
     ragged: TileConfig
     split_size: int = 256  # positions per item of decode, a multiple of decode's block_n
-    max_items: int = 1024  # most per step before stretches grow: with 8 KV heads, 20 per program on an H200
+    max_items: int = 1024  # most items per step before stretches grow: with 8 KV heads, 20 per program on an H200
 
 
 # Keys: compute capability (times ten), largest head size, bytes per element of the pages.
@@ -74,8 +74,8 @@ _FLOAT32: dict[int, Tuning] = {
 
 def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) -> Tuning:
     """Returns the stored configuration. `capability`: compute capability times ten; `query_bytes`, `page_bytes`: bytes
-    per element. A device that is no target gets one that fits its shared memory. Raises ValueError below capability
-    8.0, which Triton does not support.
+    per element. For a GPU without a configuration of its own, returns a configuration that fits the GPU's shared
+    memory. Raises ValueError below capability 8.0, which Triton does not support.
     """
     if capability < 80:
         raise ValueError(f"Triton kernels need compute capability 8.0; this device has {capability / 10}")

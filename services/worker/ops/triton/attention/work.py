@@ -8,8 +8,8 @@ read it:
     items   [max_items]     row of the block tables, token, position, index of the stretch: in order of sequences
     joins   [max_num_seqs]  token, position, first of its items, 0: sequences with more than one stretch
 
-The split is `split_size`. It doubles when a batch has more stretches than `max_items`, which is many times what keeps a
-GPU busy. So the memory for the stretches' results is bounded, whatever the lengths.
+The split is `split_size`. It doubles when a batch has more stretches than `max_items`, many times the number that keeps
+a GPU busy. So the memory for the stretches' results is bounded, whatever the lengths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkLayout:
     max_items: int  # at least max_num_seqs
     max_num_seqs: int
     max_num_batched_tokens: int
-    batch_invariant: bool  # tiles for rows of one query too
+    batch_invariant: bool  # whether rows of one query get tiles too
 
     @property
     def joins_at(self) -> int:
@@ -64,7 +64,7 @@ class WorkLayout:
 
     def lay_out(self, query_starts: I32, positions: I32) -> AttentionWork:
         """Lays out a batch. query_starts [num_sequences + 1], positions [num_tokens], consecutive within a row; rows
-        may be empty. Raises ValueError for a batch beyond the limits.
+        can be empty. Raises ValueError for a batch beyond the limits.
         """
         if len(query_starts) - 1 > self.max_num_seqs or len(positions) > self.max_num_batched_tokens:
             raise ValueError(

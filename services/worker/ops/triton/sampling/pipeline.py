@@ -70,8 +70,8 @@ class Pipeline:
     def run(
         self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None, stages: Stages
     ) -> tuple[Tensor, Tensor]:
-        """Samples from logits [n, vocab] of any float type, contiguous rows, unchanged. Returns tokens int64 [n] and
-        valid bool [n].
+        """Samples from logits [n, vocab] of any float type, with contiguous rows; does not change them. Returns tokens
+        int64 [n] and valid bool [n].
 
         Writes `state.last_tokens` and `state.counts`. masks int32 [m, at least ceil(vocab / 32)].
         """

@@ -26,9 +26,9 @@ class SchedulerConfig:
     )
     max_num_queued_reqs: int = option(
         1024,
-        "Maximum number of sequences that wait, not counting free places in the batch. Further requests fail with "
-        "RESOURCE_EXHAUSTED; requests whose answers never fit fail with INVALID_ARGUMENT. The first "
-        "sequence of a request may exceed the limit by a sixteenth.",
+        "Maximum number of waiting sequences, beyond the free places in the batch. Further requests fail with "
+        "RESOURCE_EXHAUSTED; a request with more sequences than batch and queue can ever hold fails with "
+        "INVALID_ARGUMENT. The first sequence of a request can exceed the limit by a sixteenth.",
         minimum=1,
     )
     target_tbt_ms: float = option(

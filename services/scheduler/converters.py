@@ -63,7 +63,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobColumns(PromptLogprobs):
-    """Entries of one sequence's prompt tokens. Columns as on the wire: u32 and f32 bytes."""
+    """Log probabilities of one sequence's prompt tokens, one entry per token. Columns as on the wire: u32 and f32
+    bytes.
+    """
 
     top_count: int
     logprobs: bytes
@@ -84,7 +86,7 @@ class WorkerResult(StepResult):
 
 
 def u32(column: bytes) -> array[int]:
-    """Raises ValueError if the bytes are no whole number of u32."""
+    """Converts a column from bytes. Raises ValueError if their number is no multiple of 4."""
     values = array(U32)
     values.frombytes(column)
     return values
@@ -171,7 +173,9 @@ def _failure(error: worker_pb2.SequenceError) -> Failure:
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:
-    """Returns log probabilities by the token's index in its message. Raises ValueError if the columns disagree."""
+    """Returns log probabilities, keyed by their token's index in the message. Raises ValueError if the columns are
+    inconsistent.
+    """
     counts = u32(logprobs.top_counts)
     num_tokens, num_top = len(u32(logprobs.token_indices)), sum(counts)
     lengths = (len(counts), len(logprobs.logprobs) / 4, len(logprobs.top_token_ids) / 4, len(logprobs.top_logprobs) / 4)
@@ -197,7 +201,7 @@ def _split_logprobs(logprobs: sampling_pb2.TokenLogprobs) -> Iterator[tuple[int,
 
 
 def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[PromptLogprobColumns]:
-    """Yields the entries of each sequence. Raises ValueError or IndexError if the columns disagree."""
+    """Yields the entries of each sequence. Raises ValueError or IndexError if the columns are inconsistent."""
     offsets, counts = u32(columns.offsets), u32(columns.top_counts)
     firsts, top = u32(columns.first_positions), 0
     for index, wire_id in enumerate(u32(columns.sequence_ids)):

@@ -102,8 +102,8 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
 async def _report_health(
     groups: list[WorkerGroup], server: GrpcServer, status: StatusReporter, addresses: list[str]
 ) -> None:
-    """Reports SERVING while a worker is claimed and makes progress. A router that is connected keeps its stream even
-    while none is: the worker may come back.
+    """Reports SERVING while a worker is claimed and makes progress. A connected router keeps its stream even while no
+    worker is claimed, because the worker can come back.
     """
     serving = False
     reported = False

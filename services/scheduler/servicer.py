@@ -70,7 +70,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._abort(key)
             logger.info("router %s is gone", session.router_id)
         if end is not None:
-            # Last, because a status waits behind messages that the router has not read.
+            # This comes last, because a status waits behind messages that the router has not read.
             await context.abort(*end)
 
     async def GetTokenizer(  # noqa: N802
@@ -160,8 +160,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _write(
         self, session: RouterSession, context: Context, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
-        """Writes to the stream, alone, until the router closes its side. Returns the status to end with if the router
-        stalls. Raises MalformedRequestError if the router breaks the contract.
+        """Writes to the stream until the router closes its side. No other code writes to it. Returns the status to end
+        with if the router stalls. Raises MalformedRequestError if the router breaks the contract.
         """
         while not reader.done():
             news = asyncio.ensure_future(session.next_messages())
@@ -185,7 +185,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return None
 
     async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
-        """Raises ValueError for a message that breaks the contract."""
+        """Handles the router's messages until the stream ends. Raises ValueError for a message that breaks the
+        contract.
+        """
         joiner = PartJoiner[scheduler_pb2.ConnectRequest]()
         async for received in requests:
             request = joiner.add(received)
@@ -200,8 +202,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     raise ValueError(f"unexpected message: {other}")
 
     async def _abort_all(self, session: RouterSession, column: bytes) -> None:
-        """Aborts sequences in pieces, so that the steps' results do not wait for a long list. Logs a malformed column:
-        it names no sequence that could be told.
+        """Aborts sequences in batches, so that results of steps do not wait for a long list. A malformed column is only
+        logged, because it names no sequence to which an error could be sent.
         """
         if len(column) % 4:
             problem = f"Invalid 'sequence_ids': {len(column)} bytes are no whole number of u32."
@@ -225,7 +227,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         try:
             if self._draining:
                 raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
-            # All choices of a request go to one group, where their prompt is.
+            # All choices of a request go to one group, so that they share the prompt's blocks.
             group = self._ready_group()
             group.check_room(requests)
         except RefusedError as error:
@@ -240,7 +242,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     @staticmethod
     def _end(key: SequenceKey, failure: Failure) -> None:
-        """Tells the router that a sequence was not taken."""
+        """Tells the router that a sequence was refused."""
         logger.debug("request %s is refused: %s", key.request_id, failure.message)
         key.session.add_finished(key, FinishReason.ERROR, failure)
 
@@ -252,13 +254,13 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             session.add_finished(self._name(session, choice, submit.request_id), FinishReason.ERROR, failure)
 
     def _name(self, session: RouterSession, choice: scheduler_pb2.Choice, request_id: str) -> SequenceKey:
-        """Names a sequence. The attempt before it under the same id ends."""
+        """Registers a choice as a sequence and returns its key. An earlier attempt under the same id is aborted."""
         if (stale := session.unfinished.pop(choice.sequence_id, None)) is not None:
             self._abort(stale)
         return session.add_sequence(choice.sequence_id, choice.attempt, request_id)
 
     def _ready_group(self) -> WorkerGroup:
-        """Raises RefusedError if there never was a worker."""
+        """Returns the least loaded group. Raises RefusedError if there never was a worker."""
         group = self._fleet.least_loaded()
         if group is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
@@ -270,7 +272,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
 
 async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:
-    """Reads the stream's first message. None if none comes in time."""
+    """Reads the stream's first message. Returns None if no message comes in time."""
     try:
         async with Patience(HELLO_TIMEOUT_S):
             return await anext(aiter(requests), None)

@@ -56,7 +56,7 @@ def routed_requests(
 
 
 class _Task(NamedTuple):
-    """The task of a Submit: the core's part, and the worker's part in copies, so that the Submit can be freed."""
+    """The task of a Submit: the core's part, and copies of the worker's part, so that the Submit can be freed."""
 
     work: Work
     sampling: sampling_pb2.SamplingParams

@@ -1,7 +1,7 @@
 """Checks every field of a Submit before the core gets it, so that a bad request fails alone.
 
-A worker answers a malformed plan by ending its epoch, and with it every sequence that it has. So every column from a
-router is checked before it becomes part of a plan. Each count is compared with its bound before the column is read.
+A worker that gets a malformed plan ends its epoch, and all its sequences end with it. So every column from a router is
+checked before it becomes part of a plan. Each count is compared with its bound before the column is read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ID_BYTES = 4
 
 
 def check_submit(submit: scheduler_pb2.Submit, model: model_pb2.ModelInfo, max_model_len: int) -> None:
-    """Raises RefusedError, with INVALID_ARGUMENT and the name of the first field that is wrong. `max_model_len`: tokens
-    of the longest sequence that any worker group takes."""
+    """Checks a Submit. Raises RefusedError, with INVALID_ARGUMENT and the name of the first wrong field.
+    `max_model_len`: number of tokens in the longest sequence that any worker group takes."""
     for name in ("request_id", "traceparent", "cache_salt", "tenant"):
         _check_length(name, len(getattr(submit, name)), MAX_STRING_CHARS, "characters")
     num_prompt_tokens = _check_ids("prompt_token_ids", submit.prompt_token_ids, max_model_len, model.vocab_size)
@@ -132,14 +132,14 @@ def _check_bad_words(constraints: constraints_pb2.TokenConstraints, vocab_size: 
 
 
 def _check_ids(field: str, column: bytes, most: int, vocab_size: int) -> int:
-    """The number of token ids in the column."""
+    """Checks a column of token ids and returns their number."""
     num_ids = _check_column(field, column, most)
     _check_vocabulary(field, u32(column), vocab_size)
     return num_ids
 
 
 def _check_column(field: str, column: bytes, most: int) -> int:
-    """The number of u32 in the column."""
+    """Checks the size of a column and returns the number of u32 in it."""
     if len(column) % _ID_BYTES:
         raise invalid(field, f"{len(column)} bytes are no whole number of u32")
     _check_count(field, len(column) // _ID_BYTES, most)

@@ -1,4 +1,4 @@
-"""Requests with the fields that the core does not read and the worker does."""
+"""Requests with the fields that only the worker reads, and not the core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.scheduler.core import SequenceRequest
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest(SequenceRequest):
-    """A request with what the worker is told beside its tokens."""
+    """A request with the fields that go to the worker beside its tokens."""
 
     sampling: sampling_pb2.SamplingParams = field(default_factory=sampling_pb2.SamplingParams)
     constraints: constraints_pb2.TokenConstraints | None = None

@@ -68,7 +68,7 @@ class HarmonyCount:
             pass
 
     def _end_header(self) -> bool:
-        """Returns whether more of the held text can be classified."""
+        """Classifies a held header. Returns whether more of the held text can be classified."""
         self._text = self._text.lstrip()
         found = _MARK.search(self._text, len(START) if self._text.startswith(START) else 0)
         if found is not None:
@@ -93,7 +93,7 @@ class HarmonyCount:
         return is_begun and len(text) < MAX_HEADER_CHARS
 
     def _end_body(self) -> bool:
-        """Returns whether more of the held text can be classified."""
+        """Classifies held text of a message. Returns whether more of the held text can be classified."""
         found = _END.search(self._text)
         if found is not None:
             if found[0] == START:

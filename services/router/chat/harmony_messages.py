@@ -40,7 +40,8 @@ _THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
 class HarmonyMessages:
     """A MessageForm for gpt-oss. Headers are parsed even if calls and reasoning are not reported."""
 
-    # If False, calls are reported as reasoning, or reasoning as content.
+    # If `tells_calls` is False, calls are reported as reasoning. If `tells_reasoning` is False, reasoning is reported
+    # as content.
     tells_calls: bool = True
     tells_reasoning: bool = True
 

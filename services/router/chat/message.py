@@ -22,8 +22,7 @@ class EndReason(Enum):
 
 @dataclass(slots=True)
 class ToolCallDelta:
-    """New part of one tool call. The first delta of a call has its id and name, and its arguments may still be
-    empty."""
+    """New part of one tool call. The first delta of a call has its id and name, and its arguments can still be empty."""
 
     # Index of the call within its message, from 0.
     index: int
@@ -40,7 +39,7 @@ class MessageDelta:
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
-    # Whether the parser holds back text that may be content or markup.
+    # Whether the parser holds back text that can be content or markup.
     is_undecided: bool = False
     # Logprobs of every new token, including tokens whose text is held back or dropped.
     logprobs: Sequence[TokenLogprob] = ()
@@ -72,7 +71,7 @@ class Message:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        # (id, name) of each call; `_arguments` has the pieces of its arguments.
+        # (id, name) of each call; `_arguments` has the pieces of each call's arguments.
         self._calls: list[tuple[str, str]] = []
         self._arguments: list[list[str]] = []
         self.logprobs = TokenLogprobs()

@@ -60,7 +60,7 @@ class MessagePlan(Protocol):
 
     @property
     def reasons(self) -> bool:
-        """Whether a message may have reasoning."""
+        """Whether a message can have reasoning."""
 
     @property
     def is_inside(self) -> bool:

@@ -29,7 +29,7 @@ from services.router.text import Vocabulary
 class TaggedMessages:
     """A MessageForm for models with tagged reasoning."""
 
-    # None: the parser reports no reasoning, or no calls.
+    # If `reasoning` is None, the parser reports no reasoning. If `tools` is None, it reports no calls.
     reasoning: ReasoningForm | None = None
     tools: ToolForm | None = None
 
@@ -89,7 +89,7 @@ def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], CallRules]:
 class TaggedPlan:
     """A MessagePlan for models with tagged reasoning."""
 
-    # None: answers have no reasoning, or no calls.
+    # If `reasoning` is None, answers have no reasoning. If `calls` is None, they have no calls.
     reasoning: ReasoningForm | None = None
     calls: Read | None = None
     is_inside: bool = False

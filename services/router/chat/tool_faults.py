@@ -10,13 +10,13 @@ from services.router.constraints import INVALID_STRUCTURE, TOO_MUCH, grammar_che
 from services.router.errors import ApiError
 from services.router.grammar import Structure
 
-# Limits the search, because other requests' checks wait for it.
+# Time limit of the search. Other requests' checks wait for it.
 _MAX_SECONDS = 5.0
 
 
 async def names_tool(error: ApiError, request: ChatRequest) -> ApiError:
     """Returns the error of the one tool whose parameters cannot be used, in place of an error about all tools. Returns
-    `error` unchanged if it is another error, if it has no single cause, or if the search takes too long. The search
+    `error` unchanged if it is another error, if no single tool causes it, or if the search takes too long. The search
     bisects the tools, because each new structure takes time to check."""
     if error.code != INVALID_STRUCTURE or error.param != request.tool_path.all or TOO_MUCH in error.message:
         return error
@@ -39,7 +39,7 @@ async def _of_one(request: ChatRequest) -> ApiError | None:
             return None
         else:
             end = middle
-    # All tools together may be too large although no single one is.
+    # All tools together can be too large although no single tool is.
     return await _fault(arguments_structure(tools[first], path.schema(first)))
 
 

@@ -19,7 +19,8 @@ _MAY_NEED_MORE = frozenset(
 
 def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
     """Returns the schema of the arguments for a named function, and of an array of calls in vLLM's form (name and
-    parameters) for a required call. None: the model is free. `tools` must have passed check_tools."""
+    parameters) for a required call. Returns None if the request forces no call. `tools` must have passed check_tools.
+    """
     match choice.mode:
         case ToolMode.NAMED:
             (index,) = (index for index, tool in enumerate(tools) if tool.name == choice.name)

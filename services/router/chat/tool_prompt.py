@@ -17,8 +17,8 @@ _EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
 
 
 def describe_tools(tools: Sequence[Tool], form: ToolForm | None, *, parallel: bool) -> str:
-    """Returns the description of the tools. `form`: the form of calls that the text explains; None: it explains
-    none."""
+    """Returns the description of the tools. `form`: the form of calls that the text explains; None: the text explains
+    no form."""
     functions = [json.dumps(tool.to_template()["function"], ensure_ascii=False) for tool in tools]
     lines = ["You can call these functions. Each is described by a JSON schema of its parameters:", *functions]
     if form is not None:

@@ -22,7 +22,8 @@ from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 from services.router.parameters import EmbeddingInfo, PoolingParams, SamplingParams, StopConditions
 
-# Limit for one Submit: 4 MB, well below the maximum size of a joined message (shared/message_parts.py).
+# Maximum number of output tokens in one Submit. They take 4 MB, well below the maximum size of a joined message
+# (shared/message_parts.py).
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000
 # The router's fields have the same names as the proto's.
 _REPEATED_SAMPLING_FIELDS = ("logit_bias", "logprob_token_ids")
@@ -140,8 +141,8 @@ def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
 def submits_to_proto(
     submission: Submission, sequences: SequenceOf[Sequence], now: float
 ) -> Iterator[scheduler_pb2.ConnectRequest]:
-    """Converts sequences of one submission to messages, as many as their outputs need. `now`: on the clock of the
-    submission's deadline."""
+    """Converts sequences of one submission to as many messages as their outputs need. `now`: time in seconds, on the
+    clock of the submission's deadline."""
     part: list[Sequence] = []
     num_tokens = 0
     for sequence in sequences:
@@ -217,7 +218,7 @@ class FrameFinish:
     # None if there is an error.
     reason: FinishReason | None
     error: ApiError | None
-    # float32, little-endian, of a sequence with pooling; otherwise empty.
+    # Vector of a sequence with pooling, as little-endian float32; otherwise empty.
     embedding: bytes
 
 

@@ -41,7 +41,7 @@ class Deliveries:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        # Runs after each woken task has run until it waits, which is after it has sent its message.
+        # `_delivered` runs after every woken task has sent its message and waits again.
         asyncio.get_running_loop().call_soon(self._delivered, began, len(waiters))
 
     def _delivered(self, began: float, num_messages: int) -> None:

@@ -20,7 +20,7 @@ from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)
 
-# After losing this many schedulers in a row without a new token, a sequence is suspected of crashing them.
+# A sequence that has lost this many schedulers in a row, without a new token, is suspected of crashing them.
 MAX_LOSSES = 5
 # Maximum number of models that are still known although no scheduler serves them now.
 _MAX_AWAY_MODELS = 8
@@ -50,7 +50,7 @@ class Placement:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """`scheduler_wait`: seconds that a request waits for a scheduler. `scheduler_silence`: seconds without a
-        message after which a scheduler counts as lost. `on_change`: called when readiness may have changed."""
+        message after which a scheduler counts as lost. `on_change`: called when readiness might have changed."""
         self.connections = [
             SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
         ]
@@ -99,7 +99,7 @@ class Placement:
             raise unavailable("No scheduler is connected yet.") from None
         ready = {connection.info.key for connection in self.connections if connection.info is not None}
         models = [model for key, model in self._models.items() if key in ready]
-        # During a rolling update one name may have two tokenizers: requests get the newer one.
+        # During a rolling update, one name can have two tokenizers: requests get the newer one.
         newest = {model.info.name: model for model in models or self._models.values()}
         return list(newest.values())
 
@@ -223,7 +223,7 @@ class Placement:
 
     def _offer_elsewhere(self, connection: SchedulerConnection, refused: list[Sequence], error: ApiError) -> None:
         """Resubmits refused sequences of one submission. They stay together in one Submit, so that the prompt is sent
-        once and the next scheduler takes all or none. Fails the submission if no other scheduler may take them."""
+        once and the next scheduler takes all or none. Fails the submission if no other scheduler can take them."""
         submission = refused[0].submission
         if submission.is_closed:
             return
@@ -238,9 +238,9 @@ class Placement:
         # Another scheduler accepted the request before, so it is valid: only this scheduler is unable to take it.
         is_just_moved = all(sequence.is_just_moved for sequence in refused)
         is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
-        # A scheduler that is stopping or has no worker is replaced soon, so the request may wait.
+        # A scheduler that is stopping or has no worker is replaced soon, so the request waits.
         if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
-            # The submission's other sequences there are handled when the scheduler refuses them.
+            # The submission's other sequences on this scheduler are handled when the scheduler refuses them.
             self._resubmit(submission, refused)
         else:
             if error.kind is ErrorKind.INVALID_REQUEST:
@@ -267,7 +267,7 @@ class Placement:
     # Placement of submissions and their sequences.
 
     def _forget_old_models(self) -> None:
-        """Forgets models that no scheduler serves, except the last seen ones: their schedulers may come back soon."""
+        """Forgets models that no scheduler serves, except the last seen ones: their schedulers might come back soon."""
         served = {connection.info.key for connection in self.connections if connection.info is not None}
         away = [key for key in self._models if key not in served]
         for key in away[:-_MAX_AWAY_MODELS]:
@@ -333,9 +333,9 @@ class Placement:
                 self._place(parked.submission, parked.sequences)
 
     def _relieve(self, connection: SchedulerConnection) -> None:
-        """Moves the sequences of a scheduler that has lost all workers to schedulers that have some. If no other
-        scheduler of the model has a worker, they stay, because the worker may come back. The scheduler counts the lost
-        worker (WorkerLoss), so the move itself does not count as a loss."""
+        """Moves the sequences of a scheduler that has lost all workers to schedulers with workers. If no other
+        scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The scheduler
+        counts the lost worker (WorkerLoss), so the move itself does not count as a loss."""
         if not connection.num_sequences or not any(
             other.has_workers and not other.is_draining and _have_same_model(other, connection)
             for other in self.connections
@@ -359,9 +359,9 @@ class Placement:
             logger.warning("scheduler %s has no worker: moved %d sequences to others", connection.address, num_moved)
 
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
-        """Returns the scheduler for a submission by its prompt's affinity, among the model's schedulers that take new
-        work and have not refused it. Chooses a scheduler without a worker only if no other one is left. None: there is
-        none."""
+        """Chooses a scheduler for a submission by the prompt's affinity, among the model's schedulers that take new
+        work and have not refused the submission. Chooses a scheduler without a worker only if none of them has a
+        worker. Returns None if there is no such scheduler."""
         candidates = [
             connection
             for connection in self.connections
@@ -380,8 +380,8 @@ class Placement:
 
     @staticmethod
     def _serves(connection: SchedulerConnection, submission: Submission) -> bool:
-        """Returns whether the scheduler serves the submission's model with enough context; schedulers of a model may
-        differ."""
+        """Returns whether the scheduler serves the submission's model with enough context; schedulers of one model can
+        have contexts of different lengths."""
         info = connection.info
         return (
             info is not None

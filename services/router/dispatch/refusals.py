@@ -37,11 +37,12 @@ class _Refusal:
 
 
 class Refusals:
-    """The refusals of one submission, which is not offered to a scheduler while its refusal holds.
+    """The refusals of one submission. While a scheduler's refusal holds, the submission is not offered to that
+    scheduler.
 
-    A new hello ends a refusal, because the scheduler may be another process. A refusal with UNAVAILABLE (no worker, or
-    draining) ends once the scheduler's load message reports a worker and no draining. Any other refusal holds until the
-    next hello.
+    A new hello ends a refusal, because the scheduler can be another process then. A refusal with UNAVAILABLE (no
+    worker, or draining) ends once the scheduler's load message reports a worker and no draining. Any other refusal
+    holds until the next hello.
     """
 
     __slots__ = ("_refusals",)
@@ -78,8 +79,8 @@ class Refusals:
         self._refusals.pop(connection, None)
 
     def forget_busy(self) -> None:
-        """Forgets OVERLOADED refusals, for sequences that a scheduler has accepted once: schedulers do not refuse those
-        for overload."""
+        """Forgets OVERLOADED refusals. Call it for sequences that a scheduler has accepted once, because schedulers do
+        not refuse such sequences for overload."""
         for connection, refusal in list(self._refusals.items()):
             if refusal.error.kind is ErrorKind.OVERLOADED:
                 del self._refusals[connection]

@@ -183,7 +183,8 @@ class SchedulerConnection:
                     except StreamLostError as lost:
                         if self.is_ready:
                             backoff = _FIRST_BACKOFF_SECONDS
-                        # Each reason is a warning only once, because a missing scheduler would fill the log.
+                        # Each reason is logged as a warning only once; otherwise a missing scheduler would fill the
+                        # log.
                         is_news = self.is_ready or str(lost) != last_reason
                         last_reason = str(lost)
                         level = logging.WARNING if is_news else logging.DEBUG
@@ -347,8 +348,8 @@ class SchedulerConnection:
             sequence = sequences.get(loss.sequence_id)
             if sequence is not None and sequence.attempt == loss.attempt:
                 sequence.num_worker_losses = loss.num_losses
-        # The sequences stay in place until the whole frame is read: if the rest is invalid, they are lost with the
-        # stream.
+        # Sequences with errors stay registered until the whole frame is read. If the rest of the frame is invalid, the
+        # owner gets them back with the stream's other sequences.
         errors: dict[Sequence, ApiError] = {}
         for message in frame.finished:
             sequence = sequences.get(message.sequence_id)

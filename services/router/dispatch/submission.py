@@ -289,7 +289,7 @@ class Submission:
     def param_of(self, field: str | None) -> str | None:
         """Returns the client's name for a field that a scheduler refused. `field`: name in Submit; None: the scheduler
         named none."""
-        # The router has checked everything else, so a scheduler can only refuse what it cannot check.
+        # A scheduler can refuse only the fields that the router cannot check completely.
         return self.work.param_of_choices(len(self.sequences)) if field == "choices" else self.work.checked_param
 
     @property

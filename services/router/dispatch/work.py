@@ -17,7 +17,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """`sampling` is resolved, and `stop.max_tokens` is set."""
+    """The work of generating tokens. `sampling` is resolved, and `stop.max_tokens` is set."""
 
     sampling: SamplingParams
     stop: StopConditions
@@ -37,13 +37,13 @@ class Generate:
         return self.sampling.prompt_logprobs is not None
 
     def end_of(self, output: Sequence[int], eos_token_ids: frozenset[int]) -> FinishReason | None:
-        """How these output tokens end a sequence. None if it continues."""
+        """Returns how the output tokens end a sequence. Returns None if the sequence continues."""
         if output and output[-1] in self.stop.end_token_ids(eos_token_ids):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(output) == self.max_tokens else None
 
     def param_of_choices(self, num_choices: int) -> str:
-        """The client's name for the field that asks for so many sequences."""
+        """The client's name for the field that sets the number of sequences."""
         return "n" if num_choices > 1 else "prompt"
 
     @property
@@ -54,7 +54,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A sequence's vector comes with the message that the sequence has ended."""
+    """The work of pooling a prompt into a vector. The vector comes with the message that reports the sequence's end."""
 
     params: PoolingParams
     max_tokens: int = 0
@@ -63,11 +63,11 @@ class Pool:
     checked_param: str | None = None
 
     def end_of(self, output: Sequence[int], eos_token_ids: frozenset[int]) -> FinishReason | None:
-        """None: no tokens end it."""
+        """Returns None, because no tokens end a sequence with pooling."""
         return None
 
     def param_of_choices(self, num_choices: int) -> str:
-        """The client's name for the field that asks for so many sequences."""
+        """The client's name for the field that sets the number of sequences."""
         return "input"
 
 

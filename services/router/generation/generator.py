@@ -45,8 +45,8 @@ class Generator:
         return self._num_requests
 
     def start(self, request: GenerationRequest) -> Generation:
-        """Returns a context manager that aborts the running sequences on exit. `deltas` submits the prompts. Raises
-        ApiError if too many requests are in progress."""
+        """Returns a generation, which is a context manager and aborts its running sequences on exit. Its `deltas`
+        submits the prompts. Raises ApiError if too many requests are in progress."""
         self.check_room()
         generation = Generation(self, request, self._metrics)
         self.began()
@@ -77,7 +77,7 @@ class Generation:
         self._outputs: list[TextOutput] = []
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
-        # For each prompt: the minimum over its choices, because the other choices may share what the first one
+        # For each prompt: the minimum over its choices, because the other choices can find blocks that the first one
         # computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
         self._submissions: list[Submission] = []

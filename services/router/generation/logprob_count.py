@@ -25,7 +25,7 @@ def check_num_logprobs(count: int, param: str) -> None:
 
 
 def num_of_prompts(request: GenerationRequest) -> int:
-    """Returns the number of log probabilities for the request's prompts. Each choice reports its prompt's."""
+    """Returns the number of log probabilities for the request's prompts. Each choice reports those of its prompt."""
     num_top = request.sampling.prompt_logprobs
     if num_top is None:
         return 0
@@ -33,8 +33,8 @@ def num_of_prompts(request: GenerationRequest) -> int:
 
 
 def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequest:
-    """Limits a request whose answer is sent as a whole. Without `max_tokens`, the request gets the largest one that the
-    limit allows. Raises ApiError if its own `max_tokens` allows too many log probabilities."""
+    """Limits a request whose answer is sent as a whole. A request without `max_tokens` gets the largest `max_tokens`
+    that the limit allows. Raises ApiError if its own `max_tokens` allows too many log probabilities."""
     num_of_token = per_token(request.sampling)
     if not num_of_token:
         return request

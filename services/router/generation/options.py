@@ -23,13 +23,15 @@ from shared.placement import named_key
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """`stop.max_tokens` is the client's own limit; the limit by the context is computed with the prompt."""
+    """`stop.max_tokens` is the client's own limit. The limit that the context sets is computed once the prompt is
+    known.
+    """
 
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     structure: Structure | None = None
-    # None: the structure's grammar is that of the whole output.
+    # None: the whole output is the structure.
     around_structure: AroundStructure | None = None
     # None: reasoning has no limit.
     thinking: ThinkingLimit | None = None

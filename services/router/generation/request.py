@@ -11,7 +11,7 @@ from services.router.parameters import SamplingParams, StopConditions
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What to generate. `max_tokens` has a limit per prompt; `stop.max_tokens` is not used."""
+    """The prompts, and how to continue them. `max_tokens` has a limit per prompt; `stop.max_tokens` is not used."""
 
     request_id: str
     model: ServedModel
@@ -40,6 +40,6 @@ class GenerationRequest:
     priority: int = 0
     # Owner of the request, if the schedulers share capacity fairly between tenants.
     tenant: str = ""
-    # Key that routes requests with the same beginning to the same scheduler (shared/placement.py). Empty: the prompt's
-    # own.
+    # Key that routes requests with the same beginning to the same scheduler (shared/placement.py). Empty: the key is
+    # computed from the prompt.
     affinity: bytes = b""

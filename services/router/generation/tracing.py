@@ -81,7 +81,7 @@ class RequestSpan:
         self._goes_on = True
 
     def abandon(self, error: BaseException) -> None:
-        """Ends a span that was kept open, with an error, because it is not entered again."""
+        """Ends, with an error, a span that was kept open and will not be entered again."""
         self.__exit__(type(error), error, None)
 
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:

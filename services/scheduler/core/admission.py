@@ -1,7 +1,8 @@
 """Admission of waiting sequences to a step, with the prefixes that they need not compute.
 
-A sequence starts when it has all it takes to get through its prompt. A sequence that needs a prefix which another one
-is computing, or something which the worker has yet to prepare, is set aside meanwhile, so that it holds up no other.
+A sequence starts when a slot is free, and enough blocks for its whole prompt. A sequence is set aside while another
+sequence computes a prefix that it needs, or while the worker prepares something for it. So the sequences behind it need
+not wait.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
 from services.scheduler.core.step_builder import StepBuilder
 
-# Sequences that one search sets aside at most. The next step looks at the others.
+# Maximum number of sequences that one search sets aside. The next step looks at the rest of the queue.
 _MAX_SET_ASIDE = 64
 
 
@@ -36,7 +37,7 @@ class _Search(Generic[RequestT]):
     num_new_bytes: int  # size of the plan's new sequences
     max_set_aside: int
     prepares_for_suspect: bool  # the worker prepares something for a suspect
-    only_first: bool = False  # the slots that are left are kept for first sequences of their requests
+    only_first: bool = False  # only slots reserved for the first sequence of a request are left
     begun: list[Sequence[RequestT]] = field(default_factory=list)  # started, with more of their prompt to compute
 
 
@@ -56,7 +57,8 @@ class Admission(Generic[RequestT]):
         self._preparations = preparations
         self._step_times = step_times
         self._counters = counters
-        # Whether the last search ended because it had set aside so many: others may start at once.
+        # Whether the last search ended because it had set aside _MAX_SET_ASIDE sequences. Then another search can start
+        # the sequences behind them.
         self.is_cut_short = False
 
     def admit(
@@ -66,9 +68,9 @@ class Admission(Generic[RequestT]):
         budget: StepBudget,
         before: StartRank | None = None,
     ) -> list[Sequence[RequestT]]:
-        """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole prompt
-        beside those that the `prefills` under way still need. With `before`: only sequences that rank before it.
-        Returns the started sequences that have more of their prompt to compute.
+        """Starts waiting sequences in order, while the step has room, a slot is free, and enough blocks are free for
+        the whole prompt. Blocks that the `prefills` under way still need do not count as free. With `before`: starts
+        only sequences that rank before it. Returns the started sequences that have more of their prompt to compute.
         """
         self.is_cut_short = False
         # A sequence that starts needs a block of its own for its last token.
@@ -96,8 +98,8 @@ class Admission(Generic[RequestT]):
 
     def prepare(self, sequence: Sequence[RequestT]) -> None:
         """Requests the preparation that a newly arrived sequence needs, if there are slots for all waiting sequences. A
-        step would request it, too, but the next step may be far off. While there is a suspect, only steps request
-        preparations, because they keep it apart from the others.
+        step would request the preparation, too, but later. While there is a suspect, only steps request preparations,
+        because steps keep a suspect's preparation apart from the others.
         """
         needs, roster = sequence.request.needs, self._roster
         if needs is None or roster.num_waiting > roster.num_common_slots_free or self._preparations.is_ready(needs):
@@ -127,14 +129,18 @@ class Admission(Generic[RequestT]):
         )
 
     def _is_over(self, search: _Search[RequestT]) -> bool:
-        """The step is full, no sequence waits, a suspect runs alone, or the search has set aside its share."""
+        """Whether the search ends: the step is full, no sequence waits, a suspect runs alone, or the search has set
+        aside the maximum number of sequences.
+        """
         if search.budget.tokens <= 0 or not self._roster.waiting or self._runs_suspect():
             return True
         self.is_cut_short = self._roster.num_set_aside >= search.max_set_aside
         return self.is_cut_short
 
     def _next(self, search: _Search[RequestT]) -> Sequence[RequestT] | None:
-        """The first sequence in line that may have a slot. None if there is none, or it ranks too low."""
+        """Returns the first waiting sequence for which a slot is free. Returns None if there is none, or if it does not
+        rank before `search.before`.
+        """
         sequence = self._roster.waiting.first(search.only_first)
         if sequence is None or (search.before is not None and search.before < sequence.start_rank):
             return None
@@ -148,7 +154,9 @@ class Admission(Generic[RequestT]):
     # -- Reasons to be set aside, out of the others' way ---------------------------------------------------------------
 
     def _set_aside_for_preparation(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """The worker has yet to prepare what the sequence needs."""
+        """Sets the sequence aside if the worker must first prepare something for it. Returns whether the sequence was
+        set aside.
+        """
         needs = sequence.request.needs
         if needs is None or self._preparations.is_ready(needs):
             return False
@@ -158,7 +166,9 @@ class Admission(Generic[RequestT]):
         return True
 
     def _set_aside_for_prefix(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> bool:
-        """Another sequence computes a prefix that the sequence needs."""
+        """Sets the sequence aside if another one computes a prefix that it needs. Returns whether the sequence was set
+        aside.
+        """
         last_owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
         if last_owned is None:
             return False
@@ -168,7 +178,9 @@ class Admission(Generic[RequestT]):
     # -- Reasons to wait at the head of the queue ----------------------------------------------------------------------
 
     def _must_be_apart(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """A suspect waits until nothing else runs or is prepared. The others wait while the worker prepares for it."""
+        """Whether the sequence must wait because suspects run alone. A suspect waits until no other sequence runs and
+        nothing else is prepared. Other sequences wait while the worker prepares something for a suspect.
+        """
         if is_suspect(sequence):
             return bool(self._roster.running) or self._preparations.is_busy_with_other(sequence.request.needs)
         return search.prepares_for_suspect
@@ -176,17 +188,17 @@ class Admission(Generic[RequestT]):
     def _has_blocks(
         self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]], search: _Search[RequestT]
     ) -> bool:
-        """Blocks are free for the whole prompt, beside those reserved for prompts under way."""
+        """Whether enough blocks are free for the whole prompt, beside the blocks reserved for prompts under way."""
         num_needed = self._memory.num_blocks_needed(sequence, found)
         return search.num_reserved_blocks + num_needed <= self._memory.pool.num_free
 
     def _fits_plan(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """The plan stays small enough to send. A sequence that is larger than that travels alone."""
+        """Whether the plan stays small enough to send. A sequence above the limit is the only new one in its plan."""
         search.num_new_bytes += sequence.num_bytes
         return not search.step.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
 
     def _fits_budget(self, sequence: Sequence[RequestT], budget: StepBudget) -> bool:
-        """The step has room for a chunk of the prompt, or for all of it where prompts are computed whole."""
+        """Whether the step has room for a chunk of the prompt, or for the whole prompt if chunked prefill is off."""
         if budget.max_chunk(sequence) < 1:
             return False
         return self._config.chunked_prefill or len(sequence.token_ids) <= budget.tokens
@@ -219,15 +231,15 @@ class Admission(Generic[RequestT]):
         return bool(running) and is_suspect(running[0])
 
     def _prepares_for_suspect(self) -> bool:
-        """Whether the one thing that the worker prepares is for a suspect."""
+        """Whether the worker prepares exactly one thing, and prepares it for a suspect."""
         preparation = self._preparations.only_pending
         return preparation is not None and any(map(is_suspect, self._roster.waiting_for(preparation)))
 
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 
     def _find_prefixes(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """The prefixes that a starting sequence shares or loads: all known ones, except those on the host that are not
-        worth loading.
+        """Returns the prefixes that a starting sequence shares or loads: all known ones, except those on the host that
+        are not worth loading.
         """
         found = self._memory.find(sequence)
         if not self._config.num_host_blocks:

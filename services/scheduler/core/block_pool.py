@@ -23,13 +23,14 @@ class BlockPool:
           +----------------------------- forget ------------------------------+   +-- allocate --> held
                                                                                    (on_evict first)
 
-    `allocate` hands out blank blocks first, the most recently freed before others: its pages are the likeliest to be
-    still in a processor's cache. Reusable blocks, whose content can still be found, come after them, the least recently
-    used first. `forget` also turns a held, kept block into one that is only held.
+    `allocate` hands out blank blocks first, beginning with the most recently freed one, because that block's memory is
+    the likeliest to be still in a processor's cache. Then it hands out reusable blocks, whose content can still be
+    found, beginning with the least recently used one. `forget` also turns a held, kept block into a block that is only
+    held.
 
-    A block freed while a step that reads it is in flight may be handed out at once: steps run in order on one compute
-    stream, so the steps that still read it run before the step that writes it next. Any use on another stream or on the
-    host would break that and must hold the block until it is done.
+    A block that is freed while a step in flight reads it can be handed out at once: steps run in order on one compute
+    stream, so the steps that still read it run before the step that writes it next. A use on another stream or on the
+    host has no such order, so it must hold the block until it is done.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -38,7 +39,7 @@ class BlockPool:
         self._kept = [False] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._reusable: OrderedDict[int, None] = OrderedDict()
-        # Called with a block whose content is about to be lost.
+        # Called with the id of a block just before its content is lost.
         self.on_evict: Callable[[int], None] = lambda _: None
 
     @property
@@ -51,7 +52,7 @@ class BlockPool:
 
     @property
     def num_reusable(self) -> int:
-        """Free blocks whose content can still be found."""
+        """Number of free blocks whose content can still be found."""
         return len(self._reusable)
 
     def num_holders(self, block_id: int) -> int:
@@ -87,8 +88,8 @@ class BlockPool:
         self._num_holders[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """Removes one holder of each block. Of one sequence's blocks, the last is evicted first: a block is of no use
-        without those before it.
+        """Removes one holder of each block. `block_ids`: a sequence's blocks, in order. The last block is evicted
+        first, because a block is of no use without the blocks before it.
         """
         for block_id in reversed(block_ids):
             self._num_holders[block_id] -= 1
@@ -103,14 +104,16 @@ class BlockPool:
         self._kept[block_id] = True
 
     def forget(self, block_id: int) -> None:
-        """Marks the content of a block as of no further use."""
+        """Takes note that a block's content is no longer needed."""
         self._kept[block_id] = False
         if not self._num_holders[block_id]:
             del self._reusable[block_id]
             self._blank.append(block_id)
 
     def check_integrity(self, held: Iterable[int]) -> None:
-        """Asserts that each block is held as often as it stands in `held`, and free exactly once if it does not."""
+        """Asserts that each block has as many holders as `held` has entries for it, and that a block without entries is
+        free exactly once.
+        """
         counts = Counter(held)
         assert [counts[block_id] for block_id in range(self.num_blocks)] == self._num_holders, "holders are miscounted"
         free = sorted([*self._blank, *self._reusable])

@@ -1,4 +1,4 @@
-"""The part of a step that prompts may take."""
+"""The part of a step that is left for prompts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from services.scheduler.core.pacing import StepTimes
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.sequence import Sequence
 
-# Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
-# each, with 20 of the likeliest) and the output layer's work for them bounded.
+# Maximum number of prompt tokens in one step whose log probabilities are wanted. It keeps the step's result under half
+# a megabyte (172 bytes per token, with the 20 likeliest candidates), and bounds the output layer's work.
 _MAX_PROMPT_LOGPROBS = 2048
-# A step of prompts alone may take as long as so many steps without prompts: all of it shares one read of the weights.
+# A step of prompts alone can take as long as this number of steps without prompts, because all its tokens share one
+# read of the weights.
 _SHORT_STEPS = 8
 
 
 class StepBudget:
-    """The rest of a step for prompts: tokens, tokens whose log probabilities are wanted, and time.
+    """Budget of a step for prompts: tokens, tokens whose log probabilities are wanted, and seconds.
 
     A sequence that decodes beside prompts waits for its next token no longer than the target time between tokens, or
     twice as long as without prompts, whichever is longer. A step of prompts alone ends within the target, too, or
-    within eight times what a step without prompts takes, because new requests may arrive meanwhile.
+    within eight times the duration of a step without prompts, because new requests can arrive during the step.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
@@ -44,7 +45,7 @@ class StepBudget:
         return min(num_tokens, self._prompt_logprobs) if sequence.wants_prompt_logprobs else num_tokens
 
     def take(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Spends the budget on a sequence's next tokens, which are not counted as computed yet."""
+        """Spends the budget on a sequence's next tokens. Call it before they are counted as computed."""
         self.tokens -= num_tokens
         if sequence.wants_prompt_logprobs:
             self._prompt_logprobs -= num_tokens
@@ -54,7 +55,9 @@ class StepBudget:
             )
 
     def _max_tokens(self, position: int, with_logprobs: bool) -> int:
-        """Number of tokens from `position` on: at least one while time is left, so that every prompt advances."""
+        """Number of tokens from `position` on that the step has room for: at least one while time is left, so that
+        every prompt advances.
+        """
         if self._seconds == math.inf:
             return self.tokens
         if self._seconds <= 0:

@@ -11,7 +11,7 @@ class PreemptionMode(Enum):
     """How a preempted sequence continues: from KV blocks copied to the host, or from its tokens."""
 
     AUTO = "auto"  # whichever takes less time
-    SWAP = "swap"  # while there is room on the host
+    SWAP = "swap"  # swap while there is room on the host, otherwise recompute
     RECOMPUTE = "recompute"
 
 
@@ -25,12 +25,13 @@ class CoreConfig:
     target_tbt_s: float | None = None  # target time between tokens, which bounds chunks of prompts; None: no target
     num_host_blocks: int = 0  # slots in host memory for blocks that leave the device
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
-    seconds_per_swapped_block: float = math.inf  # to copy one between device and host
+    seconds_per_swapped_block: float = math.inf  # time to copy one block between device and host
     enable_prefix_caching: bool = True
     chunked_prefill: bool = True  # False: every prompt is computed whole, in one step
     fair_queueing: bool = False  # the tenant that has received the fewest tokens comes first
     max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
-    # Size of the new sequences in one plan, so that a plan stays under a megabyte. A larger sequence travels alone.
+    # Maximum size of the new sequences in one plan, in bytes; keeps a plan under a megabyte. A larger sequence is the
+    # only new one in its plan.
     max_new_sequence_bytes: int = 800_000
 
     def __post_init__(self) -> None:
@@ -43,14 +44,14 @@ class CoreConfig:
                 f"({self.max_num_seqs}): a step could not decode every sequence"
             )
         if not self.chunked_prefill and self.target_tbt_s is not None:
-            raise ValueError("target_tbt_s is set, and the model takes prompts whole: they cannot be cut to meet it")
+            raise ValueError("target_tbt_s is set, but chunked_prefill is off: prompts cannot be cut to meet it")
         if not self.chunked_prefill and self.max_model_len > self.max_num_batched_tokens:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_model_len "
-                f"({self.max_model_len}), and the model takes prompts whole: the longest could never be computed"
+                f"({self.max_model_len}), but chunked_prefill is off: the longest prompt could never be computed"
             )
         if self.max_model_len > self.num_blocks * self.block_size:
             raise ValueError(
                 f"max_model_len ({self.max_model_len}) exceeds the KV cache ({self.num_blocks} blocks of "
-                f"{self.block_size} slots): one such sequence could never finish"
+                f"{self.block_size} slots): a sequence of that length could never finish"
             )

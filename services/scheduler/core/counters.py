@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-# Upper bounds of the histogram of tokens per step: vLLM's.
+# Upper bounds of the histogram's buckets, in tokens per step. They equal vLLM's.
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -24,8 +24,8 @@ class Counters:
     # Tokens of sequences at their first start, and those among them whose blocks were found in the cache.
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
-    # Tokens that steps computed, of prompts and outputs. Then the number of steps in each bucket of STEP_TOKENS, and in
-    # one above them.
+    # Number of tokens that steps computed, of prompts and outputs. Below it: number of steps in each bucket of
+    # STEP_TOKENS, and in a last bucket for larger steps.
     scheduled_tokens: int = 0
     steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKENS) + 1))
 

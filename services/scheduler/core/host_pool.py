@@ -46,7 +46,7 @@ class HostPool(Generic[OwnerT]):
         self._blank.extend(slots)
 
     def keep(self, prefix: Prefix[OwnerT]) -> int | None:
-        """Takes a slot for a prefix that the device evicts. None if no slot is free."""
+        """Takes a slot for a prefix that the device evicts. Returns None if no slot is free."""
         if not self.num_free:
             return None
         slot = self._take_one()
@@ -62,8 +62,8 @@ class HostPool(Generic[OwnerT]):
         self._held[slot] = prefix, num_plans + 1
 
     def settle(self, slot: int) -> None:
-        """Ends a hold when its plan was applied; the slot is now the most recently used. Does nothing if the slot was
-        forgotten meanwhile."""
+        """Ends one hold of a slot, after its plan was applied. After the last hold, the slot counts as the most
+        recently used. Does nothing if the slot was forgotten meanwhile."""
         if slot not in self._held:
             return
         prefix, num_plans = self._held.pop(slot)

@@ -1,8 +1,9 @@
-"""The places of every sequence's keys and values, in blocks of the device or slots of the host, and how sequences share
-them. Collects the copies that the next plan must make.
+"""Tracks where every sequence's keys and values are, in blocks of the device or slots of the host, and which sequences
+share them. Collects the copies that the next plan must make.
 
-The device makes the copies in the order of the plans, each plan's before its forward pass. So one plan may write a
-block or slot and the next may read it at once, and the forward pass of a plan may overwrite what the plan saves.
+The device makes the copies in the order of the plans, and a plan's copies before the plan's forward pass. So a plan can
+read a block or slot that the plan before it writes, and a plan's forward pass can overwrite blocks that the plan saves
+to the host.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from services.scheduler.core.sequence import Sequence, SequencePrefix
 
 @dataclass(slots=True)
 class Moves(Generic[RequestT]):
-    """Copies of one plan, and what to do when the plan was applied."""
+    """Copies of one plan, and the work to do after the plan was applied."""
 
     swap_out: list[tuple[int, int]] = field(default_factory=list)  # (block, host slot)
     swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host slot, block)
     copies: list[tuple[int, int]] = field(default_factory=list)  # (block, block)
-    # (sequence, its wire id, blocks full after this step) where the step fills one.
+    # (sequence, its wire id, its number of full blocks after this step), for each sequence that gets a full block in
+    # this step.
     filled: list[tuple[Sequence[RequestT], int, int]] = field(default_factory=list)
-    # Host slots that this plan reads: of prefixes, and of sequences that return to the device.
+    # Host slots that this plan reads. The settled ones hold prefixes; the emptied ones hold blocks of sequences that
+    # return to the device.
     settled_slots: list[int] = field(default_factory=list)
     emptied_slots: list[int] = field(default_factory=list)
 
@@ -40,10 +43,10 @@ class KVMemory(Generic[RequestT]):
         self.prefix_cache = PrefixCache(self.pool, self.host, config.block_size)
         self._block_size = config.block_size
         self._shares_prefixes = config.enable_prefix_caching
-        # Running sequences of requests with several choices.
+        # Running sequences of requests with several choices, by the request's group.
         self._groups: dict[Hashable, list[Sequence[RequestT]]] = {}
-        # The last prefixes found for a choice of such a request, and their look-up key. Its other choices have the same
-        # prompt and come one after the other.
+        # The prefixes that the last look-up for such a request found, and the look-up's key. They are kept because the
+        # request's other choices have the same prompt and come next.
         self._found: list[SequencePrefix[RequestT]] = []
         self._found_for: tuple[Hashable, int, int] | None = None
         self._moves: Moves[RequestT] = Moves()
@@ -51,14 +54,15 @@ class KVMemory(Generic[RequestT]):
     # -- Blocks of a sequence ------------------------------------------------------------------------------------------
 
     def find(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """The known prefixes of a waiting sequence, of the tokens that it need not compute."""
+        """Returns the known prefixes of a waiting sequence, as far as it need not compute their tokens."""
         if not self._shares(sequence):
             return []
         max_blocks = sequence.num_reusable_tokens // self._block_size
         request = sequence.request
         if request.group is None or sequence.num_output_tokens:
             return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
-        # The version tells whether all of them are still known: the last may be while one before it is not.
+        # The version tells whether all the prefixes found are still known: the last one can be known while an earlier
+        # one is not.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
             self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
@@ -122,8 +126,8 @@ class KVMemory(Generic[RequestT]):
         return abandoned
 
     def publish(self, sequence: Sequence[RequestT], num_blocks: int) -> list[SequencePrefix[RequestT]]:
-        """Publishes the first `num_blocks` of a sequence, whose tokens are all computed and known. Returns the prefixes
-        that were not published before."""
+        """Publishes a sequence's first `num_blocks` blocks. All tokens in them must be computed and known. Returns the
+        newly published prefixes."""
         if not self._shares(sequence):
             return []
         if num_blocks > len(sequence.prefixes):
@@ -145,8 +149,8 @@ class KVMemory(Generic[RequestT]):
 
     @staticmethod
     def num_tokens_to_save(sequence: Sequence[RequestT]) -> int:
-        """Number of tokens worth saving of a sequence that is preempted. It includes those that steps in flight
-        compute: these steps run before the copy.
+        """Number of tokens whose keys and values are worth saving when a sequence is preempted. It includes tokens that
+        steps in flight compute, because these steps run before the copy.
         """
         return min(sequence.num_computed_tokens, sequence.num_reusable_tokens)
 
@@ -227,10 +231,10 @@ class KVMemory(Generic[RequestT]):
             self._moves.filled.append((sequence, sequence.wire_id, num_full))
 
     def _hold(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a sequence the blocks of prefixes. Has prefixes on the host copied to new blocks, where others find
-        them after the copy.
+        """Gives a sequence the blocks of prefixes. Has prefixes on the host copied to new blocks, where other sequences
+        find them after the copy.
         """
-        # Hold all of them before any block is allocated: the allocation must not evict one of them.
+        # Hold all the prefixes before any block is allocated: the allocation must not evict one of them.
         for prefix in found:
             if prefix.is_computed:
                 self.pool.hold(prefix.block_id)

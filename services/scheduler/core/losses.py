@@ -13,8 +13,9 @@ from services.scheduler.core.request import Preparation, RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 
-# Losses of a worker in a row, without a new token in between. After the first number a sequence is a suspect: nothing
-# is prepared or runs beside it until it brings a token. After the second it fails.
+# Numbers of workers that a sequence loses in a row, without a new token in between. After _LOSSES_BEFORE_SUSPICION
+# losses, the sequence is a suspect: nothing else runs or is prepared beside it until it has a new token. After
+# _LOSSES_BEFORE_FAILURE losses, it fails.
 _LOSSES_BEFORE_SUSPICION = 2
 _LOSSES_BEFORE_FAILURE = 3
 

@@ -15,8 +15,8 @@ from services.scheduler.core.request import RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import Failure, FinishReason, Sequence
 
-# Sequence, index in its output, token id, and place in the StepResult's columns. Each row of each step makes one, and
-# creating a plain tuple takes a seventh of the time of a named one.
+# Sequence, index in its output, token id, and place in the StepResult's columns. Each row of each step creates a
+# NewToken, and a plain tuple takes a seventh of the time that a named tuple takes.
 NewToken = tuple[Sequence[RequestT], int, int, int]
 
 
@@ -68,16 +68,16 @@ def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: 
             continue
         num_known = sequence.num_prompt_logprobs + entries.num_tokens
         if entries.first_position != sequence.num_prompt_logprobs + 1 or num_known >= sequence.num_prompt_tokens:
-            raise ValueError(f"log probabilities came of prompt tokens from {entries.first_position} on, out of turn")
+            raise ValueError(f"log probabilities of prompt tokens from {entries.first_position} on came out of order")
         sequence.num_prompt_logprobs = num_known
         outcome.prompt_logprobs.append((sequence, index))
 
 
 def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Appends the sampled tokens to their sequences, and ends those for which it is the last. As hot as planning
-    decodes.
+    """Appends the sampled tokens to their sequences, and ends the sequences that get their last token. This loop is as
+    hot as the one that plans decodes.
 
-    Raises ValueError if a sequence was to bring a vector.
+    Raises ValueError if the result has a token for a sequence that should get a vector.
     """
     by_wire_id, tokens = roster.by_wire_id, outcome.tokens
     for index, (wire_id, token_id) in enumerate(zip(result.wire_ids, result.token_ids, strict=True)):
@@ -88,7 +88,7 @@ def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOut
         num_tokens = len(token_ids)
         is_last = num_tokens + 1 >= sequence.max_num_tokens
         if is_last and sequence.request.work.gives_vector:
-            raise ValueError(f"the result of step {result.step_id} brings a token where a vector was to come")
+            raise ValueError(f"the result of step {result.step_id} brings a token where a vector was expected")
         token_ids.append(token_id)
         tokens.append((sequence, num_tokens - sequence.num_prompt_tokens, token_id, index))
         if token_id in sequence.stop_token_ids:
@@ -102,12 +102,14 @@ def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOut
 
 
 def take_vectors(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Ends pooled sequences with their vectors. Raises ValueError if a sequence was to bring a token."""
+    """Ends pooled sequences with their vectors. Raises ValueError if the result has a vector for a sequence that should
+    get a token.
+    """
     for wire_id, embedding in result.pooled:
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is None:
             continue
         if not sequence.request.work.gives_vector:
-            raise ValueError(f"the result of step {result.step_id} brings a vector where a token was to come")
+            raise ValueError(f"the result of step {result.step_id} brings a vector where a token was expected")
         roster.remove(sequence)
         outcome.finished.append(FinishedSequence(sequence, FinishReason.STOP, embedding=embedding))

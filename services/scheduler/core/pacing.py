@@ -1,5 +1,5 @@
-"""Estimates of step times and of the queue's speed, learned from past steps. They decide how long a chunk of a prompt
-may be, how many plans to keep in flight, and when a refused client should retry.
+"""Estimates of step times and of the queue's speed, learned from past steps. They decide how long a prompt's chunk is,
+how many plans are kept in flight, and when a refused client should retry.
 """
 
 from __future__ import annotations
@@ -11,38 +11,43 @@ from collections.abc import Sequence
 # Number of steps after which an observation's weight has halved.
 _HALF_LIFE_STEPS = 200
 _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
-# Brings all features near 1, so that the fit is well conditioned.
+# Factors that bring all features near 1, so that the fit is well conditioned.
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _FEATURES = range(4)
-# The doubt of a weight is its place on the diagonal of the inverse. At 1, a step whose feature is 1 counts as much for
-# the weight as all steps before it. Doubt grows with each step that carries no information on the weight, up to this
-# bound. Without it, the noise of a thousand decodes, whose features hardly differ, would become the time of a prompt.
+# The doubt of a weight is the weight's entry on the diagonal of the inverse. At 1, a step whose feature is 1 counts as
+# much for the weight as all steps before it. Doubt grows with each step that carries no information on the weight, up
+# to this bound. Without the bound, the noise of a thousand decodes, whose features hardly differ, would decide the
+# estimate for a prompt.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
-# A step with at least so many prompt tokens measures how fast the device is at the moment.
+# Least number of prompt tokens with which a step shows how fast the device is at the moment.
 _PROMPT_TOKENS = 64
-# A step with no more tokens of prompts counts as one without prompts.
+# Maximum number of prompt tokens in a step that counts as a step without prompts.
 _NO_PROMPT_TOKENS = 8
 # The weight of the last step in the running means: of the slowness, and of the time of steps without prompts.
 _SHARE_OF_LAST = 0.25
 _SHARE_OF_SHORT = 0.05
-# The same for a step that took longer than the mean: the excess is usually caused by other load on the device.
+# The weight of a step without prompts that took longer than the mean. Other load on the device usually causes the
+# excess.
 _SHARE_OF_LONGER = 0.0005
-# The slowness stays between this and its inverse.
+# The slowness stays between this value and its inverse.
 _MOST_SLOWNESS = 4.0
-# One step changes the ratio to at most so many times the slowness: a page fault does not make the device slow.
+# Bounds the ratio of a single step's time to its estimate: it counts as at most the slowness times this factor, and at
+# least the slowness divided by it. A single page fault does not make the device slow.
 _MOST_CHANGE = 2.0
-# A step without prompts brings the slowness closer to 1 by this part.
+# A step without prompts brings the slowness closer to 1 by this fraction of the distance.
 _RELAXATION = 0.02
 _MIN_STEPS = 4
-# The estimate is trusted up to so many times the largest step seen: decodes say little about prompts.
+# The estimate is trusted for steps with up to _GROWTH times the tokens of the largest step seen, because decodes say
+# little about prompts.
 _GROWTH = 2
 _FIRST_TOKENS = 256
-# A plan leaves before those in flight end by at least so many seconds, and by this part of what they take.
+# A plan leaves this number of seconds before the plans in flight end, or this fraction of their duration before, if
+# that is longer.
 _LEAST_LEAD_S = 0.01
 _LEAD_SHARE = 0.25
-# A shorter time is not worth a timer.
+# Shortest time for which a plan is held back: a shorter time is not worth a timer.
 _LEAST_HOLD_S = 0.001
 _SOONEST_S = 1.0
 _LATEST_S = 60.0
@@ -83,8 +88,8 @@ class StepTimes:
     Pairs count each token with every position that it attends to. The last term counts prompt tokens whose log
     probabilities are wanted: the output layer runs for each of them, and for no other prompt token but the last.
 
-    Other load on the device changes faster than the fit follows, and slows all terms alike: one factor, the slowness,
-    follows the last steps with prompts.
+    Other load on the device changes faster than the fit can follow, and slows all terms alike. One factor, the
+    slowness, measures it from the last steps with prompts.
     """
 
     def __init__(self) -> None:
@@ -93,7 +98,7 @@ class StepTimes:
         self._decodes = _Fit()
         # The time that the last steps with prompts took, as a multiple of what the weights predict.
         self._slowness = 1.0
-        # Seconds that the quick ones among the steps without prompts take.
+        # Duration of the quickest steps without prompts, in seconds.
         self._short_step: float | None = None
         self._most_tokens = 0
         self._knows_logprobs = False
@@ -105,7 +110,7 @@ class StepTimes:
     def observe(
         self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0, num_rows: int = 1
     ) -> None:
-        """Learns from one step. `num_rows`: number of sequences in it. All tokens beyond one for each count as prompt
+        """Learns from one step. `num_rows`: number of sequences in it. Tokens beyond one per sequence count as prompt
         tokens."""
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
@@ -126,7 +131,7 @@ class StepTimes:
 
     @property
     def trusted_tokens(self) -> int:
-        """Number of tokens up to which the estimate may be used to plan a step."""
+        """Maximum number of tokens in a step for which the estimate is trusted."""
         return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
 
     @property
@@ -153,15 +158,16 @@ class StepTimes:
         return min(seconds, max(0.0, _dot(self._decodes.weights, _features(num_tokens, num_pairs, 0))))
 
     def max_chunk(self, position: int, seconds: float, *, with_logprobs: bool = False) -> int:
-        """The longest chunk of a prompt, from `position` on, that adds at most so many seconds to a step.
-        `with_logprobs`: its log probabilities are wanted."""
+        """Number of tokens in the longest chunk of a prompt, from `position` on, that adds at most `seconds` to a step.
+        `with_logprobs`: whether the log probabilities of these tokens are wanted."""
         if seconds <= 0:
             return 0
         seconds /= self._slowness
         per_pair = max(0.0, self._all.weights[2] * _PAIRS_SCALE)
         per_token = self._all.weights[1] * _TOKENS_SCALE + per_pair * position
         per_token = max(1e-9, per_token + self._per_logprob * with_logprobs)
-        # per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair, too.
+        # The solution n of per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair,
+        # too.
         return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
 
     def chunk_seconds(self, position: int, num_tokens: int, *, with_logprobs: bool = False) -> float:
@@ -171,13 +177,15 @@ class StepTimes:
 
     @property
     def _per_logprob(self) -> float:
-        """Seconds that a prompt token's log probabilities add. Until a step with some has run, the estimate is what the
-        token takes without them."""
+        """Seconds that a prompt token's log probabilities add. Until a step with such log probabilities has run, the
+        estimate is the time of a token without them."""
         return max(0.0, self._all.weights[3] if self._knows_logprobs else self._all.weights[1]) * _TOKENS_SCALE
 
 
 def _has_prompts(num_tokens: int, num_rows: int) -> bool:
-    """Whether a step of so many sequences computes enough prompt tokens to take notably longer than its decodes."""
+    """Whether a step of `num_rows` sequences computes enough prompt tokens to take notably longer than its decodes
+    alone.
+    """
     return num_tokens - num_rows > _NO_PROMPT_TOKENS
 
 
@@ -192,13 +200,15 @@ def _dot(a: Row, b: Row) -> float:
 class RunAhead:
     """Decides how many plans to keep in flight, and when the next one leaves.
 
-    There are as many as hide the round trip to the worker behind its steps, and no more, because a plan cannot be
-    changed after it was sent. A plan leaves shortly before those in flight end, so that it includes requests that
-    arrive meanwhile.
+    It keeps as many plans as hide the round trip to the worker behind the worker's steps. It keeps no more, because a
+    plan cannot be changed after it was sent. A plan leaves shortly before the plans in flight end, so that it includes
+    requests that arrive meanwhile.
     """
 
     def __init__(self, fixed: int | None, most: int = 8) -> None:
-        """`fixed`: number of plans, whatever is measured. Raises ValueError if it is less than 1."""
+        """`fixed`: number of plans to keep in flight, regardless of measurements. Raises ValueError if it is less than
+        1.
+        """
         if fixed is not None and fixed < 1:
             raise ValueError(f"run-ahead is {fixed}: must be at least 1, or nothing is ever computed")
         self.depth = 2 if fixed is None else fixed
@@ -226,7 +236,8 @@ class RunAhead:
 
     def seconds_to_hold(self, now: float) -> float:
         """Seconds that the next plan can wait. It leaves before the plans in flight are expected to end, early enough
-        for a worker that is somewhat faster than expected. If the worker is faster still, its result releases the plan.
+        for a worker that is somewhat faster than expected. If the worker is faster still, its result releases the next
+        plan.
         """
         if self._is_fixed or not self._in_flight:
             return 0.0
@@ -245,7 +256,7 @@ class RunAhead:
         share = 0.05 if self._run else 1.0
         self._hop += share * (hop - self._hop)
         self._run += share * (run - self._run)
-        # One more plan is not worth it for a worker that idles one hundredth of the time.
+        # A worker that idles one hundredth of the time is not worth one more plan in flight.
         needed = 1 + math.ceil(self._hop / self._run - 0.01)
         self.depth = max(1, min(needed, self._most))
 
@@ -258,13 +269,13 @@ class TurnRate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def observe(self, now: float, num_started: int) -> None:
-        """Takes a sample. `num_started`: sequences started since the beginning, at `now` in seconds."""
+        """Takes a sample at `now`, in seconds. `num_started`: number of sequences started since the beginning."""
         self._samples.append((now, num_started))
         while now - self._samples[0][0] > self._window:
             self._samples.popleft()
 
     def seconds_until_turn(self, num_waiting: int) -> float:
-        """Seconds that a new sequence would wait, for the client to retry after: from 1 s to 60 s."""
+        """Expected wait of a new sequence in seconds, from 1 to 60. A refused client should retry after this time."""
         if len(self._samples) < 2:
             return _SOONEST_S
         (start, before), (end, after) = self._samples[0], self._samples[-1]

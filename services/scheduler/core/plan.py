@@ -19,8 +19,8 @@ U32 = "I"  # array typecode of every column of ids and counts
 class NewSequence(Generic[RequestT]):
     """A sequence as the worker first sees it, or sees it again after a preemption.
 
-    The other fields are a snapshot; `sequence` itself moves on while the plan is in flight, so its tokens must be read
-    before the next result is applied.
+    All fields except `sequence` are a snapshot. `sequence` itself changes while the plan is in flight, so its tokens
+    must be read before the next result is applied.
     """
 
     sequence: Sequence[RequestT]
@@ -49,13 +49,16 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan(Generic[RequestT]):
-    """Applied by the worker in this order: swap-out, release, swap-in, copies, new sequences, forward, sample."""
+    """The plan of one step. The worker applies it in this order: swap-out, release, swap-in, copies, new sequences,
+    forward, sample.
+    """
 
     step_id: int
     released_wire_ids: array[int]
     new_sequences: list[NewSequence[RequestT]]
     rows: Rows
-    # Wire ids of the rows that reach their sequence's last token. Each must bring the next token, or a vector.
+    # Wire ids of the rows that reach their sequence's last token. The result must bring a token or a vector for each of
+    # them.
     sampling_wire_ids: array[int]
     num_pairs: float  # pairs of a token and a position that it attends to: the work of attention
     num_prompt_logprobs: int  # prompt tokens whose log probabilities are wanted: extra work of the output layer
@@ -68,7 +71,7 @@ class StepPlan(Generic[RequestT]):
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities of some prompt tokens of one sequence have come. A subclass holds them."""
+    """Tells which prompt tokens of one sequence got their log probabilities. A subclass holds the values."""
 
     wire_id: int
     first_position: int  # in the prompt
@@ -82,7 +85,7 @@ class StepResult:
     step_id: int
     wire_ids: Items[int]
     token_ids: Items[int]
-    errors: Items[tuple[int, Failure]] = ()  # by wire id
+    errors: Items[tuple[int, Failure]] = ()  # (wire id, failure)
     seconds: float = 0.0  # duration of the step on the device; 0: unknown
     prompt_logprobs: Items[PromptLogprobs] = ()
     pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)

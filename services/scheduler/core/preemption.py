@@ -1,5 +1,5 @@
-"""Preemption when blocks run out: of the running sequence that ranks last, so that the first always finishes. Its KV
-blocks are copied to the host if that is faster than computing them again.
+"""Preempts the running sequence that ranks last when blocks run out, so that the first one always finishes. The KV
+blocks of the preempted sequence are copied to the host if that is faster than computing them again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Preemption(Generic[RequestT]):
         self._counters = counters
 
     def make_room(self, sequence: Sequence[RequestT]) -> bool:
-        """Preempts sequences, the last by rank first, until the next token of `sequence` has a block. False if
+        """Preempts sequences, the last by rank first, until the next token of `sequence` has a block. Returns False if
         `sequence` itself was preempted.
         """
         while self._memory.num_blocks_short(sequence, 1) > self._memory.pool.num_free:
@@ -40,7 +40,9 @@ class Preemption(Generic[RequestT]):
         return True
 
     def preempt_last(self) -> Sequence[RequestT]:
-        """Preempts the last running sequence. It waits to be recomputed, or swapped in from the host."""
+        """Preempts the running sequence that ranks last, and returns it. The sequence waits to be recomputed, or
+        swapped in from the host.
+        """
         victim = self._roster.running[-1]
         self._counters.preemptions += 1
         if self._is_worth_saving(victim):

@@ -19,12 +19,13 @@ class Prefix(Generic[OwnerT]):
         self.key = key
         self.block_id = NOWHERE
         self.host_slot = NOWHERE
-        # The sequence that computes it, or copies it to the device; None once it is there, and if the sequence gave up.
+        # The sequence that computes the prefix, or copies it to the device. None once the prefix is on the device, and
+        # if the sequence gave up.
         self.owner: OwnerT | None = owner
 
     @property
     def is_computed(self) -> bool:
-        """Whether it is on the device."""
+        """Whether the prefix is on the device."""
         return self.block_id != NOWHERE
 
     @property

@@ -1,13 +1,13 @@
-"""Which computed blocks can be found again, by the tokens in them and before them.
+"""Finds computed blocks again, by the tokens in them and before them.
 
-A prefix is a full block of tokens after another prefix. Looking one up by (the prefix before it, its tokens) compares
-the tokens themselves, so unlike a chain of hashes it can never take one prefix for another (compare Zheng et al.,
-SGLang, 2024, section 3: a radix tree; this is one with a block of tokens per edge, kept in a single dictionary).
+A prefix is a full block of tokens after another prefix. Its key is (the prefix before it, its tokens). A look-up
+compares the tokens themselves, so it never takes one prefix for another, as a chain of hashes could. The cache is a
+radix tree (compare Zheng et al., SGLang, 2024, section 3) with a block of tokens per edge, kept in a single dictionary.
 
-A prefix is announced when a sequence starts to compute it, so that others which need it can wait instead of computing
-it too. It is published when the step that computed it was applied, and found from then on until its block is handed out
-again. A block is evicted after all blocks that follow it, because a sequence that holds a block holds those before it,
-too, and gives its blocks back last first.
+A prefix is announced when a sequence starts to compute it, so that other sequences that need it can wait instead of
+computing it, too. It is published when the step that computed it was applied. From then on, look-ups find it until its
+block is handed out again. A block is evicted after all blocks that follow it, because a sequence that holds a block
+also holds the blocks before it, and gives its blocks back in reverse order.
 
 The life of a prefix:
 
@@ -33,14 +33,15 @@ from services.scheduler.core.prefix import NOWHERE, OwnerT, Prefix
 
 
 class PrefixCache(Generic[OwnerT]):
-    """Finds prefixes in the blocks of one pool, and those that were evicted in host memory."""
+    """Finds prefixes in the blocks of one pool, and evicted prefixes in host memory."""
 
     def __init__(self, pool: BlockPool, host: HostPool[OwnerT], block_size: int) -> None:
         self._pool = pool
         self._host = host
-        # Host slot to block: evicted prefixes that the next plan must copy before anything else.
+        # Host slot to block id: evicted prefixes that the next plan must copy to the host before anything else.
         self.saves: dict[int, int] = {}
-        # Changes when a prefix becomes known or is forgotten: callers may keep what they found while it is the same.
+        # Changes when a prefix becomes known or is forgotten. While the version is the same, what an earlier look-up
+        # found is valid.
         self.version = 0
         self._block_bytes = 4 * block_size
         self._prefixes: dict[tuple[Hashable, bytes], Prefix[OwnerT]] = {}
@@ -49,12 +50,12 @@ class PrefixCache(Generic[OwnerT]):
         host.on_evict = self._on_host_evict
 
     def __len__(self) -> int:
-        """Prefixes on the device."""
+        """Number of prefixes on the device."""
         return len(self._by_block)
 
     def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix[OwnerT]]:
-        """The longest known prefix of `token_ids` (u32), block by block, at most `max_blocks`: on the device, in host
-        memory, or about to be computed by its owner.
+        """Returns the longest known prefix of `token_ids` (u32), as one Prefix per block, at most `max_blocks`. Each is
+        on the device, in host memory, or about to be computed by its owner.
         """
         size = self._block_bytes
         prefixes = self._prefixes
@@ -69,8 +70,8 @@ class PrefixCache(Generic[OwnerT]):
         return found
 
     def announce(self, token_ids: bytes, parent: Hashable, owner: OwnerT) -> list[Prefix[OwnerT]]:
-        """The prefixes of every full block of `token_ids`, which `owner` is about to compute. `parent` is the prefix
-        before them, or the salt where there is none.
+        """Returns the prefixes of all full blocks of `token_ids`. `owner`: the sequence that is about to compute the
+        new ones. `parent`: the prefix before them, or the salt if there is none.
         """
         size = self._block_bytes
         prefixes = self._prefixes

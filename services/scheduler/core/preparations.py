@@ -1,8 +1,8 @@
-"""Preparations that sequences need of the worker before they are planned, such as compiled grammars.
+"""Preparations, such as compiled grammars, that a worker must make before the sequences that need them can run.
 
-A preparation is requested when the turn of a sequence that needs it comes, or on arrival if a slot is free. The worker
-prepares beside its steps, and the sequences that need it are set aside meanwhile, so that no other sequence waits for
-it. The worker keeps it ready for a while.
+A preparation is requested when a sequence that needs it reaches the front of the queue, or on the sequence's arrival if
+a slot is free. The worker prepares beside its steps. The sequences that need the preparation are set aside until it is
+ready, so that no other sequence waits for it. The worker keeps a finished preparation for a while.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 from services.scheduler.core.request import Preparation
 
-# Preparations that the worker is asked for at once; others wait for a place. A worker takes 128.
+# Maximum number of preparations that the worker is asked for at the same time; others wait for a place. A worker
+# accepts 128.
 MAX_PENDING = 64
-# Preparations remembered as ready: half of what a worker keeps, so that it still has each one remembered here.
+# Maximum number of preparations remembered as ready: half the number that a worker keeps, so that the worker still has
+# each remembered one.
 MAX_READY = 256
 
 
@@ -25,10 +27,10 @@ class Preparations:
         # Preparations that found no place among the pending ones, first come first served.
         self._backlog: OrderedDict[bytes, Preparation] = OrderedDict()
         self._ready: OrderedDict[bytes, None] = OrderedDict()
-        self._num_awaited = 0  # awaited ones in the backlog when it was last pruned
+        self._num_awaited = 0  # number of awaited preparations in the backlog when it was last pruned
 
     def is_ready(self, preparation: Preparation) -> bool:
-        """Whether a sequence that needs it may be planned."""
+        """Whether a sequence that needs the preparation can be planned."""
         if preparation.key not in self._ready:
             return False
         self._ready.move_to_end(preparation.key)
@@ -36,14 +38,15 @@ class Preparations:
 
     def request(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
         """Queues a preparation unless it is pending or queued already. It goes to the worker once fewer than
-        MAX_PENDING are pending. `is_awaited`: whether a sequence still needs one."""
+        MAX_PENDING are pending. `is_awaited` tells whether a sequence still needs a preparation."""
         if preparation.key in self._pending or preparation.key in self._backlog:
             return
         if len(self._pending) < MAX_PENDING:
             self._begin(preparation)
             return
         if len(self._backlog) >= 2 * self._num_awaited + MAX_PENDING:
-            # Sequences are aborted while they wait. Memory stays in proportion to those that are left.
+            # Drops preparations whose sequences were aborted. So the backlog stays in proportion to the waiting
+            # sequences.
             self._backlog = OrderedDict((key, one) for key, one in self._backlog.items() if is_awaited(one))
             self._num_awaited = len(self._backlog)
         self._backlog[preparation.key] = preparation
@@ -51,7 +54,8 @@ class Preparations:
     def fill_places(self, is_awaited: Callable[[Preparation], bool]) -> None:
         """Gives free places to preparations in the backlog that a sequence still needs."""
         while self._backlog and len(self._pending) < MAX_PENDING:
-            # An OrderedDict: a plain dict finds its first key only after all keys removed before it.
+            # The backlog is an OrderedDict, because a plain dict passes all keys removed from its front before it finds
+            # the first.
             _, preparation = self._backlog.popitem(last=False)
             if is_awaited(preparation):
                 self._begin(preparation)
@@ -62,7 +66,9 @@ class Preparations:
 
     @property
     def current(self) -> Preparation | None:
-        """The preparation that the worker is at: it makes one after the other. None if none was sent to it."""
+        """The preparation that the worker is making; it makes one after the other. None if no preparation was sent to
+        the worker.
+        """
         first = next(iter(self._pending.values()), None)
         return None if first in self._wanted[:1] else first
 
@@ -76,7 +82,7 @@ class Preparations:
         return len(self._pending) > (than is not None and than.key in self._pending)
 
     def take_wanted(self) -> list[Preparation]:
-        """Returns the preparations to ask the worker for, once each."""
+        """Returns the preparations to ask the worker for. Each is returned once."""
         wanted, self._wanted = self._wanted, []
         return wanted
 
@@ -84,7 +90,7 @@ class Preparations:
         """Takes the worker's answer. Raises ValueError if the worker was not asked for this key."""
         preparation = self._pending.pop(key, None)
         if preparation is None:
-            raise ValueError("the worker prepared what it was not asked for")
+            raise ValueError("the worker answered for a preparation that it was not asked for")
         if is_ready:
             self._ready[key] = None
             if len(self._ready) > MAX_READY:

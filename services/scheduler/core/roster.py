@@ -18,7 +18,8 @@ from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
 from services.scheduler.core.turns import Turn, Turns
 from services.scheduler.core.waiting import FairQueue, RankedQueue
 
-# One slot in so many is reserved for first sequences of their requests: one request of hundreds cannot take them all.
+# One slot in this number is reserved for first sequences of requests, so that one request for hundreds of sequences
+# cannot take all slots.
 _RESERVED_PART = 16
 
 
@@ -29,8 +30,8 @@ class Roster(Generic[RequestT]):
 
         unused --start--> in `by_wire_id` --requeue, remove--> released --take_released--> unknown to the worker
 
-    Numbers ascend and are not used again, so a late result of a released one finds no sequence and is dropped. After
-    `forget_worker`, they begin at 1: the next worker knows none of them.
+    Numbers ascend and are not used again, so a late result for a released number finds no sequence and is dropped.
+    After `forget_worker`, numbers begin at 1 again, because the next worker knows none of them.
     """
 
     def __init__(self, config: CoreConfig, memory: KVMemory[RequestT]) -> None:
@@ -42,7 +43,7 @@ class Roster(Generic[RequestT]):
         )
         self.turns = Turns()
         self.num_set_aside = 0
-        # By the last prefix that they wait for, or by the preparation that they wait for.
+        # The sequences that are set aside, by the last prefix or the preparation that they wait for; then by arrival.
         self._set_aside: dict[SequencePrefix[RequestT] | Preparation, dict[int, Sequence[RequestT]]] = {}
         self._memory = memory
         self._num_waiting_tokens = 0  # outstanding tokens of all waiting sequences
@@ -67,7 +68,7 @@ class Roster(Generic[RequestT]):
 
     @property
     def num_common_slots(self) -> int:
-        """Slots that any sequence may have."""
+        """Number of slots that are open to any sequence."""
         return self._num_slots - self._num_reserved_slots
 
     @property
@@ -142,9 +143,9 @@ class Roster(Generic[RequestT]):
         return preparation in self._set_aside
 
     def prompt_ranks(self, prefills: list[Sequence[RequestT]]) -> list[tuple[StartRank, Sequence[RequestT]]]:
-        """Ranks the prompts under way; the first continues first. A prompt has its own rank, or that of a sequence that
-        waits for what the prompt computes, if that is better. Otherwise sequences that rank between the two would keep
-        both waiting."""
+        """Ranks the prompts under way; the first continues first. A prompt has its own rank, or the better rank of a
+        sequence that waits for the prompt's blocks. With only its own rank, sequences that rank between the two would
+        keep both waiting."""
         ranks = {sequence: sequence.start_rank for sequence in prefills}
         for waits_for, sequences in self._set_aside.items():
             if isinstance(waits_for, Prefix) and waits_for.owner is not None and waits_for.owner in ranks:
@@ -190,7 +191,7 @@ class Roster(Generic[RequestT]):
                 yield sequence
 
     def take_released(self) -> array[int]:
-        """Returns the wire ids that the worker must forget, once each."""
+        """Returns the wire ids that the worker must forget. Each is returned once."""
         released, self._released = self._released, array(U32)
         return released
 
@@ -229,7 +230,9 @@ class Roster(Generic[RequestT]):
         self.waiting.push(sequence)
 
     def _leave(self, sequence: Sequence[RequestT]) -> None:
-        """Takes blocks, slot and wire id of a running sequence. The next plan tells the worker."""
+        """Takes blocks, slot and wire id away from a running sequence. The next plan tells the worker to forget the
+        wire id.
+        """
         self.running.remove(sequence)
         del self.by_wire_id[sequence.wire_id]
         self._released.append(sequence.wire_id)
@@ -253,6 +256,7 @@ class Roster(Generic[RequestT]):
     def _add_deadline(self, deadline: float, sequence: Sequence[RequestT]) -> None:
         heapq.heappush(self._deadlines, (deadline, sequence.arrival, sequence))
         if len(self._deadlines) > 2 * len(self.by_key) + 64:
-            # Most belong to sequences that ended long before their time; keep memory in proportion to those alive.
+            # Most entries belong to sequences that ended before their deadline. Without them, memory stays in
+            # proportion to the unfinished sequences.
             self._deadlines = [entry for entry in self._deadlines if entry[2].status is not Status.FINISHED]
             heapq.heapify(self._deadlines)

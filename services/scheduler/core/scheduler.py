@@ -1,12 +1,12 @@
 """Continuous batching over one worker group: which tokens each step computes, and in which blocks.
 
-There are no phases. Every sequence has tokens known or promised and tokens computed, and must catch up; a chunk of
-prefill, a decode and a resumed preemption are the same thing (iteration-level scheduling: Yu et al., Orca, OSDI 2022,
-section 3; paged blocks: Kwon et al., vLLM, SOSP 2023, section 4).
+There are no phases. A step computes tokens of a sequence that are known or promised, but not computed yet. So a chunk
+of prefill, a decode and a resumed preemption are the same thing (iteration-level scheduling: Yu et al., Orca, OSDI
+2022, section 3; paged blocks: Kwon et al., vLLM, SOSP 2023, section 4).
 
-Several plans may be in flight. A plan may schedule tokens that an earlier one still has to sample ("promised"). It
-never goes past `max_tokens`, so unwanted results come only after an end token, a stop string or an abort, and are
-dropped.
+Several plans may be in flight. A plan can schedule tokens that an earlier plan still has to sample: they are
+"promised". No plan goes past `max_tokens`, so unwanted results come only after an end token, a stop string or an abort,
+and are dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.core.step_builder import StepBuilder
 
-# The queue is longer by one part in so many for first sequences of requests: one request of hundreds cannot fill it.
+# For first sequences of requests, the queue is longer by this part (one sixteenth), so that one request for hundreds of
+# sequences cannot fill it.
 _SPARE_PART = 16
 
 
@@ -55,7 +56,7 @@ class RefusedError(Exception):
 class Scheduler(Generic[RequestT]):
     """Plans the steps of one worker group and applies their results. Not thread-safe.
 
-    `counters`: of the scheduler that this one replaces, if any.
+    `counters`: the counters of the scheduler that this one replaces, if any; they go on.
     """
 
     def __init__(self, config: CoreConfig, counters: Counters | None = None) -> None:
@@ -87,7 +88,7 @@ class Scheduler(Generic[RequestT]):
         return sequence
 
     def check_room(self, flow: Hashable, num_new: int) -> None:
-        """Raises RefusedError if the batch and the queue have no room for so many new sequences of one request."""
+        """Raises RefusedError if the batch and the queue have no room for `num_new` more sequences of one request."""
         roster, config = self._roster, self.config
         num_free = roster.num_common_slots_free
         room = config.max_num_queued_reqs
@@ -236,9 +237,9 @@ class Scheduler(Generic[RequestT]):
         return outcome
 
     def reset(self) -> list[FinishedSequence[RequestT]]:
-        """Forgets the pages, slots and steps in flight of a worker group that is lost or replaced. Every sequence waits
-        to be planned anew, from its prompt and the output known so far. Returns the sequences that fail because they
-        have lost too many workers.
+        """Forgets the blocks, slots and steps in flight of a worker group that is lost or replaced. Every sequence
+        waits to be planned anew, from its prompt and the output known so far. Returns the sequences that fail because
+        they have lost too many workers.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
         current = self.preparations.current
@@ -262,7 +263,7 @@ class Scheduler(Generic[RequestT]):
 
     def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to adopt. With
-        `taker`: only those that fit its context."""
+        `taker`: only sequences that fit the taker's context."""
         sequences = [
             sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
         ]

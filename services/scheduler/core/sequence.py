@@ -83,7 +83,7 @@ class Sequence(Generic[RequestT]):
     def __init__(self, request: RequestT, arrival: int, turn: Turn = FIRST_TURN) -> None:
         self.request = request
         self.arrival = arrival
-        self.turn = turn  # while it waits, it changes only with its place in the queue
+        self.turn = turn  # while the sequence waits, its turn changes only together with its place in the queue
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # The prompt, then every output token whose result was applied. Choices of one request share the prompt's array
         # until they start: copies of a long prompt for many choices would take long.
@@ -92,10 +92,11 @@ class Sequence(Generic[RequestT]):
         # A vector takes the place of the first output token.
         self.max_num_tokens = self.num_prompt_tokens + request.work.max_results
         self.stop_token_ids = request.work.stop_token_ids
-        # Number of entries that have come; the first belongs to the prompt's second token. All, if none are wanted.
+        # Number of prompt log probabilities that have come; the first belongs to the prompt's second token. If none are
+        # wanted, all of them count as come.
         wanted = request.num_prompt_logprobs
         self.num_prompt_logprobs = self.num_prompt_tokens - 1 if wanted is None else wanted
-        self.num_tokens_at_start = 0  # known tokens when it last started to run
+        self.num_tokens_at_start = 0  # number of known tokens when it last started to run
         self.num_planned_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.block_ids: list[int] = []
@@ -107,7 +108,8 @@ class Sequence(Generic[RequestT]):
         # While it is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
-        # The prefix that another sequence computes, or the preparation by the worker, that it is set aside for.
+        # If it is set aside: the prefix or the preparation that it waits for. Another sequence computes the prefix; the
+        # worker makes the preparation.
         self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
         self.slot = -1
         self.is_in_reserve = False  # whether its slot is a reserved one
@@ -150,7 +152,8 @@ class Sequence(Generic[RequestT]):
     @property
     def num_reusable_tokens(self) -> int:
         """Number of tokens at the front that need not be computed if their KV blocks are there. The last known token
-        must be, because it predicts the next one, and so must prompt tokens whose log probabilities are missing."""
+        must be computed, because it predicts the next one. Prompt tokens whose log probabilities are missing must be
+        computed, too."""
         return self.num_prompt_logprobs if self.wants_prompt_logprobs else len(self.token_ids) - 1
 
     @property
@@ -164,13 +167,13 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_bytes(self) -> int:
-        """Approximate size of the message that tells a worker of the sequence."""
+        """Approximate size in bytes of the message that describes the sequence to a worker."""
         return len(self.token_ids) * self.token_ids.itemsize + self.request.sampling_bytes
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Number of tokens that the next plan may compute: the planned ones, without a last token that ends the
-        sequence."""
+        """Number of planned tokens that no plan computes yet. The last token, which ends the sequence, is never
+        computed."""
         if self.num_planned_tokens >= self.max_num_tokens:
             return 0
         return self.num_planned_tokens - self.num_computed_tokens
@@ -182,5 +185,5 @@ class Sequence(Generic[RequestT]):
         return to_compute + self.max_num_tokens - len(self.token_ids)
 
 
-# The sequence that computes a prefix owns it meanwhile.
+# A sequence owns a prefix while it computes that prefix.
 SequencePrefix = Prefix[Sequence[RequestT]]

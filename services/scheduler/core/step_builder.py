@@ -1,7 +1,7 @@
 """Builds the step being planned from decodes, chunks of prompts under way, and sequences that start.
 
-Adding a row counts its tokens as computed and gives its sequence the blocks that they need. The builder also collects
-for the plan which rows will sample, and the work of attention.
+Adding a row counts the row's tokens as computed, and gives its sequence the blocks for these tokens. The builder also
+collects for the plan which rows will sample, and the work of attention.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ class StepBuilder(Generic[RequestT]):
     ) -> list[Sequence[RequestT]]:
         """Adds a row for every sequence with one token left to compute. Returns the sequences that have more than one.
 
-        This is the hot loop of a step: it does what `_add_row` does, for rows of one token, without its calls.
+        This is the hot loop of a step. So it does the work of `_add_row`, for rows of one token, without function calls
+        for most rows.
         """
         prefills: list[Sequence[RequestT]] = []
         rows, memory, block_size = self.rows, self._memory, self._block_size
         last_slot = block_size - 1
         new_block_ids, offsets = rows.new_block_ids, rows.new_block_offsets
         add_wire_id, add_slot, add_position = rows.wire_ids.append, rows.slots.append, rows.num_computed_tokens.append
-        # Preemption removes sequences from the end of `running` meanwhile. None of them has a row yet.
+        # During the loop, preemption removes sequences from the end of `running`. None of them has a row yet.
         for sequence in running:
             num_tokens = sequence.num_planned_tokens
             if num_tokens >= sequence.max_num_tokens:
@@ -83,8 +84,8 @@ class StepBuilder(Generic[RequestT]):
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def add_prefills(self, prefills: list[Sequence[RequestT]], budget: StepBudget) -> None:
-        """Adds chunks of the prompts under way, in order. They preempt no sequence: admission left room for them, and
-        where decodes have grown into that room since, they wait.
+        """Adds chunks of the prompts under way, in order. A chunk preempts no sequence. Admission left blocks for the
+        whole prompt; if decodes have taken these blocks since, the prompt waits.
         """
         for sequence in prefills:
             room = min(budget.max_chunk(sequence), self._memory.num_slots_free(sequence))

@@ -1,10 +1,10 @@
 """Turns: the order in which sequences start.
 
 One request for hundreds of sequences, or with a very long prompt, must not keep the others waiting. So sequences start
-in the order of arrival, but each counts as if it had arrived some steps later. The delay grows with what its request
-has asked for before. A short request starts soon whatever others have asked for, equal requests start in the order of
-arrival, and most of the large ones end one after the other instead of all at the end. No sequence starves: after its
-delay, no later arrival gets an earlier turn. A sequence that has started once is not delayed again.
+in the order of arrival, but each counts as if it had arrived some steps later. The delay grows with the work that its
+request has asked for before. A short request starts soon whatever others have asked for, equal requests start in the
+order of arrival, and most of the large ones end one after the other instead of all at the end. No sequence starves:
+after its delay, no later arrival gets an earlier turn. A sequence that has started once is not delayed again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-# Work is counted in so many tokens of prompts; a sequence counts as one more unit, for its place in the batch.
+# Number of prompt tokens in one unit of work. Each sequence counts as one more unit, for its place in the batch.
 _UNIT = 256
-# A request's first unit is delayed by so many steps, its second by twice as many, the next two by four times as many,
-# and so on up to some minutes. Units between two powers of two have the same delay, so arrival decides.
+# A request's first unit is delayed by _STEPS_OF_A_UNIT steps, its second by twice as many, the next two by four times
+# as many, and so on up to _MOST_STEPS, which take some minutes. Units between two powers of two have the same delay, so
+# arrival decides.
 _STEPS_OF_A_UNIT = 16
 _MOST_STEPS = 4096
 
@@ -26,7 +27,7 @@ class Turn:
 
     # Number of the step before which it arrived, plus its delay in steps. The lower starts first.
     step: int
-    # No other sequence of its request was here when it arrived.
+    # Whether its request had no other unfinished sequence when it arrived.
     is_first: bool
 
 
@@ -35,7 +36,7 @@ FIRST_TURN = Turn(0, True)
 
 @dataclass(slots=True)
 class _Share:
-    """The total that a request has asked for since it last had no sequence here."""
+    """The work that a request has asked for since it last had no unfinished sequence."""
 
     num_sequences: int = 0
     num_tokens: int = 0

@@ -9,7 +9,7 @@ from typing import Generic
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.sequence import Sequence, StartRank
 
-# So many tenants without a waiting sequence are remembered before the queue looks for some to forget.
+# Number of tenants without a waiting sequence that the queue remembers before it looks for some to forget.
 _MAX_IDLE_TENANTS = 1024
 
 Entry = tuple[StartRank, Sequence[RequestT]]
@@ -21,7 +21,7 @@ class RankedQueue(Generic[RequestT]):
     """
 
     def __init__(self) -> None:
-        # The first sequences of requests, and the others.
+        # Two heaps: the first sequences of requests, and all other sequences.
         self._heaps: tuple[list[Entry[RequestT]], list[Entry[RequestT]]] = ([], [])
         self._members: dict[int, Sequence[RequestT]] = {}  # by arrival
 
@@ -58,18 +58,20 @@ class RankedQueue(Generic[RequestT]):
 
 
 class FairQueue(Generic[RequestT]):
-    """The tenant that has had the fewest tokens comes first; among its sequences, by rank.
+    """Serves the tenant first that has received the fewest tokens, and a tenant's sequences by rank.
 
-    Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2): a tenant
-    that comes back after a pause starts level with the least served of those that wait, or with the last one that
-    did, so what it left unused is gone and what it had too much is not forgotten. Logarithmic time, as above: a tenant
-    that was served since it was put in line is put back further down when its turn comes.
+    Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2): when a
+    tenant comes back after a pause, its count is raised to that of the least served waiting tenant, or of the last
+    tenant that waited. So a tenant saves up nothing during a pause, and its higher count is not forgotten. Every
+    operation takes logarithmic time: if a tenant was served after it was put in line, it is moved further down when it
+    reaches the front.
     """
 
     def __init__(self) -> None:
         self._queues: dict[str, RankedQueue[RequestT]] = {}
         self._num_served: dict[str, int] = {}
-        # (tokens served when the tenant was put here, tenant). Each tenant once, and for some time after it has left.
+        # (tokens served when the tenant was put here, tenant). Each tenant is in the line once, and stays for some time
+        # after its last sequence has left.
         self._line: list[tuple[int, str]] = []
         self._in_line: set[str] = set()
         self._num_waiting = 0
@@ -102,7 +104,7 @@ class FairQueue(Generic[RequestT]):
             return None
         if not only_first:
             return self._queues[self._first_tenant()].first()
-        # Rare: only reserved slots, one in sixteen, are free then.
+        # This is rare: only reserved slots, one in sixteen, are free.
         for tenant in sorted(self._queues, key=self._num_served.__getitem__):
             if (sequence := self._queues[tenant].first(only_first=True)) is not None:
                 return sequence
@@ -134,7 +136,7 @@ class FairQueue(Generic[RequestT]):
                 heapq.heapreplace(self._line, (self._num_served[tenant], tenant))
 
     def _forget_idle(self, floor: int) -> None:
-        """Forgets tenants that would start at the floor anyway."""
+        """Forgets idle tenants with counts of at most `floor`: a tenant that comes back starts at `floor` anyway."""
         if len(self._num_served) > 2 * len(self._queues) + _MAX_IDLE_TENANTS:
             self._num_served = {
                 tenant: count for tenant, count in self._num_served.items() if count > floor or tenant in self._queues

@@ -1,4 +1,4 @@
-"""Builds a frame: tokens and endings that one router has not been told yet."""
+"""Builds a frame: tokens and endings that one router has not been sent yet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import FINISH_REASONS, TokenLogprob, error_to_proto
 from services.scheduler.core import U32, Failure, FinishReason
 
-# Size of vectors after which a message is full. The last vector may exceed it.
+# A message is full when its vectors have at least this size in bytes. The last vector can exceed it.
 MAX_EMBEDDING_BYTES = 1 << 20
 
 
 class FrameBuilder:
-    """Collects tokens and endings until the router's writer takes them: of one step while the router keeps up, of more
-    when it lags.
+    """Collects tokens and endings until the router's writer takes them. A frame holds those of one step while the
+    router keeps up, and those of several steps when it lags.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class FrameBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next news belong in another message, because this one's vectors are large."""
+        """Whether the next news must go into another message, because this message's vectors are large."""
         return self._num_embedding_bytes >= MAX_EMBEDDING_BYTES
 
     def add_finished(

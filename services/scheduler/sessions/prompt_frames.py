@@ -1,4 +1,4 @@
-"""Builds frames of prompt log probabilities that one router has not been told yet."""
+"""Builds frames of prompt log probabilities that one router has not been sent yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import PromptLogprobColumns
 from services.scheduler.core import U32
 
-# Size of the entries in one frame. One step brings fewer for one sequence, so a message stays under a megabyte.
+# Maximum size of the entries in one frame, in bytes. One sequence's entries of one step are smaller than this, so a
+# message stays under a megabyte.
 _MAX_BYTES = 512 * 1024
 
 
@@ -20,7 +21,7 @@ class PromptFrames:
     __slots__ = ("_pending",)
 
     def __init__(self) -> None:
-        # (sequence id, attempt, entries), as they came.
+        # (sequence id, attempt, entries), in the order in which they came.
         self._pending: list[tuple[int, int, PromptLogprobColumns]] = []
 
     def add(self, sequence_id: int, attempt: int, entries: PromptLogprobColumns) -> None:

@@ -1,4 +1,4 @@
-"""One router's stream: its unfinished sequences, and the news that it has not been told yet."""
+"""One router's stream: its unfinished sequences, and the news that it has not been sent yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QueueTimer:
 
 
 class SequenceKey(NamedTuple):
-    """The core's key of a sequence: its router's session, and the router's name for it."""
+    """The core's key of a sequence: its router's session, and the router's id for the sequence."""
 
     session: RouterSession
     sequence_id: int
@@ -40,11 +40,11 @@ class SequenceKey(NamedTuple):
 
 
 class RouterSession:
-    """Collects news for one router. Adding news never waits; one writer takes them as fast as the router reads."""
+    """Collects news for one router. Adding news never waits; one writer takes the news as fast as the router reads."""
 
     def __init__(self, router_id: str) -> None:
         self.router_id = router_id
-        # By the router's name for the sequence.
+        # By the router's id for the sequence.
         self.unfinished: dict[int, SequenceKey] = {}
         self._frame = FrameBuilder()
         self._full_frames: list[FrameBuilder] = []

@@ -25,7 +25,7 @@ class SequenceSpans:
         if not request.traceparent or self._tracer is None:
             return
         span = self._tracer.start_span("scheduler.sequence", context=extract_context(request.traceparent))
-        # A chat is text by now too.
+        # The router has rendered chats as text, so every request is a text completion here.
         span.set_attribute("gen_ai.operation.name", "text_completion")
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
         span.set_attribute("quire.choice_index", request.choice_index)

@@ -19,14 +19,16 @@ class Fleet:
     groups: list[WorkerGroup] = field(default_factory=list)
 
     def add_group(self, address: str) -> WorkerGroup:
-        """A group for the worker at `address`. It knows the other groups: they take each other's sequences."""
+        """Adds a group for the worker at `address`. The group knows the other groups, because groups take over each
+        other's sequences.
+        """
         group = WorkerGroup(address, self.scheduler_id, self.config, self.model, self.spans, peers=self.groups)
         self.groups.append(group)
         return group
 
     def least_loaded(self) -> WorkerGroup | None:
-        """The least loaded group with a worker. If all workers are lost, the group that lost its worker last: its
-        sequences wait longest before they fail. None if there never was a worker.
+        """Returns the least loaded group with a worker. If all workers are lost, returns the group that lost its worker
+        last, because its sequences have the longest time before they fail. Returns None if there never was a worker.
         """
         groups = [group for group in self.groups if group.core is not None]
         ready = [group for group in groups if group.ready.is_set()]

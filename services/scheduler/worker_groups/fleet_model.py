@@ -11,7 +11,7 @@ class OtherModelError(Exception):
 
 
 class FleetModel:
-    """Set by the first worker that is claimed; later ones must match it."""
+    """The model's description. The first worker that is claimed sets it; later workers must match it."""
 
     def __init__(self) -> None:
         self._info: model_pb2.ModelInfo | None = None
@@ -27,8 +27,8 @@ class FleetModel:
         return self._info is not None
 
     def adopt(self, info: model_pb2.ModelInfo) -> None:
-        """Takes a claimed worker's model. Routers know the first group's model, so later groups must do all that it
-        can. Raises OtherModelError.
+        """Checks a claimed worker's model, and keeps it if it is the first. Routers know the first group's model, so
+        later groups must support everything that the first supports. Raises OtherModelError if a later group does not.
         """
         if self._info is None:
             self._info = info
@@ -42,8 +42,8 @@ class FleetModel:
 
     @property
     def pool(self) -> Pool:
-        """The work of making one vector. A decoder's last token has attended to the keys and values of the others, so
-        it alone has to be computed; every other kind of vector needs all tokens.
+        """The work of making one vector. If the vector comes from a decoder's last token, only that token must be
+        computed when the keys and values of the others are cached. Every other kind of vector needs all tokens.
         """
         is_last = self.info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST and not self.info.is_encoder
         return Pool(needs_all_tokens=not is_last)

@@ -3,7 +3,7 @@
 All code here runs on the event loop's thread, and the step loop never waits for a peer: plans go to the link's writer,
 tokens to the sessions' writers. When a worker is lost, its pages and the steps in flight are gone. The sequences stay,
 and are planned anew when the worker or a replacement is claimed. If this scheduler has no other group, its routers move
-the sequences to another scheduler of the model that has one.
+the sequences to another scheduler of the model that has a worker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostE
 logger = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 10.0
-# A worker with plans in flight that sends no result for so long counts as unhealthy.
+# Seconds without a result after which a worker with plans in flight counts as unhealthy.
 STUCK_S = 30.0
 # A longer gap between two ticks (one is due every 100 ms) means that this process was paused.
 _LONGEST_TICK_S = 1.0
@@ -71,7 +71,9 @@ class WorkerGroup:
         spans: SequenceSpans,
         peers: Sequences[WorkerGroup],
     ) -> None:
-        """`address`: of the worker. `peers`: all groups of the scheduler; groups that are added later count too."""
+        """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
+        later.
+        """
         self.address = address
         self.ready = asyncio.Event()
         self._scheduler_id = scheduler_id
@@ -83,8 +85,8 @@ class WorkerGroup:
         self._pump_due: asyncio.Handle | None = None
         # Timer that calls `_pump` when the next plan, which was held back, is due.
         self._held: asyncio.TimerHandle | None = None
-        # Seconds since the last result, or since the worker was lost, without those for which this process was paused.
-        # While a worker is claimed, they mean something only with plans in flight.
+        # Seconds since the last result, or since the worker was lost. Seconds for which this process was paused do not
+        # count. While a worker is claimed, the number means something only with plans in flight.
         self.silent_s = 0.0
         self._last_tick = time.monotonic()
         self._run_ahead = RunAhead(config.run_ahead)
@@ -122,7 +124,7 @@ class WorkerGroup:
         return True
 
     def tick(self, now: float) -> None:
-        """Applies what depends on time alone: deadlines, and the timeouts of a worker that is away or silent."""
+        """Ends sequences whose deadline is past, and applies the timeouts of a lost or silent worker."""
         self.silent_s += min(now - self._last_tick, _LONGEST_TICK_S)
         self._last_tick = now
         if self.core is None:
@@ -194,7 +196,7 @@ class WorkerGroup:
         try:
             self._adopt_core(core_config(hello, self._config), hello)
         except ValueError as error:
-            raise WorkerLostError(f"worker {self.address} offers what cannot work: {error}") from error
+            raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
         self._link = link
         self.silent_s = 0.0
         logger.info(
@@ -205,7 +207,7 @@ class WorkerGroup:
             hello.num_blocks,
             hello.block_size,
         )
-        # Groups that were lost together with this one may not come back: their sequences continue here.
+        # The other lost groups might not come back, so their sequences continue here.
         self._adopt(self.drain_lost())
         self.ready.set()
         self._pump()
@@ -295,7 +297,7 @@ class WorkerGroup:
         self._pump_due = self._held = None
         if self._link is None or self.core is None:
             return
-        # Preparations leave even if no plan may: the worker prepares beside its steps.
+        # Send preparations even if no plan can leave: the worker prepares beside its steps.
         self._send_preparations(self.core, self._link)
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
@@ -333,7 +335,7 @@ class WorkerGroup:
         assert self.core is not None
         try:
             result = result_from_proto(message)
-            # Parse all of it before applying any of it: after an error, applied tokens would not reach a router.
+            # Parse the whole message before applying any part: after an error, applied tokens would not reach a router.
             logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
             outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
@@ -343,7 +345,7 @@ class WorkerGroup:
         # The next plan leaves before the routers get their tokens, because the device waits for it.
         self._pump()
         timings = message.timings
-        # From a plan's departure to its successor's, without the time it waited at the worker.
+        # Seconds from the plan's departure to the next plan's, without the time that the plan waited at the worker.
         round_trip = time.monotonic() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
         self._deliver(outcome, result, logprobs)
@@ -376,7 +378,9 @@ class WorkerGroup:
 
 
 def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
-    """A sentence on why this worker cannot do what the scheduler's options ask for; None if it can."""
+    """Returns a sentence that says why this worker cannot do what the scheduler's options ask for. Returns None if it
+    can.
+    """
     if hello.model.is_encoder:
         return None  # An encoder has no KV cache to swap, and computes every input in one step.
     if config.preemption_mode == PreemptionMode.SWAP.value and not hello.num_host_blocks:
@@ -422,7 +426,9 @@ def target_tbt_s(config: SchedulerConfig) -> float | None:
 
 
 async def run_groups(groups: list[WorkerGroup]) -> None:
-    """Runs until cancelled. Raises UnusableWorkerError; any other end of a group is a bug, and ends them all."""
+    """Runs all groups until cancelled. Raises UnusableWorkerError if a group does. Any other end of a group is a bug,
+    and ends all groups.
+    """
     tasks = [asyncio.create_task(group.run()) for group in groups]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

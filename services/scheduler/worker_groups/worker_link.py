@@ -105,8 +105,8 @@ class WorkerLink:
         await self._channel.close()
 
     async def _write(self) -> None:
-        """Writes to the stream, alone. If a write fails, reading fails, too, and gives the reason. A write that takes
-        long means a stalled worker: so few plans are in flight that a healthy one always has room for the next.
+        """Writes to the stream; no other code writes to it. If a write fails, reading fails, too, and gives the reason.
+        A slow write means that the worker is stalled: a healthy worker always has room for the few plans in flight.
         """
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:

@@ -65,7 +65,7 @@ def test_vectors_share_a_step_with_tokens() -> None:
     [
         ([], [], "lacks a token"),
         ([2], [2], "one too many"),
-        ([2], [], "a token where a vector was to come"),
+        ([2], [], "a token where a vector was expected"),
     ],
 )
 def test_a_vector_that_is_missing_doubled_or_a_token_breaks_the_contract(
@@ -89,7 +89,7 @@ def test_a_vector_that_is_missing_doubled_or_a_token_breaks_the_contract(
 def test_a_vector_where_a_token_was_to_come_breaks_the_contract() -> None:
     core = scheduler()
     core.submit(request("a", 3))
-    with pytest.raises(ValueError, match="a vector where a token was to come"):
+    with pytest.raises(ValueError, match="a vector where a token was expected"):
         finish(core, core.schedule(), 1)
 
 
@@ -138,5 +138,5 @@ def test_a_prompt_that_must_be_whole_waits_for_a_step_with_room() -> None:
     for key in "abc":
         core.submit(pooled(key, 5, needs_all_tokens=True))
     assert [rows(core.schedule()) for _ in range(3)] == [[(1, 0, 5)], [(2, 0, 5)], [(3, 0, 5)]]
-    with pytest.raises(ValueError, match="takes prompts whole"):
+    with pytest.raises(ValueError, match="chunked_prefill is off"):
         scheduler(chunked_prefill=False, max_num_batched_tokens=8, max_model_len=9)

@@ -28,7 +28,7 @@ _TOKENS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
     while (yield from content_until(feed, builder, (_ALL_BEGIN, _BEGIN))):
-        # Both tokens, or only the second one: models forget the first.
+        # Takes both tokens, or only the second one, because models forget the first.
         yield from feed.all(SPACE)
         yield from feed.word(_BEGIN)
         if (yield from _read_call(feed, builder)):

@@ -68,7 +68,7 @@ class Feed:
         return piece
 
     def put_back(self, text: str) -> None:
-        """Puts the text that was taken last back, so that it is read again."""
+        """Puts back the text that was taken last, so that it is read again."""
         self._text = text + self._text[self._at :]
         self._at = 0
         num_chars = len(text)

@@ -10,9 +10,9 @@
 
 String arguments are streamed, every other argument is passed on once it is complete. Models forget tags:
 
-- A call may stand without the outer tags if it names one of the request's functions.
-- A line that begins with another parameter's tag, or with the end of the call, ends a parameter that has no end tag.
-  The call ends with its outer tag, or with the function's tag where the text ends or another call follows.
+- A call can stand without the outer tags if it names one of the request's functions. - A line that begins with another
+parameter's tag, or with the end of the call, ends a parameter that has no end tag. The call ends with its outer tag, or
+with the function's end tag if the text ends there or another call follows.
 
 Qwen3-Coder and Qwen3.5 use this form. Seed-OSS has other outer tags and no line breaks beside values:
 
@@ -82,7 +82,7 @@ class FunctionTags:
     def _read_call(
         self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, functions: Functions, *, is_marked: bool
     ) -> Reading[bool]:
-        """Takes the text after the function's tag. `is_marked`: the outer tag was there, so that any name is a call."""
+        """Takes the text after the function's tag. `is_marked`: the outer tag was there, so any name makes a call."""
         name = yield from feed.all(NAME_CHARACTERS)
         if not TOOL_NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
@@ -118,9 +118,9 @@ class FunctionTags:
     def _read_value(
         self, feed: Feed, may_follow: Callable[[str], bool], functions: Functions, emit: Emit
     ) -> Reading[_End]:
-        """Takes a value and its end, without the line breaks beside the tags. `may_follow` returns whether a key can
-        belong to another parameter. If the text ends, a last line that may be the start of a tag is not part of the
-        value."""
+        """Takes a value and its end, and leaves out the line breaks beside the tags. `may_follow` returns whether a key
+        can belong to another parameter. If the text ends, a last line that could be the start of a tag is not part of
+        the value."""
         yield from feed.word("\n")
         held, is_new_line = "", True
         while character := (yield from feed.peek()):
@@ -183,13 +183,14 @@ class FunctionTags:
         written = []
         for key, value in parsed_arguments(arguments).items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            # The parser removes one line break beside each tag, so a value that has its own needs another.
+            # The parser removes one line break beside each tag. So a value that begins or ends with a line break gets
+            # one more.
             around = "\n" if "\n" in (text[:1], text[-1:]) else self.line_break
             written.append(f"{_PARAMETER}{key}>{around}{text}{around}{_PARAMETER_END}\n")
         return "".join(written)
 
     def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Returns the grammar rules. Values may be any text, because only the function's schema has their types."""
+        """Returns the grammar rules. Values can be any text, because only the function's schema has their types."""
         begin, end = expression(f"{self.begin}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{self.end}")
         further = r'("\n" call)*' if several else ""
         line_break = r"\n" if self.line_break else ""

@@ -4,8 +4,8 @@ their own quote strings.
     <start_function_call>call:get_weather{city:<escape>Köln<escape>,days:[1,2]}<end_function_call>
     <|tool_call>call:get_weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>
 
-FunctionGemma may quote any value, so the function's schema determines an argument's type. Commas may be missing. The
-end of strings, arrays and objects may be missing before the token that ends the call.
+FunctionGemma quotes values of any type, so the function's schema determines an argument's type. Commas can be missing.
+The end of strings, arrays and objects can be missing before the token that ends the call.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class GemmaCalls:
         return key
 
     def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str]) -> Reading[str]:
-        """Takes a value, or only the bracket that opens one, which it returns. `types`: types for a quoted value."""
+        """Takes a value. Of an object or array, takes only the opening bracket, and returns it. `types`: types for a
+        quoted value.
+        """
         yield from feed.all(SPACE)
         if (yield from feed.word(self.quote)):
             writer = ArgumentWriter(emit, types)
@@ -170,7 +172,7 @@ class GemmaCalls:
         return (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin))
 
     def _string_is_over(self, feed: Feed) -> Reading[bool]:
-        """Returns whether the call's end token is next and ends the call. A string may also quote this token."""
+        """Returns whether the call's end token is next and ends the call. A string can also contain this token."""
         if not (yield from feed.word(self.end)):
             return False
         taken = self.end + (yield from feed.all(SPACE))
@@ -195,7 +197,7 @@ class GemmaCalls:
         return json.dumps(value)
 
     def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Returns the grammar rules. A string ends with its token, or with the token's text."""
+        """Returns the grammar rules. A string ends with the quote token, or with that token's text."""
         quote = expression(self.quote)
         return (
             f"calls: call{'+' if several else ''}\n"

@@ -5,7 +5,7 @@
 
 (without the line break). `analysis` is reasoning. `final` is content, and so is `commentary` without a recipient. A
 message to a function is a call, on every channel. A message to any other recipient is reasoning: this includes the
-model's built-in tools, and functions if calls are not allowed. The recipient may precede the channel. The prompt ends
+model's built-in tools, and functions if calls are not allowed. The recipient can precede the channel. The prompt ends
 with <|start|>assistant, so the first header begins after it. Text without a header is content.
 """
 
@@ -60,8 +60,8 @@ class Header:
         return Header("" if channel is None else channel[1], "" if recipient is None else recipient[1])
 
     def function(self, names: Container[str]) -> str:
-        """Returns the function that the message is for; empty if none. A message may address the functions in
-        `names` without the namespace `functions.`."""
+        """Returns the function that the message is for; empty if none. A message can address the functions in `names`
+        without the namespace `functions.`."""
         name = self.recipient.removeprefix(FUNCTIONS)
         is_function = name in names or (name != self.recipient and TOOL_NAME.fullmatch(name) is not None)
         return name if is_function else ""
@@ -160,7 +160,7 @@ def _read_header(feed: Feed) -> Reading[Header | str]:
             pieces.append(feed.here(_PLAIN) or feed.take())
         size += len(pieces[-1])
     text = "".join(pieces)
-    # Without a special token, the text may also be content.
+    # Without a special token, the text can also be content.
     return Header.of(text) if is_marked and size < MAX_HEADER_CHARS else text
 
 

@@ -27,8 +27,8 @@ Emit = Callable[[str], None]
 
 def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
     """Takes an object with a name and arguments, and writes it as a call. Returns False if the object is not a call, or
-    calls a function that is not in `names`; it has then written nothing, but may have taken text. Keys may have any
-    order. The closing brace may be missing, because models forget it."""
+    calls a function that is not in `names`. Then nothing is written, but text can already be taken. Keys can have any
+    order. The closing brace can be missing, because models forget it."""
     if not (yield from feed.word("{")):
         return False
     name = ""

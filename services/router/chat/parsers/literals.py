@@ -8,7 +8,7 @@ import re
 import warnings
 
 # Models escape characters that need no escape; Python would log a warning for each when it parses the literal.
-for _kind in (SyntaxWarning, DeprecationWarning):  # from Python 3.12 on, and before
+for _kind in (SyntaxWarning, DeprecationWarning):  # Python 3.12 and later; earlier versions
     warnings.filterwarnings("ignore", "invalid escape sequence", _kind)
 
 

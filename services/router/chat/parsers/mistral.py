@@ -22,7 +22,7 @@ _ID_CHARACTERS = string.ascii_letters + string.digits
 
 
 def mistral_id() -> str:
-    """Returns a call id of nine letters and digits, because Mistral's templates refuse any other."""
+    """Returns a call id of nine letters and digits, because Mistral's templates refuse ids of any other form."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 

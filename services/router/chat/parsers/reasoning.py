@@ -6,8 +6,8 @@
 
     The weather there is fine.
 
-The line breaks beside the tags belong to neither text. Some models also put the answer between tags. Some templates
-write the begin tag in the prompt; the text then begins inside the reasoning.
+The line breaks beside the tags belong neither to the reasoning nor to the answer. Some models also put the answer
+between tags. Some templates write the begin tag in the prompt; the text then begins inside the reasoning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReasoningForm:
     other_ends: tuple[str, ...] = ()
     # Whether the answer begins with reasoning even if neither the prompt nor the answer has the begin tag.
     starts_inside: bool = False
-    # Texts besides `begin` with which a prompt that leaves reasoning open may end.
+    # Texts besides `begin` that leave reasoning open at the end of a prompt.
     opens: tuple[str, ...] = ()
     # Text that the model writes directly after `begin` and that is not part of the reasoning.
     label: str = ""
@@ -51,7 +51,7 @@ class ReasoningForm:
 
     def is_open(self, prompt: str) -> bool | None:
         """Returns whether a prompt leaves reasoning open; None if it does not end with a tag. Only the prompt's end
-        counts, because messages may contain tags too."""
+        counts, because messages can contain tags, too."""
         text = prompt.rstrip()
         return True if text.endswith((*self.begins, *self.opens)) else False if text.endswith(self.ends) else None
 

@@ -1,8 +1,8 @@
 """Converts arguments that a model writes as text to JSON, by the types in the function's schema.
 
 The order of the types, and the texts that each type accepts, are those of vLLM's `coerce_to_schema_type`. There is one
-exception: if a value may be a number or a string, and the number would lose characters (such as the zeros of 007), the
-value is a string. A value that fits none of its types is JSON if it parses as JSON, and a string otherwise.
+exception: if the schema allows a number and a string, and the number would lose characters (such as the zeros of 007),
+the value is a string. A value that fits none of its types is JSON if it parses as JSON, and a string otherwise.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ArgumentTypes:
 
 
 def _types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the types of the values that may fit the schema. `root`: the schema that references point into."""
+    """Returns the types of the values that can fit the schema. `root`: the schema that references point into."""
     found: set[str] = set()
     followed: set[str] = set()
     # No recursion: references can form a chain that is longer than Python's stack.

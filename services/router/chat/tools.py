@@ -53,7 +53,7 @@ class ToolChoice:
     mode: ToolMode = ToolMode.AUTO
     # The function's name. Only for ToolMode.NAMED.
     name: str = ""
-    # Whether one message may hold several calls.
+    # Whether one message may contain several calls.
     parallel: bool = True
 
 
@@ -139,7 +139,7 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 def check_tool_messages(messages: Sequence[Mapping[str, Any]], path: str = "messages") -> None:
     """Raises ApiError if a tool message answers no earlier call. `messages`: in the form for chat templates. `path`:
-    their name in errors."""
+    name of the messages in errors."""
     made: set[str] = set()
     for index, message in enumerate(messages):
         made.update(call["id"] for call in message.get("tool_calls") or ())

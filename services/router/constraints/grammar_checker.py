@@ -19,30 +19,32 @@ from services.router.grammar import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
 from shared.python_child import child_environment, python_command
 
-# Different grammars that wait; each takes about 10 ms, and a hostile one 3 s.
+# Maximum number of different grammars that wait. A check takes about 10 ms; a hostile grammar takes 3 s.
 _MAX_PENDING = 1024
-# After this time the client is told that the router is overloaded, because other grammars took the time.
+# Maximum time that a client waits for a check. After it, the router answers that it is overloaded, because other
+# grammars took the time.
 _MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
 # Error code of a structure that cannot be used.
 INVALID_STRUCTURE = "invalid_structure"
-# Part of the error message if a check reached its time or memory limit. A similar structure would reach it too.
+# Part of the error message if a check reached its time or memory limit. A similar structure would reach that limit,
+# too.
 TOO_MUCH = "too much time or memory"
 # The process limits its own CPU time. This limit is for a process that gets no CPU time.
 _MAX_SECONDS_EACH = 30.0
-# Number of checks after which a new process starts, because the library may keep memory of each.
+# Number of checks after which a new process starts, because the library might keep memory of every check.
 _MAX_CHECKS_OF_PROCESS = 1000
 
-# Signals that other processes send; the process's own limits use others. After such a signal, the check is repeated
-# once, because the structure is probably not the cause.
+# Signals that other processes send. The limits of the checking process send other signals. After such a signal, the
+# check is repeated once, because the structure is probably not the cause.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
 _Result = str | GrammarError
 
 
 class GrammarChecks:
-    """Checks structures and caches the results, including errors, so that each is tried once. There is only one
-    process, so that a hostile client delays other new structures and nothing else."""
+    """Checks structures and caches the results, including errors, so that each structure is tried once. There is only
+    one checking process, so a hostile client delays only other new structures."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-checks")
@@ -92,7 +94,7 @@ class GrammarChecks:
             pending.add_done_callback(functools.partial(self._keep, structure))
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
-                # Shielded, because other requests may wait for the same check.
+                # The check is shielded from cancellation, because other requests can wait for the same check.
                 return await asyncio.shield(asyncio.wrap_future(pending))
         except TimeoutError:  # from this timeout, or from the check itself
             raise overloaded("This router is too busy to check a grammar.") from None
@@ -108,7 +110,7 @@ class GrammarChecks:
 
 
 class _CheckProcess:
-    """The checking process. Starts with the first check, and again after it died. One thread uses it."""
+    """The checking process. It starts with the first check, and again after it has died. One thread uses it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None

@@ -17,7 +17,8 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
 # Limit for all words together, in both of their forms. The scheduler's limit is the same.
 MAX_BAD_WORD_TOKENS = 1 << 18
-# Limit for the size of a request's constraints times its prompts, because each prompt is submitted with a copy.
+# Limit for the size of a request's constraints times its number of prompts, because each prompt is submitted with a
+# copy.
 MAX_CONSTRAINT_BYTES = 2**24
 
 
@@ -112,7 +113,9 @@ async def _grammar(model: ServedModel, structure: Structure, around_structure: A
 
 
 async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> BadWords:
-    """Tokenizes bad words as vLLM does: each as it is, and after a space if that changes its first token."""
+    """Tokenizes bad words as vLLM does: each word as it is, and also after a space if the space changes the word's
+    first token.
+    """
     if not words:
         return BadWords()
     if len(words) > MAX_BAD_WORDS:

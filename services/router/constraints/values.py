@@ -57,5 +57,5 @@ class TokenConstraints:
     allowed_token_ids: bytes = b""
     bad_words: BadWords = BadWords()
     thinking: ThinkingLimit | None = None
-    # The request's field to name in an error if no token is left to draw.
+    # Name of the request's field for the error if the constraints allow no token.
     param: str = ""

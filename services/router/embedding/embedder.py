@@ -20,13 +20,14 @@ from services.router.generation import Generator
 from services.router.metrics import RequestMetrics
 from shared.placement import prompt_key
 
-# Maximum number of a request's prompts at the schedulers at a time, so that a long list does not fill their queues.
+# Maximum number of prompts of one request that schedulers have at a time, so that a long list does not fill their
+# queues.
 MAX_OPEN = 256
 
 
 class Embedder:
     def __init__(self, generator: Generator, metrics: RequestMetrics) -> None:
-        """`generator`: its limit on requests in progress also counts embedding requests."""
+        """`generator`: counts embedding requests, too, toward its limit on requests in progress."""
         self._generator = generator
         self._placement = generator.placement
         self._metrics = metrics
@@ -40,8 +41,8 @@ class Embedder:
         return vectors
 
     async def embed(self, request: EmbeddingRequest) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Yields a prompt's index and its vector (float32, little-endian) as each one completes. Close it with
-        `aclosing`, which aborts the sequences that still run. Raises ApiError."""
+        """Yields each prompt's index and vector (float32, little-endian) as soon as the vector is complete. Close it
+        with `aclosing`, which aborts the sequences that still run. Raises ApiError."""
         self._generator.check_room()
         self._generator.began()
         timer = self._metrics.start(request.model.info.name, request.num_tokens)

@@ -16,15 +16,16 @@ MAX_INPUTS = 2048
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    # Longer inputs are cut to this many tokens; -1: to the model's maximum length. None: longer inputs are refused.
+    # Number of tokens to which longer inputs are cut; -1: the model's maximum length. None: inputs that are too long
+    # for the model are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
-    # Advice for an input that is too long, besides shortening it, in the API's terms.
+    # Advice in the error for an input that is too long, besides shortening it, in the API's terms.
     remedy: str = "set 'truncate_prompt_tokens'"
 
     def max_tokens(self, model: ServedModel) -> int | None:
-        """Returns the length to cut inputs to; None for no cut. Raises ApiError if it exceeds the model's maximum
-        length."""
+        """Returns the number of tokens to which inputs are cut; None: inputs are not cut. Raises ApiError if the number
+        exceeds the model's maximum length."""
         given, limit = self.truncate_prompt_tokens, model.info.max_model_len
         if given is None or given == -1:
             return given and limit

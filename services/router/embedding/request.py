@@ -12,7 +12,7 @@ from services.router.rpc import Caller
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """`timeout` and the fields after it are as in GenerationRequest."""
+    """Prompts to embed. `timeout` and the fields after it are as in GenerationRequest."""
 
     request_id: str
     model: ServedModel

@@ -12,13 +12,13 @@ from services.router.parameters import PoolingParams
 
 # With vectors of length 1, the cosine is the dot product.
 UNIT_LENGTH = PoolingParams(normalize=True)
-# Multiplying this many bytes of vectors takes as long as tokenizing one character.
+# Number of bytes of vectors whose multiplication takes as long as tokenizing one character.
 _VECTOR_BYTES_PER_CHAR = 64
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, str] = ("text_1", "text_2")) -> None:
-    """Raises ApiError unless `first` has one text, or as many as `second`. One text is paired with each of `second`;
-    otherwise texts are paired by position. `params`: the names of both lists in errors."""
+    """Raises ApiError unless `first` has one text, or as many texts as `second`. One text is paired with each of
+    `second`; otherwise texts are paired by position. `params`: the names of both lists in errors."""
     if len(first) not in (1, len(second)):
         param, other = params
         message = f"Invalid '{param}': expected one text or {len(second)}, as in '{other}', but got {len(first)}."
@@ -26,8 +26,8 @@ def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, 
 
 
 async def cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:
-    """Returns the cosine for each of `second`, with the only vector of `first` or the one at the same position. All
-    vectors must have UNIT_LENGTH."""
+    """Returns, for each vector of `second`, the cosine with the vector of `first` at the same position, or with the
+    only vector of `first`. All vectors must have UNIT_LENGTH."""
 
     def work() -> list[float]:
         left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]

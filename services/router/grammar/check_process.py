@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def _allow(seconds: int) -> None:
-    """Limits further CPU time, in whole seconds. Exceeding the soft limit sends SIGXCPU. The hard limit would send
-    SIGKILL, which other processes send too."""
+    """Limits the further CPU time of this process, in whole seconds. Sets the soft limit, because exceeding it sends
+    SIGXCPU. Exceeding the hard limit sends SIGKILL, which can also come from other processes."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -1,7 +1,7 @@
 """Tries a grammar: compiles it and generates a few short outputs.
 
-A hostile grammar hits the limits of shared/grammar.py, or those of the process. The outputs are made of bytes instead
-of a model's tokens, because this needs no vocabulary and every token consists of bytes.
+A hostile grammar exceeds the limits of shared/grammar.py or of the process here. The outputs are made of bytes instead
+of a model's tokens: every token consists of bytes, and bytes need no vocabulary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits on what one request, one text or one client may use of a router."""
+"""Limits on the resources of a router that one request, one text or one client can use."""
 
 from services.router.limits.json_bounds import MAX_ITEMS, check_json, check_json_texts, num_values
 from services.router.limits.large_bodies import LARGE_BODY_BYTES, LargeBodies, leave_large_bodies

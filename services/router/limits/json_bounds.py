@@ -2,10 +2,10 @@
 
 Parsing a body holds Python's interpreter lock, which stops every stream of the router. A field takes about 1 µs, an
 object or an array 1 to 10 µs with its validation, a number 0.1 µs (docs/adr/0020-what-clients-send.md). A body of 4 MB
-can hold two million of them.
+can hold two million values.
 
-For nearly every body, counting brackets, colons and commas is enough, which takes 1 ms for 4 MB. Texts may contain many
-of these characters too. In that case a scan separates texts from structure. It stops at the first count that is too
+For nearly every body, counting brackets, colons and commas is enough, which takes 1 ms for 4 MB. But texts can contain
+many of these characters, too. Then a scan separates texts from structure. The scan stops at the first count that is too
 high, so its own work is limited as well. It does not validate: it counts a valid document correctly, and for an invalid
 one it scans at least as far as a parser that stops at the first error.
 """
@@ -29,8 +29,8 @@ _ITEMS = "strings and numbers in arrays"
 _MAX_NAME_CHARS = 64
 # Maximum number of nested objects and arrays that a path in an error names.
 _MAX_NAMED_DEPTH = 8
-# One of: a string, with the colon after it if it is a field's name; a bracket; text between these; the quote of an
-# unterminated string.
+# Matches a string, with the colon after it if the string is a field's name; or a bracket; or text between strings and
+# brackets; or the quotation mark of an unterminated string.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(?:[ \t\r\n]*+:)?+|[{}\[\]]|[^"{}\[\]]++|"', re.DOTALL)
 _QUOTE, _COLON = ord('"'), ord(":")
 _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END = ord("{"), ord("["), ord("}"), ord("]")
@@ -43,8 +43,8 @@ def check_json(body: bytes) -> None:
 
 
 def check_json_texts(texts: Sequence[tuple[str, str]]) -> None:
-    """Raises ApiError if the JSON in text fields of a request holds more values, in all fields together, than one body
-    may. `texts`: each field's name in errors, and its text."""
+    """Raises ApiError if the JSON in text fields of a request holds, in all fields together, more values than one body
+    may hold. `texts`: each field's name in errors, and its text."""
     most = _Counts()
     for _, text in texts:
         most = most.plus(_Counts.at_most(text))
@@ -70,7 +70,9 @@ class _Counts:
 
     @classmethod
     def at_most(cls, document: AnyStr) -> _Counts:
-        """Returns upper bounds for a document, because brackets, colons and commas inside texts also count."""
+        """Returns upper bounds of a document's counts. They can be too high, because brackets, colons and commas inside
+        texts also count.
+        """
         opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(document, str) else (b"{", b"[", b":", b",")
         num_containers = document.count(opening) + document.count(array)
         return cls(num_containers, document.count(colon), document.count(comma) + num_containers)
@@ -92,7 +94,7 @@ class _Level:
         self.is_object = is_object
         # Number of strings, objects and arrays so far, if this is an array.
         self.count = 0
-        # Position in the body of the name of an object's last field.
+        # If this is an object: start and end, in the body, of the name of its last field.
         self.key = (0, 0)
 
 
@@ -113,7 +115,8 @@ class _Scan:
             level = levels[-1] if levels else None
             if first == _QUOTE:
                 if end - start == 1:
-                    # The parser stops here too. Continuing would read the rest of the body once per quote.
+                    # The parser stops here, too. Without this, the scan would read the rest of the body once per
+                    # quotation mark.
                     break
                 if body[end - 1] == _COLON:
                     num_fields += 1

@@ -1,8 +1,8 @@
 """Limits how many large bodies a router processes at a time.
 
-A body's objects can take ten times its bytes, until its prompt is tokenized. So only a few large bodies are processed
-at a time. Others wait as bytes, with limits on their total size and on the time. Beyond these, the router answers with
-429.
+Until its prompt is tokenized, a parsed body can take ten times the memory of its bytes. So only a few large bodies are
+processed at a time. Other large bodies wait as bytes. Their total size and their waiting time are limited; beyond these
+limits, the router answers with 429.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextvars import ContextVar
 
 from services.router.errors import overloaded
 
-# Smaller bodies are not limited.
+# Bodies up to this size are not limited.
 LARGE_BODY_BYTES = 64 * 1024
 MAX_AT_A_TIME = 4
-# Limit for all large bodies that are processed or wait.
+# Maximum total size of all large bodies that are being processed or wait.
 MAX_HELD_BYTES = 64 * 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
 _RETRY_AFTER_SECONDS = 5.0
@@ -24,20 +24,20 @@ _RETRY_AFTER_SECONDS = 5.0
 class LargeBodies:
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AT_A_TIME)
-        # Held while a large body is parsed, which holds the interpreter lock. Parallel parsing would hold up the event
-        # loop for the sum of the times.
+        # Held while a large body is parsed. Parsing holds the interpreter lock, so bodies parsed in parallel would
+        # block the event loop for the sum of their times.
         self.conversion = asyncio.Lock()
         self._num_bytes = 0
 
     @property
     def num_bytes(self) -> int:
-        """Total size of the large bodies that are processed or wait."""
+        """Total size of the large bodies that are being processed or wait."""
         return self._num_bytes
 
     async def enter(self, num_bytes: int) -> None:
         """Waits until this call may process its body. Returns at once if the body is small or if the call has already
-        entered. The call leaves with `leave_large_bodies`. Raises ApiError if too many bytes wait, or if the wait is
-        long."""
+        entered. The call leaves with `leave_large_bodies`. Raises ApiError if too many bytes wait, or if the wait
+        exceeds MAX_WAIT_SECONDS."""
         place = _place.get()
         if num_bytes <= LARGE_BODY_BYTES or (place is not None and place.is_taken):
             return
@@ -79,7 +79,7 @@ class _Place:
             bodies._leave(self._num_bytes)
 
 
-# Every call runs in a task with its own context.
+# The permission of the current call. Every call runs in a task with its own context.
 _place: ContextVar[_Place | None] = ContextVar("large_body", default=None)
 
 

@@ -21,7 +21,7 @@ class StallWatch:
     """Watches the writes of one event loop."""
 
     def __init__(self, limit: float) -> None:
-        """`limit`: maximum seconds for one write."""
+        """`limit`: maximum duration of one write, in seconds."""
         self._limit = limit
         # Start time of each write, oldest first; monotonic seconds. A task has at most one write at a time.
         self._writing: dict[asyncio.Task[object], float] = {}
@@ -56,7 +56,8 @@ class StallWatch:
         now = time.monotonic()
         late, tick = now - self._due, self._limit / NUM_TICKS
         if late > tick:
-            # The router itself was delayed and has not yet seen what its clients read meanwhile, so they get more time.
+            # The router itself was delayed, and has not yet noticed what its clients read during the delay. So clients
+            # get more time.
             self._writing = {task: min(began + late + tick, now) for task, began in self._writing.items()}
         for task, began in self._writing.items():
             if began + self._limit > now:

@@ -9,7 +9,9 @@ from services.router.errors import invalid
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """Embedding sizes as in quire/inference/v1/pooling.proto, without the fields that only schedulers use."""
+    """Sizes of a model's embeddings, as in quire/inference/v1/pooling.proto, without the fields that only schedulers
+    read.
+    """
 
     # Number of values in a vector.
     size: int

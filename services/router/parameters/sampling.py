@@ -18,7 +18,9 @@ MAX_STOP_STRING_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Meanings and defaults as in quire/inference/v1/sampling.proto. None: the client did not set the field."""
+    """Sampling parameters. Meanings and defaults are as in quire/inference/v1/sampling.proto. None: the client did not
+    set the field.
+    """
 
     temperature: float | None = None
     top_k: int | None = None
@@ -55,13 +57,14 @@ _DEFAULTS: dict[str, float | int] = {
     "frequency_penalty": 0.0,
 }
 
-# Clients may send a `top_p` of 0. The router sends the least positive value that schedulers take instead.
+# Clients may send a `top_p` of 0. The router replaces it with LEAST_TOP_P (dispatch/converters.py), because schedulers
+# and workers refuse 0.
 _RANGES = RANGES | {"top_p": Range(0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class StopConditions:
-    """`max_tokens` None: as many tokens as the context leaves."""
+    """Conditions that end the output. `max_tokens` is None: the limit is the rest of the context."""
 
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Cuts longer prompts to a number of tokens."""
+    """Cuts prompts that are longer than a number of tokens."""
 
-    # Number of tokens to keep. None: as many as fit the context besides the answer.
+    # Number of tokens to keep. None: as many as the context can hold together with the answer.
     num_tokens: int | None
     keeps_beginning: bool = False
 

@@ -13,7 +13,7 @@ from services.router.prompt.context_length import context_length_exceeded
 from services.router.prompt.prompt_template import PromptTemplate
 from services.router.template import no_chat_template, num_forms, text_of
 
-# More messages are probably a mistake, and would take seconds to render.
+# Maximum number of messages. More are probably a mistake, and would take seconds to render.
 MAX_MESSAGES = 10_000
 MAX_DOCUMENTS = 1024
 # Cost of rendering a message without its text, in characters of text.
@@ -55,9 +55,9 @@ async def encode_chat(
     param: str = "messages",
 ) -> list[int]:
     """Renders the messages and returns the token ids. Adds no special tokens by default, because templates write them.
-    `template`: None if the model has none. `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: room for the
-    answer that a truncation leaves. `checks_length`: refuse a text that certainly exceeds the context without
-    tokenizing it. `param`: the name of the messages in errors. Raises ApiError."""
+    `template`: None if the model has none. `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: number of
+    tokens that a truncation leaves free for the answer. `checks_length`: refuse a text that certainly exceeds the
+    context without tokenizing it. `param`: the name of the messages in errors. Raises ApiError."""
     size = sum(map(_message_chars, messages))
     arguments: dict[str, Any] = {
         "messages": messages,

@@ -20,7 +20,7 @@ class PromptTemplate(Protocol):
     def source(self) -> str: ...
 
     async def traits(self) -> TemplateTraits:
-        """Returns what the template shows. Raises ApiError if the template cannot be probed."""
+        """Returns the parts of a request that the template shows. Raises ApiError if the template cannot be probed."""
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
         """Returns the prompt's text. `size`: an estimate of the work, in characters. `arguments`: those of
@@ -37,7 +37,7 @@ class ModelTemplate:
         return self.template.source
 
     async def traits(self) -> TemplateTraits:
-        # Probed when the model was loaded.
+        # The template was probed when the model was loaded.
         return self.template.traits
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
@@ -60,7 +60,7 @@ class ForeignTemplate:
 
 
 def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> list[PromptTemplate]:
-    """Returns the templates that may render the request's prompt, in order of preference. `own`: the request's own
+    """Returns the templates that can render the request's prompt, in order of preference. `own`: the request's own
     template. The model's template `tool_use` is for requests with tools, as in transformers. Raises ApiError if the
     request's own template is too large."""
     if own is not None:

@@ -26,7 +26,7 @@ _RESERVED = frozenset(
     {"messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt"}
     | {"continue_final_message", "return_assistant_tokens_mask"}
 )
-# Exceptions, besides Jinja's own, of a template that cannot process its input.
+# Exceptions, besides Jinja's own, that a template raises if it cannot process its input.
 _STUMBLES = (AttributeError, TypeError, ValueError, ArithmeticError, LookupError, RuntimeError)
 # Error code for a template that cannot be parsed.
 UNPARSABLE = "invalid_chat_template"
@@ -43,8 +43,8 @@ class ChatTemplate:
 
     @functools.cached_property
     def traits(self) -> TemplateTraits:
-        """What the template shows. The first access renders a few small conversations, in every form that a request's
-        messages may take."""
+        """The parts of a request that the template shows. The first access renders a few small conversations, in every
+        form that a request's messages can take."""
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
@@ -117,7 +117,7 @@ class ChatTemplate:
                     **kwargs,
                 )
             except (*_STUMBLES, UndefinedError) as error:
-                # The template cannot process this form; another form may work.
+                # The template cannot process this form; another form might work.
                 failure = failure or error
                 continue
             except TemplateSyntaxError as error:
@@ -129,11 +129,11 @@ class ChatTemplate:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
             if not prints_parts(text, form):
                 return text
-            # The template printed a list instead of its text; another form may work.
+            # The template printed a list instead of its text; another form might work.
             printed = text if printed is None else printed
         if printed is not None:
             return printed
-        # The template comes from the model and its input from the client, so the message names both.
+        # The template comes from the model, and the template's input from the client, so the error names both.
         raise invalid(f"The model's chat template fails on these messages: {failure}", "messages") from None
 
     def warm(self) -> str | None:
@@ -187,14 +187,14 @@ class ChatTemplate:
 
 
 def _is_described(tool: Mapping[str, Any]) -> bool:
-    """Returns whether the tool has a description. `tool` may be any JSON if the client sends its own template."""
+    """Returns whether the tool has a description. `tool` can be any JSON object if the client sends its own template."""
     function = tool.get("function")
     return not isinstance(function, dict) or "description" in function
 
 
 def _attempt(render: Callable[[], str]) -> str | None:
-    """Returns the result of `render`; None if the template fails. Any exception is accepted, because a probe passes
-    input that no request may ever pass."""
+    """Returns the result of `render`; None if the template fails. Any exception counts as a failure, because a probe
+    passes input that requests might never contain."""
     try:
         return render()
     except MemoryError:
@@ -218,7 +218,9 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def import_renderer() -> None:
-    """Imports the libraries for rendering, which takes half a second. The start calls it in parallel to other work."""
+    """Imports the libraries for rendering. The import takes half a second, so the router runs it in parallel to other
+    work at its start.
+    """
     import transformers.utils.chat_template_utils  # noqa: F401
 
 

@@ -12,22 +12,22 @@ from enum import Enum, auto
 
 from jinja2 import Environment, TemplateError, nodes
 
-# Limits the passes that follow content through loop variables and `set` statements.
+# Maximum number of passes that follow content through `set` statements and macro arguments.
 _MAX_PASSES = 4
 
 
 class ContentForm(Enum):
     # A string; parts are joined.
     STRING = auto()
-    # A list of parts; a string becomes one part.
+    # A list of parts; a string is converted to one part.
     PARTS = auto()
     # Unchanged, as the client sent it.
     EITHER = auto()
 
 
 def content_form(source: str) -> ContentForm:
-    """Returns the form from the template's source. STRING if the source cannot be parsed: rendering reports the
-    error."""
+    """Returns the form of content that a template's source expects. Returns STRING if the source cannot be parsed:
+    rendering reports the error."""
     try:
         tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(_without_generation_tags(source))
     except (TemplateError, RecursionError):
@@ -40,8 +40,8 @@ def content_form(source: str) -> ContentForm:
 
 
 def _is_over_calls(loop: nodes.For) -> bool:
-    """Returns whether the loop reads a `function` from each item. Mistral's templates also take calls from the content,
-    in a role of its own."""
+    """Returns whether the loop reads a `function` from each item. Such a loop is over calls: Mistral's templates also
+    read calls from the content, in messages of a separate role."""
     if not isinstance(loop.target, nodes.Name):
         return False
     item = loop.target.name

@@ -2,7 +2,7 @@
 
 Jinja's sandbox keeps a template from outside access, but not from endless loops or from filling the memory. So a few
 child processes (process.py) render the templates, each with limits on CPU time, wall time and memory. A child starts
-when a request needs it and all others are busy. A request waits a limited time for a child.
+when a request needs one and all running children are busy. A request waits a limited time for a child.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
 NUM_PROCESSES = 2
-# Total time that one request may spend on its template.
+# Maximum time that one request spends on its template.
 MAX_SECONDS = 30.0
 MAX_WAITING = 64
 # Number of templates whose probe results are cached, so that a conversation's next turn need not probe again.
@@ -36,13 +36,13 @@ _MAX_LINE_BYTES = 16 * 2**20
 # A child normally stops a rendering itself. This limit is for a child that gets no CPU time.
 _MAX_SECONDS_WITHOUT_ANSWER = 30.0
 
-# A child's answer if a rendering exceeded its limits.
+# A child's answer if a rendering exceeded the child's limits.
 LOST = {"lost": True}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Cached probe results of a template. A rendering finds only the content form, a probe also the traits."""
+    """Cached probe results of a template. A rendering finds only the content form; a probe finds the traits, too."""
 
     # A name of ContentForm.
     content_form: str | None = None
@@ -57,14 +57,15 @@ class ForeignTemplates:
         # Cached probe results by the template's digest, in order of last use; the most recent is last.
         self._known: dict[bytes, _Known] = {}
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
-        # Last in, first out: the most recently used child is reused first, so that only as many start as are needed.
+        # Last in, first out: the most recently used child is reused first, so that no more children start than are
+        # needed.
         self._idle: LifoQueue[_Child] = LifoQueue()
         for child in self._all:
             self._idle.put(child)
 
     @staticmethod
     def deadline() -> float:
-        """Returns the time until which a request that begins now may take, as time.monotonic() seconds."""
+        """Returns the deadline of a request that begins now, as time.monotonic() seconds."""
         return time.monotonic() + MAX_SECONDS
 
     async def render(
@@ -81,7 +82,7 @@ class ForeignTemplates:
         known = self._known.get(key) or _Known()
         task = {"content_form": known.content_form, "arguments": arguments}
         answer = await self._answer(source, special_tokens, task, deadline)
-        # Another request may have probed the traits in the meantime.
+        # Another request might have probed the traits in the meantime.
         traits = (self._known.get(key) or known).traits
         self._remember(key, _Known(answer["content_form"], traits))
         text: str = answer["text"]

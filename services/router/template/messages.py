@@ -1,9 +1,9 @@
-"""Converts messages to the forms that chat templates may expect, the most likely form first.
+"""Converts messages to the forms that chat templates can expect, the most likely form first.
 
 Templates disagree on three points: whether a message's content is a string or a list of parts, whether a call's
 arguments are an object or JSON text, and whether missing content is null or empty. Some templates mix forms: they loop
-over the parts of a user's message and concatenate a tool's. The template's probe or syntax tree selects the first form;
-the others are for templates that fail on it.
+over the parts of a user's message, but concatenate the content of a tool's message as a string. The template's probe or
+syntax tree selects the first form; the other forms are for templates that fail on the first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Messages = list[dict[str, Any]]
 # Names under which templates look for an assistant's earlier reasoning.
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
-# Maximum number of times that one conversation is rendered.
+# Maximum number of forms in which one conversation is rendered.
 MAX_FORMS = 10
-# Maximum number of roles, and of message parts per role, that are searched for in a prompt.
+# Maximum number of roles, and of message parts per role, that `prints_parts` searches for in a prompt.
 _MAX_ROLES = 8
 _PARTS_OF_ROLE = 8
 
@@ -45,7 +45,7 @@ def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def one_call_each(messages: Messages) -> Messages:
-    """Returns the messages with one call per message, each followed by its results."""
+    """Returns the messages with one call per message. The results of a call follow its message."""
     written: Messages = []
     rest = list(reversed(messages))
     while rest:
@@ -84,7 +84,7 @@ def prints_parts(text: str, messages: Messages) -> bool:
 
 def _first_parts(messages: Messages) -> list[Mapping[str, Any]]:
     """Returns the first parts of a few messages of each role. These are enough, because a template that prints any part
-    also prints the first one, and treats all messages of one role alike."""
+    also prints the first part of its message, and treats all messages of one role alike."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for message in messages:
         content, role = message.get("content"), message["role"]
@@ -147,8 +147,9 @@ def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_calls(messages: Messages) -> Iterator[Messages]:
-    """Yields variants with the arguments of calls as a value, as JSON text, and as an object even if the model wrote
-    something else. In each, missing content is first null and then empty."""
+    """Yields the messages with the arguments of calls as a parsed value, then as JSON text, then as an object even if
+    the model wrote something else. Yields each variant with missing content as null, and then with missing content as
+    an empty string."""
     variants = [[_with_arguments(message, _value) for message in messages]]
     if any(message.get("tool_calls") for message in messages):
         variants += [messages, [_with_arguments(message, _object) for message in messages]]

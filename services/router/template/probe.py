@@ -1,9 +1,9 @@
 """Finds out what a chat template shows, by rendering small conversations.
 
-A template's source does not show this reliably: it may name tools only in a text, or use variables. So each probe is a
-conversation with words that no template contains, and checks whether they are in the prompt. Some templates refuse such
-a conversation, for example because the first message must be a system message: the source is then searched instead. A
-template that refuses the system message counts as one that shows none.
+A template's source does not show this reliably: it can name tools only in a text, or use variables. So a probe renders
+a conversation with words that no template contains, and checks whether these words are in the prompt. Some templates
+refuse such a conversation, for example because the first message must be a system message. Then the source is searched
+instead. A template that refuses system messages counts as a template that does not show them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from services.router.template.messages import THOUGHT_FIELDS, Messages
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
 _TEXT, _MORE, _KEY = "quire-probe-text", "quire-probe-more", "quire-probe-key"
-# No name may be part of another.
+# No name is part of another.
 _NAME, _ARGUMENT = "quire_probe", "quire_argument"
-# Differs from the tool's name, which is in the prompt in any case.
+# The called function's name differs from the tool's name, because a prompt can contain the tool's name without the
+# call.
 _CALLED, _RESULT = "quire_called", "quire-probe-result"
 _SYSTEM = "quire-probe-system"
 _THOUGHT = "quire-probe-thought"
@@ -88,8 +89,8 @@ SHOWS_NOTHING = TemplateTraits(shows_tools=False, shows_calls=False, shows_syste
 
 
 def probe_content(render: Render) -> ContentForm | None:
-    """Returns the form in which a user's content reaches the prompt; None if neither a text nor parts do. `render` must
-    pass the messages to the template unchanged."""
+    """Returns the form in which a user's content reaches the prompt. Returns None if content reaches it neither as a
+    string nor as parts. `render` must pass the messages to the template unchanged."""
     # If the template prints a part as a value, the part's keys are in the prompt.
     parts = [{"type": "text", "text": text, _KEY: ""} for text in (_TEXT, _MORE)]
     for before in _openings():
@@ -105,7 +106,7 @@ def probe_content(render: Render) -> ContentForm | None:
 
 
 def probe_traits(source: str, render: Render) -> TemplateTraits:
-    """Returns the template's traits. `render` must try the same forms of messages as for a request."""
+    """Returns the template's traits. `render` must try the same forms of messages as a request's rendering does."""
     needs_tools = _needs_tools(render)
     of_system = render([{"role": "system", "content": _SYSTEM}, _USER], [_TOOL] if needs_tools else None)
     return TemplateTraits(
@@ -165,7 +166,7 @@ def _shows_calls(source: str, render: Render) -> bool:
 
 
 def _openings() -> Iterator[Messages]:
-    """Yields the messages with which a probe may begin: none, or a system message if the template requires one."""
+    """Yields the messages before a probe: first none, then a system message, for templates that require one."""
     yield []
     yield [{"role": "system", "content": "Be kind."}]
 

@@ -4,8 +4,8 @@ Reads one JSON object per line from standard input: {"source", "special_tokens",
 {"arguments"} or {"probes": true}. Answers each with a line: {"text"} or {"traits"}, both with the "content_form" that
 was found, or {"error", "param"}, or LOST. Exits at the end of its input.
 
-The process forks for each rendering. The kernel kills a fork that exceeds its limits, and this process, which has the
-libraries already loaded, continues at once.
+The process forks for each rendering. The kernel kills a fork that exceeds its limits. This process continues at once,
+because it has already loaded the libraries.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The tokens of most models are byte strings: byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and sentencepiece with byte
 fallback (Llama 2, Mistral, Gemma). For these, the output is the UTF-8 decoding of the tokens' bytes. An incomplete
-character waits for the rest of its bytes, and is never sent if the output ends before. Invalid bytes become U+FFFD, as
-in any decoder. For other kinds of decoders, the tokenizers library decodes a sliding window, as in vLLM and TGI.
+character waits for the rest of its bytes. If the output ends before they come, the character is never sent. Invalid
+bytes become U+FFFD, as in any decoder. For other kinds of decoders, the tokenizers library decodes a sliding window, as
+in vLLM and TGI.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Vocabulary:
         self._to_bytes = _token_bytes_function(definition)
         self._strips_first_space = _strips_first_space(definition)
         added = {token["id"]: token for token in definition.get("added_tokens") or ()}
-        # The library would treat an added token's characters as bytes too, and break non-ASCII characters.
+        # Added tokens are converted here, because the library would treat their characters as bytes and break non-ASCII
+        # characters.
         self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
         self._special = frozenset(token_id for token_id, token in added.items() if token["special"])
         # Caches by token id, limited by the size of the vocabulary. A text is None if its bytes are not valid UTF-8.
@@ -66,12 +68,12 @@ class Vocabulary:
         return frozenset(token_id for token_id in ids if token_id is not None and token_id in self._special)
 
     def token_id(self, token: str) -> int | None:
-        """Returns the id of a token by its name in the vocabulary; None if there is none."""
+        """Returns the id of a token by its name in the vocabulary; None if there is no such token."""
         token_id: int | None = self._library.token_to_id(token)
         return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns the bytes of one token, including special ones; empty for ids without text."""
+        """Returns the bytes of a token, which can be a special token; empty for ids without text."""
         known = self._bytes.get(token_id)
         if known is None:
             token = self._library.id_to_token(token_id)
@@ -119,7 +121,7 @@ class _BytesDetokenizer:
         self._texts = vocabulary._texts
         self._hidden = hidden
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # The output may complete a character that the prompt began.
+        # The output can complete a character that the prompt began.
         self._decoder.decode(b"".join(vocabulary.token_bytes(i) for i in context if i not in hidden))
         self._is_whole = not self._decoder.getstate()[0]
 
@@ -175,7 +177,9 @@ class _WindowDetokenizer:
 
 
 def _token_bytes_function(definition: dict[str, Any]) -> Callable[[str], bytes] | None:
-    """Returns a function from a token's name to its bytes; None for other kinds of decoders."""
+    """Returns a function that converts a token's name to its bytes; None if the tokens of this decoder are not byte
+    strings.
+    """
     decoder = definition.get("decoder") or {}
     steps = decoder.get("decoders", [decoder])
     kinds = [step.get("type") for step in steps]

@@ -30,8 +30,8 @@ class TextOutput:
         self.stopped = False
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
-        """Returns the new text that can be sent, and how many of the tokens count: all, unless a stop string ended
-        first."""
+        """Returns the new text that can be sent, and the number of `token_ids` that count. All count, unless a stop
+        string ends before the last token."""
         push, end_token_ids, matcher = self._detokenizer.push, self._end_token_ids, self._matcher
         pieces = []
         for position, token_id in enumerate(token_ids):

@@ -1,4 +1,4 @@
-"""Finds stop strings across token boundaries, and holds back only text that may be the start of one.
+"""Finds stop strings across token boundaries, and holds back only text that can be the start of a stop string.
 
 All stop strings of a request share one Aho-Corasick automaton (Aho and Corasick, "Efficient string matching", 1975).
 Its state is the longest suffix of the text that is a prefix of a stop string. The state's depth is therefore the number

@@ -31,12 +31,12 @@ class TextThreads:
         self.foreign_templates = ForeignTemplates()
         # Limits how many large bodies are converted at a time; these threads do the conversion.
         self.large_bodies = LargeBodies()
-        # One thread, because the tokenizers library keeps the memory it used in the thread that used it.
+        # One thread, because the tokenizers library keeps memory for each thread that has used it.
         self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
 
     @property
     def num_pending(self) -> int:
-        """Number of long texts that are being processed or wait."""
+        """Number of long texts that threads are processing or that wait for a thread."""
         return self._num_pending
 
     async def run(self, size: int, work: Callable[[], R]) -> R:
@@ -48,13 +48,15 @@ class TextThreads:
         return await self.run_beside(work)
 
     async def run_alone(self, work: Callable[[], R]) -> R:
-        """Returns `work()`, for work that takes much memory: one at a time. Raises ApiError when overloaded."""
+        """Returns `work()`, run on a separate thread that runs one piece of work at a time. Use it for work that takes
+        much memory. Raises ApiError when overloaded.
+        """
         self._check_room()
         return await self._run_on(self._long_texts, work)
 
     async def run_beside(self, work: Callable[[], R]) -> R:
-        """Returns `work()`, always run on a thread. If the caller is cancelled, it waits until the work has ended,
-        because the work still uses the caller's objects. Work that has not begun is cancelled at once."""
+        """Returns `work()`, always run on a thread. If the caller is cancelled, the call first waits until the work has
+        ended, because the work still uses the caller's objects. Work that has not begun is cancelled at once."""
         return await self._run_on(self._executor, work)
 
     async def _run_on(self, executor: ThreadPoolExecutor, work: Callable[[], R]) -> R:

@@ -14,7 +14,8 @@ from services.router.template import ChatTemplate, from_tokenizer_config, specia
 from services.router.text.detokenizer import Vocabulary
 from services.router.text.threads import TextThreads
 
-# Bytes of a request's texts that are tokenized at once. Longer texts are tokenized one at a time, across all requests.
+# Maximum size in bytes of a group of a request's texts that are tokenized together. Only one longer text at a time is
+# tokenized, across all requests.
 _GROUP_BYTES = 64 * 1024
 
 
@@ -28,7 +29,7 @@ class Tokenizer:
             self._library = Library.from_str(tokenizer_json.decode())
             # Content of tokenizer_config.json, from the worker.
             self.config: dict[str, Any] = json.loads(tokenizer_config_json or b"{}")
-            # A tokenizer.json may enable truncation or padding for training batches; prompts need neither.
+            # A tokenizer.json can enable truncation or padding for training batches; prompts need neither.
             self._library.no_truncation()
             self._library.no_padding()
             self.chat_template: ChatTemplate | None = from_tokenizer_config(self.config)
@@ -69,8 +70,8 @@ class Tokenizer:
         keeps_end: bool = False,
         params: Sequence[str] = (),
     ) -> list[list[int]]:
-        """Encodes as `encode` does, and truncates each text to `max_tokens` tokens: at its end or, with `keeps_end`, at
-        its beginning. Special tokens are kept."""
+        """Encodes as `encode` does, and cuts each text to `max_tokens` tokens: drops its end or, with `keeps_end`, its
+        beginning. Keeps special tokens."""
         num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
 
         def work(group: Sequence[str]) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Finds computed blocks again, by the tokens in them and before them.
 
 A prefix is a full block of tokens after another prefix. Its key is (the prefix before it, its tokens). A look-up
-compares the tokens themselves, so it never takes one prefix for another, as a chain of hashes could. The cache is a
+compares the tokens themselves. So it never mistakes one prefix for another; a chain of hashes could. The cache is a
 radix tree (compare Zheng et al., SGLang, 2024, section 3) with a block of tokens per edge, kept in a single dictionary.
 
 A prefix is announced when a sequence starts to compute it, so that other sequences that need it can wait instead of

@@ -38,8 +38,8 @@ class Pool:
     token.
     """
 
-    # Whether the vector is made from the outputs of all tokens. Then every token must be computed, because KV blocks do
-    # not hold these outputs.
+    # Whether every token must be computed to make the vector. Then known KV blocks are of no use, because they do not
+    # hold what the vector is made of.
     needs_all_tokens: bool = False
 
     gives_vector: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """Rewrites `contains` and `uniqueItems`, for arrays whose maximum length or possible items are known.
 
-For arrays of any length, llguidance has no keyword that expresses either.
+For arrays of any length, llguidance has no keywords that express these two.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _counted(contained: Any, least: int, most: int | None, schema: Schema, docum
         return _at_places(contained, least, most, longest, document)
     num_first = len(schema.get("prefixItems", ()))
     if most is None and key(schema.get("items", True)) == key(contained):
-        # All items after the first ones match, so every long enough array has enough of them.
+        # All items after `prefixItems` match, so every long enough array has enough matching items.
         shorter = _at_places(contained, least, most, num_first + least - 1, document)
         return None if shorter is None else any_of([{"minItems": num_first + least}, shorter])
     return None
@@ -78,7 +78,7 @@ def _longest(schema: Schema) -> int | None:
 
 
 def _at_places(contained: Any, least: int, most: int | None, longest: int, document: SchemaDocument) -> Any:
-    """Returns a schema for arrays of at most `longest` items; None if there are too many combinations of positions."""
+    """Returns what `_counted` returns, for arrays of at most `longest` items; None if there are too many combinations."""
     if longest > _MAX_SETS:
         return None
     sizes = [least] if most is None else range(least, min(most, longest) + 1)

@@ -24,7 +24,7 @@ from services.router.grammar.schema_rewrites.patterns import patterns
 from services.router.grammar.schema_rewrites.references import with_plain_references
 from shared.grammar import GrammarError
 
-# Depth of the rewritten schema, which is deeper than the given one. Keeps Python's recursion shallow.
+# Maximum depth of the rewritten schema, which is deeper than the given one. It keeps Python's recursion shallow.
 _MAX_DEPTH = 160
 _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}

@@ -1,7 +1,7 @@
 """Combines several schema documents into one. Each definition of a compound schema is a separate document.
 
-A document has its own `#`, identifiers, anchors and draft. So the references of each document become plain ones before
-all of them move into one.
+A document has its own `#`, identifiers, anchors and draft. So each document's references are made plain before all
+documents are merged into one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def one_document(root: Schema) -> SchemaDocument:
 
 
 def _moved(schema: Any, name: str) -> Any:
-    """Returns the schema as part of the definition `name`. Its own definitions move to the root beside that one."""
+    """Returns the schema as part of the definition `name`. The schema's own definitions move to the root, beside the
+    definition `name`.
+    """
     if not isinstance(schema, dict):
         return schema
     moved = with_inner(schema, lambda inner: _moved(inner, name))

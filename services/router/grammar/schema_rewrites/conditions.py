@@ -1,4 +1,4 @@
-"""Rewrites `not` (C 10.2.1.4), `if` (C 10.2.2.1), and `oneOf` (C 10.2.1.3) whose options may overlap."""
+"""Rewrites `not` (C 10.2.1.4), `if` (C 10.2.2.1), and `oneOf` (C 10.2.1.3) whose options can overlap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def conditions(schema: Schema, document: SchemaDocument) -> None:
 
 
 def allowed_types(schema: Schema) -> frozenset[str]:
-    """Returns the types that a value may have, by `type`, `enum` and `const`. `integer` alone: no other numbers."""
+    """Returns the types that `type`, `enum` and `const` allow. `integer` without `number`: the only allowed numbers are
+    integers.
+    """
     types = ALL_TYPES
     given = schema.get("type")
     if given is not None:
@@ -86,8 +88,8 @@ def _one_of(schema: Schema, types: frozenset[str], document: SchemaDocument) -> 
 def where_alone(
     options: list[Any], beside: Any, types: frozenset[str], document: SchemaDocument
 ) -> list[list[Any]] | None:
-    """Returns, for each option, schemas that exclude all other options; None if that cannot be expressed. `beside`:
-    the keywords beside the options. `types`: the types that a value may have."""
+    """Returns, for each option, schemas that exclude all other options; None if no schema expresses that. `beside`: the
+    keywords beside the options. `types`: the types that a value can have."""
     if told_apart(options, beside, document):
         return [[] for _ in options]
     found: list[list[Any]] = [[] for _ in options]

@@ -1,4 +1,4 @@
-"""Finds out whether two schemas have no instance in common. Only checks simple reasons."""
+"""Finds out whether two schemas have no instance in common. Finds only simple reasons."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def disjoint(left: Any, right: Any, document: SchemaDocument, depth: int = 0) ->
 
 
 def told_apart(options: Iterable[Any], beside: Any, document: SchemaDocument) -> bool:
-    """Returns whether no two options apply together because all require a member whose values differ, such as the tag
+    """Returns whether one member tells the options apart: all options require it, with different values, like the tag
     of a union. `beside`: the keywords beside the options."""
     parts = [_conjuncts({"allOf": [beside, option]}, document, 0) for option in options]
     parts = [conjuncts for conjuncts in parts if False not in conjuncts]

@@ -13,7 +13,7 @@ from shared.grammar import GrammarError
 Schema = dict[str, Any]
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
-# Limit for schemas in the result and comparisons of schemas, together; takes about 50 ms.
+# Maximum number of schemas in the result and of comparisons of schemas, together. This much work takes about 50 ms.
 _MAX_WORK = 20_000
 
 
@@ -28,7 +28,7 @@ class SchemaDocument:
     _work: int = 0
 
     def resolve(self, reference: Any) -> Any:
-        """Returns the original schema that a reference points to; None if it is not in the document."""
+        """Returns the original schema that a reference points to; None if the target is not in the document."""
         if reference == "#":
             return self.root
         if not isinstance(reference, str) or not reference.startswith("#/") or reference.count("/") != 2:
@@ -51,7 +51,7 @@ class SchemaDocument:
 
 
 def any_of(options: Iterable[Any]) -> Any:
-    """Returns a schema that accepts what any of these accept. Simplifies boolean schemas."""
+    """Returns a schema that accepts every value that at least one of `options` accepts. Simplifies boolean schemas."""
     open_options = [option for option in options if option is not False]
     if any(option is True or option == {} for option in open_options):
         return True
@@ -61,7 +61,7 @@ def any_of(options: Iterable[Any]) -> Any:
 
 
 def all_of(schemas: Iterable[Any]) -> Any:
-    """Returns a schema that accepts what all of these accept. Simplifies boolean schemas."""
+    """Returns a schema that accepts the values that all of `schemas` accept. Simplifies boolean schemas."""
     open_schemas = [schema for schema in schemas if schema is not True and schema != {}]
     if False in open_schemas:
         return False

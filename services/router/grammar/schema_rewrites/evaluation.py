@@ -1,8 +1,9 @@
 """Rewrites `unevaluatedProperties` (C 11.3) and `unevaluatedItems` (C 11.2), which apply to members and items that no
 other keyword evaluated.
 
-If there is a choice, the keywords that apply depend on the instance. So the result has one option for each set of
-schemas that may apply together. An option need not exclude the other schemas, because they could only evaluate more.
+If the schema has alternatives, the instance decides which of them apply. So the result has one option for each set of
+schemas that can apply together. An option need not exclude the other schemas, because they could only evaluate further
+members and items.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LAST = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "i
 _MAX_OPTIONS = 64
 _MAX_CHOICES = 6
 _MAX_DEPTH = 16
-# Keywords that apply schemas to the same value, so that the members and items they evaluate count.
+# Keywords that apply schemas to the same value. Members and items that these schemas evaluate count as evaluated.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
@@ -106,11 +107,13 @@ class _Evaluation:
     def __init__(self, keyword: str, document: SchemaDocument) -> None:
         self._keyword = keyword
         self._document = document
-        # Either keyword evaluates everything that is left.
+        # Each of these two keywords evaluates everything that is left.
         self._last = {keyword, _LAST[keyword]}
 
     def options(self, schema: Any, depth: int) -> list[_Option]:
-        """Returns options of which at least one applies if the schema does. Raises _UnknownError."""
+        """Returns options for a schema: if a value matches the schema, at least one option applies to it. Raises
+        _UnknownError.
+        """
         self._document.spend()
         if depth > _MAX_DEPTH or (isinstance(schema, dict) and isinstance(schema.get("items"), list)):
             raise _UnknownError
@@ -164,7 +167,7 @@ class _Evaluation:
                 yield [_Option(({"properties": {name: False}},)), *self.options({"allOf": [has, *there]}, depth)]
 
     def _any_of(self, schemas: Sequence[Any], depth: int) -> Iterable[_Option]:
-        """Yields the options of each set of schemas that may apply together."""
+        """Yields the options of each set of schemas that can apply together."""
         if len(schemas) > _MAX_CHOICES:
             raise _UnknownError
         sets = chain.from_iterable(combinations(schemas, size) for size in range(1, len(schemas) + 1))

@@ -1,4 +1,4 @@
-"""Patterns for formats (V 7.3) that llguidance does not implement, or implements too leniently.
+"""Patterns for formats (V 7.3) that llguidance does not implement, or for which it accepts too much.
 
 Some patterns accept less than the format does. A regular expression cannot check everything (such as the length of an
 encoded host name, or the order within a range of a regular expression), so the patterns exclude doubtful strings.
@@ -29,13 +29,13 @@ def formats(schema: Schema, document: SchemaDocument) -> None:
     del schema["format"]
     # Unknown formats assert nothing (V 7.2.3): for example OpenAPI's `password` and `binary`, Pydantic's `path`.
     if name in _PATTERNS:
-        # A definition, because many members may have the same format and some patterns are long.
+        # The pattern is a definition, because many members can have the same format, and some patterns are long.
         demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": format_pattern(name)})})
 
 
 def format_pattern(name: str) -> str | None:
-    """Returns a regular expression for the format's strings; one for any string if the format is unknown. None if only
-    llguidance implements the format."""
+    """Returns a regular expression for the format's strings. Returns an expression for any string if the format is
+    unknown, and None if only llguidance implements the format."""
     if name == "uuid":  # RFC 9562 4
         return f"^{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$"
     if name in _OF_THE_LIBRARY:

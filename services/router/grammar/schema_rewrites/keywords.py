@@ -9,7 +9,7 @@ WITH_A_SCHEMA = frozenset(
     {"additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
-# `items` may be a list in drafts before 2020-12.
+# `items` can be a list in drafts before 2020-12.
 WITH_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 WITH_NAMED_SCHEMAS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}

@@ -16,8 +16,8 @@ _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "$ref", "depende
 
 
 def check_multiples(root: Any) -> None:
-    """Raises GrammarError if two values might apply together and llguidance would get their least common multiple
-    wrong."""
+    """Raises GrammarError if two values of `multipleOf` can apply together and llguidance would compute their least
+    common multiple wrong."""
     steps: set[Fraction] = set()
     combines = False
 

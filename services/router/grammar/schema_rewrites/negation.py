@@ -1,7 +1,8 @@
 """Negates a schema: makes a schema of everything that it does not accept.
 
 An instance fails a schema if it fails one of its keywords. It can fail most keywords only with a value of the keyword's
-own type: `not: {minimum: 3}` requires a number below 3. So the negation is an `anyOf` of what each keyword refuses.
+own type: `not: {minimum: 3}` requires a number below 3. So the negation is an `anyOf` of schemas, one for the values
+that each keyword refuses.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _MAX_DEPTH = 32
 _MAX_WORK = 2_000
 # Maximum number of options of a `oneOf`, because its negation has a schema for every pair of options.
 _MAX_ONE_OF = 8
-# For each keyword: the type it applies to, the keyword of its negation, and the difference between their values.
+# For each keyword: the type to which it applies, the keyword that negates it, and the difference between the values of
+# the two keywords.
 _COMPLEMENTS = {
     "minLength": ("string", "maxLength", -1),
     "maxLength": ("string", "minLength", 1),
@@ -41,8 +43,8 @@ class _InexpressibleError(Exception):
 
 
 def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL_TYPES) -> Any:
-    """Returns a schema that accepts the values of the `allowed` types that `schema` refuses; None if that cannot be
-    expressed. If `allowed` has `integer` without `number`, the only numbers are integers."""
+    """Returns a schema that accepts the values of the `allowed` types that `schema` refuses; None if no supported
+    schema does. If `allowed` has `integer` without `number`, the only numbers are integers."""
     negation = _Negation(document)
     try:
         said = negation.of(schema, allowed, 0)
@@ -56,7 +58,7 @@ def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL
 class _Negation:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
-        # References that are being followed. A reference to one of them would never end.
+        # References that are being followed. Following one of them again would never end.
         self._open: list[str] = []
         self.work = 0
 

@@ -10,9 +10,9 @@ from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
 from services.router.grammar.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
-# Limit for the length of a name; regular expressions cannot count further.
+# Maximum length of a name: regular expressions cannot count further.
 _MAX_LENGTH = 10_000
-# Limit for references in a row; a longer chain is probably a cycle.
+# Maximum number of references in a row: a longer chain is probably a cycle.
 _MAX_REFERENCES = 8
 _LENGTHS = frozenset({"minLength", "maxLength"})
 
@@ -50,8 +50,8 @@ def property_names(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _about_strings(names: Any, document: SchemaDocument) -> Any:
-    """Returns the keywords that affect strings in a schema of names, after following references: names are always
-    strings."""
+    """Follows references in a schema of names, and returns only the keywords that affect strings, because names are
+    always strings."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(names, dict):
             break
@@ -78,7 +78,7 @@ def _listed(names: Any) -> list[str] | None:
 
 
 def _pattern(names: Any, document: SchemaDocument) -> str | None:
-    """Returns a regular expression for the allowed names; None if a single one cannot express them."""
+    """Returns a regular expression for the allowed names; None if no single expression matches exactly these."""
     match names:
         case {"not": refused, **rest} if not rest:
             names = _about_strings(negated(refused, document, _STRING), document)
@@ -116,8 +116,8 @@ def pattern_properties(schema: Schema) -> None:
 
 
 def _either(patterns: list[str]) -> str | None:
-    """Returns a pattern that matches what any of `patterns` matches. None if one may contain anchors inside, which
-    llguidance does not support."""
+    """Returns a pattern that matches every text that one of `patterns` matches. Returns None if a pattern might contain
+    an anchor in the middle, because llguidance does not support such anchors."""
     if len(patterns) == 1:
         return patterns[0]
     whole = []

@@ -1,8 +1,8 @@
 """Rewrites patterns (V 6.3.3) that llguidance would misread.
 
-If a character class contains all control characters, llguidance treats it as one that JSON escapes, and lets it also
-match the quotation mark and the backslash: `[^"]` matches a `"`. So a class that excludes one of these also excludes
-the null character, which no text contains.
+If a character class contains all control characters, llguidance treats it as a class of characters that JSON escapes,
+and lets it match the quotation mark and the backslash, too: `[^"]` then matches a `"`. So a class that excludes the
+quotation mark or the backslash also excludes the null character, which no text contains.
 
 llguidance also supports nested classes and operators on classes, unlike ECMA 262, where `[`, `&&`, `--` and `~~` in a
 class are plain characters. So these characters are escaped.
@@ -14,13 +14,13 @@ import re
 
 from services.router.grammar.schema_rewrites.document import Schema, all_of
 
-# An escape, or a class. A `]` in a class must be escaped, as in ECMA 262.
+# Matches an escape or a class. A `]` in a class must be escaped, as in ECMA 262.
 _TOKEN = re.compile(r"\\.|\[(?P<excludes>\^?)(?P<characters>(?:\\.|[^\]\\])*)\]", re.DOTALL)
 _CHARACTER = re.compile(r"\\?.", re.DOTALL)
-# A range, or a character that is not part of one.
+# Matches a range, or a character that is not part of a range.
 _RANGE = re.compile(r"(\\?.)-(\\?.)|(\\?.)", re.DOTALL)
 _OPERATORS = frozenset("[&-~")
-# A class that excludes one of these already lacks some control characters.
+# A class that excludes one of these escapes already lacks some control characters.
 _SOME_CONTROL = {"\\s", "\\n", "\\t", "\\r"}
 
 

@@ -1,8 +1,8 @@
-"""Turns all references into ones to definitions of the root (C 8.2), because rewriting moves other targets.
+"""Makes all references point to definitions of the root (C 8.2), because rewriting moves all other targets.
 
-The target of a `$dynamicRef` depends on the resources that the evaluation passed through. A document has a limited
-number of such paths, so the target is copied once for each path that makes a difference, and the reference becomes a
-plain one.
+The target of a `$dynamicRef` depends on the path of the evaluation: the resources that it passed through. A document
+has a limited number of such paths. So the target is copied once for each path that makes a difference, and the
+`$dynamicRef` becomes a plain reference.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _MAX_DEPTH = 64
 _MAX_SCHEMAS = 20_000
 _MAX_COPIES = 1_000
 _IDENTIFYING = frozenset({"$id", "$anchor", "$dynamicAnchor"})
-# For each dynamic anchor, the first resource that had it: this determines the target of a `$dynamicRef` (C 8.2.3.2).
+# For each dynamic anchor, the first resource on the evaluation's path that has the anchor. This resource determines the
+# target of a `$dynamicRef` (C 8.2.3.2).
 Scope = tuple[tuple[str, str], ...]
 
 
 def with_plain_references(root: Any) -> SchemaDocument:
-    """Returns the document with all references in the forms `#`, `#/$defs/name` and `#/definitions/name`, or absolute
-    if they point outside. Raises GrammarError."""
+    """Returns the document with all references in the forms `#`, `#/$defs/name` and `#/definitions/name`, or as
+    absolute URIs if they point outside the document. Raises GrammarError."""
     return _References(root).document() if isinstance(root, dict) else SchemaDocument(root)
 
 
@@ -129,7 +130,9 @@ class _References:
         return _beside(plain, references)
 
     def _reference(self, reference: Any, base: str, scope: Scope, *, dynamic: bool) -> Any:
-        """Returns a reference to the root's definition of the same target; the target itself if it is a boolean."""
+        """Returns a reference to the definition at the root that has the same target. Returns the target itself if it
+        is a boolean.
+        """
         if not isinstance(reference, str):
             raise TypeError("a reference must be a string")
         place = self._target(reference, base)
@@ -152,7 +155,9 @@ class _References:
         return f"#/$defs/{self._copy(place, scope)}"
 
     def _copy(self, place: _Place, scope: Scope) -> str:
-        """Returns the name of the definition that is, or will be, the place's copy."""
+        """Returns the name of the definition that holds a copy of the place's schema, and schedules the copy if it is
+        new.
+        """
         scope = self._entered(scope, place.base)
         name = self._copies.get((id(place.schema), scope))
         if name is None:
@@ -166,7 +171,7 @@ class _References:
         return name
 
     def _target(self, reference: str, base: str) -> _Place | None:
-        """Returns the place that a reference points to, before dynamic scope applies; None if it is not in the
+        """Returns the place that a reference points to, before dynamic scope applies; None if the target is not in the
         document."""
         uri, _, fragment = _joined(base, reference).partition("#")
         schema = self._resources.get(uri)

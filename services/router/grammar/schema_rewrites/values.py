@@ -8,7 +8,8 @@ from typing import Any
 
 from services.router.grammar.schema_rewrites.document import any_of, is_number
 
-# Maximum length in characters. Each character becomes a nested group, and regular expressions support about 250 levels.
+# Maximum length of an excluded string, in characters. Each character becomes a nested group, and regular expressions
+# support about 250 levels.
 _MAX_STRING = 100
 _Trie = dict[str, "_Trie"]
 # Marks the end of a string in a trie.
@@ -44,7 +45,7 @@ def all_but(values: Sequence[Any], value_type: str) -> Any:
             return _other_strings(values)
         case "array":
             return _other_arrays(values[0]) if len(values) == 1 else None
-    return None  # an object may differ by one more member of any name
+    return None  # another object can have a further member of any name
 
 
 def but(value: Any) -> Any:

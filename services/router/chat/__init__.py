@@ -1,4 +1,6 @@
-"""Chat requests: the type that every chat API converts its requests to, and the code that answers it."""
+"""Chat requests: the type to which every chat API converts its requests, and the code that answers requests of this
+type.
+"""
 
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, MessageParser, PlainParser, ToolCallDelta

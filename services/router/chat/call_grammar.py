@@ -1,7 +1,7 @@
 """Grammar of calls in the model's own form, for requests where the model may call a tool instead of writing a
 structure.
 
-The grammar restricts names to the request's tools. Arguments may be any JSON object, as in requests without a
+The grammar restricts names to the request's tools. Arguments can be any JSON object, as in requests without a
 structure: with tool choice `auto`, Quire does not enforce the tools' schemas, so their size and keywords do not matter.
 """
 

@@ -22,7 +22,7 @@ class EndReason(Enum):
 
 @dataclass(slots=True)
 class ToolCallDelta:
-    """New part of one tool call. The first delta of a call has its id and name, and its arguments can still be empty."""
+    """New part of one tool call. A call's first delta has its id and name; the delta's arguments can be empty."""
 
     # Index of the call within its message, from 0.
     index: int

@@ -44,7 +44,7 @@ class ChatPlan:
     structure: Structure | None
 
     async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
-        """Returns how to parse the answers. `prompt`: token ids of the rendered prompt."""
+        """Returns the plan for parsing the answers. `prompt`: token ids of the rendered prompt."""
         form, vocabulary = self.forms.messages, model.tokenizer.vocabulary
         prompt_end = await self._prompt_end(model, prompt) if form.heeds_prompt else ""
         plan = form.plan(self._asked, prompt_end, vocabulary)

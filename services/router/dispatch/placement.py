@@ -37,7 +37,9 @@ class _Parked:
 
 
 class Placement:
-    """All schedulers of this router, on one event loop. Only `models`, `model`, `stop` and `on_hello` await."""
+    """Places requests on this router's schedulers, on one event loop. Only `models`, `model`, `stop` and `on_hello`
+    await.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Placement:
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
         self._tasks: list[asyncio.Task[None]] = []
-        # Error for every submission, once the router has failed all of them.
+        # The error with which every submission fails after `fail_all`.
         self._last_error: ApiError | None = None
 
     @property

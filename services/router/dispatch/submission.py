@@ -20,8 +20,9 @@ from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 
-# Limits for output that a client has not read. Above the first limit, the request's sequences pause at once. Above the
-# second one, they pause if the client has read nothing for this many seconds (docs/adr/0021-answers-in-pieces.md).
+# Limits for output that a client has not read. Above MAX_UNREAD_BYTES, the request's sequences pause at once. Above
+# MAX_UNREAD_BYTES_OF_IDLE, they pause if the client has read nothing for IDLE_CLIENT_SECONDS
+# (docs/adr/0021-answers-in-pieces.md).
 MAX_UNREAD_BYTES = 2**20
 MAX_UNREAD_BYTES_OF_IDLE = 4096
 IDLE_CLIENT_SECONDS = 1.0
@@ -287,8 +288,8 @@ class Submission:
         return self.work.end_of(sequence.output_token_ids, self.model.eos_token_ids)
 
     def param_of(self, field: str | None) -> str | None:
-        """Returns the client's name for a field that a scheduler refused. `field`: name in Submit; None: the scheduler
-        named none."""
+        """Returns the client's name for a field that a scheduler refused. `field`: the field's name in Submit; None if
+        the scheduler named no field."""
         # A scheduler can refuse only the fields that the router cannot check completely.
         return self.work.param_of_choices(len(self.sequences)) if field == "choices" else self.work.checked_param
 

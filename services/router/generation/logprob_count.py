@@ -48,7 +48,7 @@ def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequ
 
 
 def per_token(sampling: SamplingParams) -> int:
-    """Returns the number of log probabilities per output token: its own, and those of its candidates."""
+    """Returns the number of log probabilities per output token: one of the token itself, and one per candidate."""
     if sampling.logprobs is None:
         return 0
     return 1 + (len(sampling.logprob_token_ids) or sampling.logprobs)

@@ -14,7 +14,9 @@ def num_bytes(text: str) -> int:
 
 
 def check_text_size(size: int, param: str | None) -> None:
-    """Raises ApiError, naming `param`, if a text to tokenize is too large. `size`: the text's number of bytes in UTF-8."""
+    """Raises ApiError, naming `param`, if a text to tokenize is too large. `size`: number of bytes of the text in
+    UTF-8.
+    """
     if size > MAX_TEXT_BYTES:
         message = f"A text to tokenize may have at most {MAX_TEXT_BYTES} bytes of UTF-8, but this one has {size}."
         raise invalid(message if param is None else f"Invalid '{param}': {message}", param, "string_above_max_length")

@@ -187,7 +187,9 @@ class ChatTemplate:
 
 
 def _is_described(tool: Mapping[str, Any]) -> bool:
-    """Returns whether the tool has a description. `tool` can be any JSON object if the client sends its own template."""
+    """Returns whether the tool has a description. `tool` can be any JSON object if the client sends a template of its
+    own.
+    """
     function = tool.get("function")
     return not isinstance(function, dict) or "description" in function
 

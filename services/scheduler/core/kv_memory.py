@@ -269,8 +269,8 @@ class KVMemory(Generic[RequestT]):
         sequence.host_slots = []
 
     def _enter_group(self, sequence: Sequence[RequestT]) -> None:
-        """Adds a sequence to the choices of its request, which differ from their first output token on. If another
-        choice has computed the prompt, the prompt's last, partial block is copied from it.
+        """Adds a sequence to the running choices of its request. Choices differ from their first output token on. If
+        another choice has computed the prompt, the prompt's last, partial block is copied from it.
         """
         others = self._groups.setdefault(sequence.request.group, [])
         num_tokens = len(sequence.request.prompt_token_ids) - 1

@@ -94,7 +94,7 @@ class StepTimes:
 
     def __init__(self) -> None:
         self._all = _Fit()
-        # A fit of its own for steps without prompts: long steps with prompts predict them badly.
+        # A separate fit for steps without prompts, because a fit over long steps with prompts predicts them badly.
         self._decodes = _Fit()
         # The time that the last steps with prompts took, as a multiple of what the weights predict.
         self._slowness = 1.0

@@ -61,7 +61,7 @@ class StepPlan(Generic[RequestT]):
     # them.
     sampling_wire_ids: array[int]
     num_pairs: float  # pairs of a token and a position that it attends to: the work of attention
-    num_prompt_logprobs: int  # prompt tokens whose log probabilities are wanted: extra work of the output layer
+    num_prompt_logprobs: int  # number of prompt tokens with wanted log probabilities: extra work of the output layer
     moves: Moves[RequestT]
 
     @property

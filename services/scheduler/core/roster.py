@@ -102,7 +102,7 @@ class Roster(Generic[RequestT]):
 
     def enqueue(self, request: RequestT) -> Sequence[RequestT]:
         num_tokens = 0 if request.shares_prompt else len(request.prompt_token_ids)
-        # A sequence that continues after the loss of a scheduler or worker has had its turn.
+        # A sequence that continues after the loss of a scheduler or worker is not delayed: it has had its turn.
         turn = self.turns.join(request.flow, num_tokens, is_put_off=not request.output_token_ids)
         sequence = Sequence(request, self._next_arrival, turn)
         self._next_arrival += 1

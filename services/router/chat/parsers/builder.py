@@ -45,8 +45,8 @@ class MessageBuilder:
         # Number of characters that were already pushed, but not yet read, when the reasoning ended.
         self.num_left_by_reasoning = 0
         self._num_calls = 0
-        # `_closing`: the tag that ends the content. `_tag`: text that may be the start of that tag. `_space` and
-        # `_space_after`: the space before and after it, in the pieces in which it arrived.
+        # `_closing`: the tag that ends the content. `_tag`: text that can be the start of that tag. `_space` and
+        # `_space_after`: pieces of the space before and after that text.
         self._closing = ""
         self._tag = ""
         self._space: list[str] = []

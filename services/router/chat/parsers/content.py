@@ -49,8 +49,8 @@ def read_marked(
     feed: Feed, builder: MessageBuilder, ends: Mapping[str, str], read: Callable[[str], Reading[bool]]
 ) -> Reading[None]:
     """Reads a message of content and calls, where a marker precedes each call. `ends` maps each marker to the text that
-    closes its call; this text may be missing. `read` takes the text after a marker and its space. It returns False if
-    that text is not a call; everything since the marker is then content."""
+    closes its call; this text can be missing. `read` takes the text after a marker and its space. It returns False if
+    that text is not a call; then all text since the marker is content."""
     while marker := (yield from content_until(feed, builder, tuple(ends))):
         yield from feed.all(SPACE)
         if (yield from read(marker)):

@@ -71,7 +71,7 @@ class FunctionTags:
         ends = {self.begin: self.end, _FUNCTION: self.end}
 
         def read(marker: str) -> Reading[bool]:
-            if marker == _FUNCTION:  # The outer tag is missing, so the name must be one of the request's.
+            if marker == _FUNCTION:  # The outer tag is missing, so the name must be a function of the request.
                 return (yield from self._read_call(feed, builder, types, functions, is_marked=False))
             return (yield from feed.word(_FUNCTION)) and (
                 yield from self._read_call(feed, builder, types, functions, is_marked=True)

@@ -28,7 +28,7 @@ END = "<|end|>"
 ENDS = (END, "<|call|>", "<|return|>")
 TOKENS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
 FUNCTIONS = "functions."
-# Texts with which a header may begin.
+# Texts with which a header can begin.
 HEADER_BEGINS = (START, CHANNEL, MESSAGE, "to=")
 # Longer text is not a header.
 MAX_HEADER_CHARS = 256

@@ -189,7 +189,9 @@ def _read_name(feed: Feed) -> Reading[str]:
 
 
 def _read_arguments(feed: Feed, emit: Emit) -> Reading[None]:
-    """Takes a value. Writes null as an empty object, and unwraps a string that holds JSON, which some models write."""
+    """Takes the value of the arguments. For null, writes an empty object. For a string that holds JSON, which some
+    models write, writes that JSON.
+    """
     character = yield from feed.peek()
     if character and character in "{[":
         yield from read_value(feed, emit)

@@ -78,7 +78,9 @@ def _longest(schema: Schema) -> int | None:
 
 
 def _at_places(contained: Any, least: int, most: int | None, longest: int, document: SchemaDocument) -> Any:
-    """Returns what `_counted` returns, for arrays of at most `longest` items; None if there are too many combinations."""
+    """Returns what `_counted` returns, for arrays of at most `longest` items. None if there are too many combinations
+    of positions.
+    """
     if longest > _MAX_SETS:
         return None
     sizes = [least] if most is None else range(least, min(most, longest) + 1)
@@ -149,8 +151,8 @@ def _is_listed(schema: Any, document: SchemaDocument) -> bool:
 
 
 def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:
-    """Returns all arrays with a different value at each position. `values` maps keys to values for each position. None
-    if there are too many arrays."""
+    """Returns all arrays with a different value at each position. `values`: for each position, its possible values by
+    their keys. Returns None if there are too many arrays."""
     beginnings: list[tuple[str, ...]] = [()]
     found = [*beginnings]
     for length, of_place in enumerate(values):

@@ -1,4 +1,5 @@
-"""Checks and rewrites the JSON schema of an output. Refuses, by name, every keyword that llguidance would get wrong.
+"""Checks and rewrites the JSON schema of an output. Refuses a schema with a keyword that llguidance would get wrong,
+and names it.
 
 llguidance itself refuses most of what it does not implement. The keywords that it treats too leniently were found by
 sampling outputs for the schemas of the JSON Schema Test Suite and validating them (benchmarks/json_schema.py,

@@ -58,7 +58,9 @@ class ChatPlan:
         )
 
     def around_structure(self, plan: MessagePlan, model: ServedModel) -> AroundStructure | None:
-        """Returns the grammar of what the answers may contain besides the structure. None: there is no structure."""
+        """Returns the grammar around the structure: reasoning before it, and calls in place of it. None: there is no
+        structure.
+        """
         if self.structure is None:
             return None
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}

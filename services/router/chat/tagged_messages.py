@@ -140,7 +140,7 @@ class _TaggedCount:
         return self._num_tokens if self._builder.has_reasoned else 0
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Counts the delta's tokens. Text may lag behind its tokens, so an end tag with a token is found by its token
+        """Counts the delta's tokens. Text can lag behind its tokens, so an end tag with a token is found by its token
         id."""
         if self._is_over:
             return

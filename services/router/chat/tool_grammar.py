@@ -72,7 +72,7 @@ def _parameters(tool: Tool) -> dict[str, Any]:
 
 
 def _names_all(schema: Mapping[str, Any]) -> bool:
-    """Returns whether `schema` names every property that an object may need. `schema` is not validated yet."""
+    """Returns whether `schema` names every property that an object can need. `schema` is not validated yet."""
     names, needed = schema.get("properties"), schema.get("required", [])
     if schema.keys() & _MAY_NEED_MORE or not isinstance(names, Mapping) or not isinstance(needed, list):
         return False

@@ -34,7 +34,7 @@ class Tool:
         function: dict[str, Any] = {"name": self.name}
         if self.description:
             function["description"] = self.description
-        # Templates read `parameters` without a check, so it is always there.
+        # Templates read `parameters` without a check, so the field is always set.
         function["parameters"] = {"type": "object", "properties": {}} if self.parameters is None else self.parameters
         return {"type": "function", "function": function}
 

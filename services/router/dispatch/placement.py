@@ -93,7 +93,7 @@ class Placement:
 
     async def models(self) -> list[ServedModel]:
         """Returns the models that schedulers serve now; if no scheduler is connected, the last known ones. After its
-        start the router waits for its first scheduler. Raises ApiError if none connects."""
+        start the router waits for its first scheduler. Raises ApiError if no scheduler connects."""
         try:
             async with asyncio.timeout(self._scheduler_wait):
                 await self._first_hello.wait()
@@ -212,7 +212,7 @@ class Placement:
                 # Not UNAVAILABLE, because clients would retry the request.
                 self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
             else:
-                # Schedulers that were busy may have room now.
+                # Schedulers that were busy might have room now.
                 group[0].submission.refusals.clear()
                 group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
@@ -396,7 +396,7 @@ class Placement:
         return self._takes(connection, submission) and (error is None or error.kind is ErrorKind.OVERLOADED)
 
     def _may_take(self, submission: Submission) -> bool:
-        """Returns whether a scheduler without a known refusal may take the submission, now or after it reconnects."""
+        """Returns whether a scheduler without a known refusal might take the submission, now or after it reconnects."""
         return any(
             submission.refusals.get(connection) is None
             and (connection.info is None or self._serves(connection, submission))

@@ -46,7 +46,7 @@ class StreamLostError(Exception):
 
 
 class ConnectionOwner(Protocol):
-    """Receiver of a connection's events. Only `on_hello` awaits, because it may load a tokenizer."""
+    """Receiver of a connection's events. Only `on_hello` awaits, because it can load a tokenizer."""
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
         """Returns whether the tokenizer bundle of this model is already loaded."""

@@ -18,7 +18,7 @@ MAX_TOKENS_OF_DELTA = 8192
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """New part of one choice. Text has only complete characters and may lag behind the tokens."""
+    """New part of one choice. Text has only complete characters and can lag behind the tokens."""
 
     # Index over the choices of all prompts: prompt index * n + choice index.
     index: int

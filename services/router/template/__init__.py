@@ -1,4 +1,4 @@
-"""Chat templates: rendering, probing of what they show, and isolated processes for templates that requests contain."""
+"""Chat templates: rendering, probing, and isolated processes for templates that requests contain."""
 
 from services.router.template.arguments import parsed_arguments
 from services.router.template.chat_template import (

@@ -1,4 +1,4 @@
-"""Renders chat templates that requests contain. They are untrusted code, so they run in expendable processes.
+"""Renders chat templates that requests contain. Such a template is untrusted code, so it runs in an expendable process.
 
 Jinja's sandbox keeps a template from outside access, but not from endless loops or from filling the memory. So a few
 child processes (process.py) render the templates, each with limits on CPU time, wall time and memory. A child starts
@@ -91,7 +91,7 @@ class ForeignTemplates:
     async def traits(
         self, source: str, special_tokens: Mapping[str, str], deadline: float | None = None
     ) -> TemplateTraits:
-        """Returns what the template shows. Raises ApiError as `render` does."""
+        """Returns the parts of a request that the template shows. Raises ApiError as `render` does."""
         key = _key(source, special_tokens)
         known = self._known.get(key) or _Known()
         traits = known.traits

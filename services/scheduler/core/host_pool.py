@@ -13,7 +13,7 @@ class HostPool(Generic[OwnerT]):
     """Slots of one block each. A sequence's slots are taken until it gives them back. The other slots keep evicted
     prefixes; the least recently used is evicted first.
 
-    The device copies in the order of the plans, so one plan may write a slot and a later one may read it at once. A
+    The device copies in the order of the plans, so one plan can write a slot and the next plan can read it at once. A
     slot that a plan reads must not be given away before that plan was applied, so it is held until then.
     """
 

@@ -139,7 +139,7 @@ class KVMemory(Generic[RequestT]):
         return published
 
     def retract(self, sequence: Sequence[RequestT]) -> None:
-        """Retracts the prefixes that a sequence computed, after it failed in the worker: their blocks may be wrong."""
+        """Retracts the prefixes that a sequence computed, after it failed in the worker: their blocks might be wrong."""
         for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
             prefix = sequence.prefixes[index]
             if prefix.block_id == sequence.block_ids[index]:
@@ -175,7 +175,7 @@ class KVMemory(Generic[RequestT]):
         return bool(self.prefix_cache.saves)
 
     def take_moves(self) -> Moves[RequestT]:
-        """Returns the copies for the plan that was just made, and begins to collect those of the next one."""
+        """Returns the copies for the plan that was just made, and begins to collect the copies for the next plan."""
         moves, self._moves = self._moves, Moves()
         moves.swap_out = [(block_id, slot) for slot, block_id in self.prefix_cache.saves.items()]
         self.prefix_cache.saves.clear()

@@ -1,4 +1,4 @@
-"""Lost workers, and the sequences that may have crashed them.
+"""Lost workers, and the sequences that might have crashed them.
 
 A sequence that crashes its workers must not take the others with it. A sequence that has lost several workers in a row
 is a suspect: it runs alone. If it loses its worker again, it fails.
@@ -21,15 +21,16 @@ _LOSSES_BEFORE_FAILURE = 3
 
 
 def is_suspect(sequence: Sequence[RequestT]) -> bool:
-    """Whether the sequence may have crashed its workers."""
+    """Whether the sequence might have crashed its workers."""
     return sequence.num_losses >= _LOSSES_BEFORE_SUSPICION
 
 
 def lose_worker(
     roster: Roster[RequestT], in_flight_wire_ids: Container[int], preparing: Preparation | None
 ) -> list[FinishedSequence[RequestT]]:
-    """Counts the loss against the sequences that the worker computed, and those that wait for what it was `preparing`.
-    Running sequences go back to the queue, except those that have lost too many workers: they fail and are returned.
+    """Counts the loss against the sequences that the worker computed, and against those that wait for the preparation
+    that it was making (`preparing`). Running sequences go back to the queue, except those that have lost too many
+    workers: they fail and are returned.
     """
     finished = []
     for sequence in [] if preparing is None else roster.waiting_for(preparing):

@@ -96,7 +96,7 @@ class StepTimes:
         self._all = _Fit()
         # A separate fit for steps without prompts, because a fit over long steps with prompts predicts them badly.
         self._decodes = _Fit()
-        # The time that the last steps with prompts took, as a multiple of what the weights predict.
+        # The time that the last steps with prompts took, as a multiple of the time that the weights predict.
         self._slowness = 1.0
         # Duration of the quickest steps without prompts, in seconds.
         self._short_step: float | None = None

@@ -37,8 +37,8 @@ class Preparations:
         return True
 
     def request(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
-        """Queues a preparation unless it is pending or queued already. It goes to the worker once fewer than
-        MAX_PENDING are pending. `is_awaited` tells whether a sequence still needs a preparation."""
+        """Queues a preparation unless it is pending or queued already. The preparation goes to the worker once fewer
+        than MAX_PENDING are pending. `is_awaited` tells whether a sequence still needs a preparation."""
         if preparation.key in self._pending or preparation.key in self._backlog:
             return
         if len(self._pending) < MAX_PENDING:

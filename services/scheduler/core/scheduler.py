@@ -4,7 +4,7 @@ There are no phases. A step computes tokens of a sequence that are known or prom
 of prefill, a decode and a resumed preemption are the same thing (iteration-level scheduling: Yu et al., Orca, OSDI
 2022, section 3; paged blocks: Kwon et al., vLLM, SOSP 2023, section 4).
 
-Several plans may be in flight. A plan can schedule tokens that an earlier plan still has to sample: they are
+Several plans can be in flight. A plan can schedule tokens that an earlier plan still has to sample: they are
 "promised". No plan goes past `max_tokens`, so unwanted results come only after an end token, a stop string or an abort,
 and are dropped.
 """
@@ -200,7 +200,7 @@ class Scheduler(Generic[RequestT]):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether another `schedule` may start sequences that the last one did not look at."""
+        """Whether another `schedule` might start sequences that the last one did not look at."""
         return self._admission.is_cut_short
 
     def expected_seconds(self, plan: StepPlan[RequestT]) -> float:

@@ -25,7 +25,8 @@ _MOST_STEPS = 4096
 class Turn:
     """A sequence's place in the queue."""
 
-    # Number of the step before which it arrived, plus its delay in steps. The lower starts first.
+    # Number of the step before which it arrived, plus its delay in steps. The sequence with the lower number starts
+    # first.
     step: int
     # Whether its request had no other unfinished sequence when it arrived.
     is_first: bool

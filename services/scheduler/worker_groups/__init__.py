@@ -1,4 +1,6 @@
-"""The worker groups: the stream to each worker, the loop that keeps its plans in flight, and what the groups share."""
+"""The worker groups: the stream to each worker, the loop that keeps its plans in flight, and the state that the groups
+share.
+"""
 
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.fleet_model import FleetModel

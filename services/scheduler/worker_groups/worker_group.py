@@ -228,7 +228,7 @@ class WorkerGroup:
         raise UnusableWorkerError(problem)
 
     def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
-        """Makes a core for the claimed worker, with the sequences of the last one. If the worker came back with a
+        """Makes a core for the claimed worker, with the sequences of the last core. If the worker came back with a
         smaller context, the sequences that do not fit it go to other groups."""
         if self.core is None:
             self.core = Scheduler(config)
@@ -242,7 +242,7 @@ class WorkerGroup:
                 if other is not self and other.core is not None:
                     other._adopt(last.drain(other.core))
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
-            # The router may know a scheduler with a larger context.
+            # The router might know a scheduler with a larger context.
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
 
     def _seed_step_times(self, hello: WorkerHello) -> None:

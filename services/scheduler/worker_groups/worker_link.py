@@ -31,7 +31,7 @@ class WorkerLink:
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        # Bounded by the plans in flight, and by the grammars that may be pending.
+        # Bounded by the numbers of plans in flight and of pending grammars.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
         self.hello: WorkerHello

@@ -15,8 +15,8 @@ _WORDS = re.compile(r"\S+")
 
 def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[str]:
     """Writes content until one of `markers`, takes the marker and returns it. Returns an empty string if the text ends
-    first. No marker may be a prefix of another. Starts a record with the marker and the space before it: that space
-    belongs to the form and not to the content, like the space at the end of a message with calls."""
+    first. A marker must not be a prefix of another marker. Starts a record with the marker and the space before it:
+    that space belongs to the form and not to the content, like the space at the end of a message with calls."""
     firsts = "".join(sorted({marker[0] for marker in markers}))
     plain = _without(firsts)
     hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] in firsts]

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
-# A parsing step that may wait for text, and its result.
+# A parsing step that can wait for text. T is the type of its result.
 Reading = Generator[None, None, T]
 
 SPACE = re.compile(r"\s+")
@@ -108,7 +108,7 @@ class Feed:
         return self.is_over and any(word.startswith(rest) for word in words)
 
     def record(self, before: str = "") -> None:
-        """Starts to record the text that is taken, after `before`, because it may turn out to be plain text."""
+        """Starts to record the text that is taken, after `before`, because it might turn out to be plain text."""
         self._record = [before]
 
     def recorded(self) -> str:

@@ -3,7 +3,8 @@
     <|action_start|><|plugin|>
     {"name": "get_weather", "arguments": {"city": "Köln"}}<|action_end|>
 
-The model may call the arguments `parameters`. Any other token in place of <|plugin|> begins code, which stays content.
+The arguments can also have the name `parameters`. Any other token in place of <|plugin|> begins code, which stays
+content.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mistral: a token, then a JSON array of calls or a name with its arguments. The second form may repeat.
+"""Mistral: a token, then a JSON array of calls or a name with its arguments. The second form can repeat.
 
 [TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Köln"}}]
 [TOOL_CALLS]get_weather{"city": "Köln"}[TOOL_CALLS]get_time{}
@@ -44,7 +44,7 @@ def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
     if not TOOL_NAME.fullmatch(name):
         return False
     if (yield from feed.word(_CALL_ID)):
-        # The model may repeat an id that it has seen, so the call gets a new one.
+        # The model might repeat an id that it has seen, so the call gets a new id.
         yield from feed.all(NAME_CHARACTERS)
     yield from feed.word(_ARGS)
     yield from feed.all(SPACE)

@@ -3,7 +3,7 @@ around it is optional.
 
     [{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
-Only JSON that names one of the request's functions is a call, because a message may contain other JSON.
+Only JSON that names one of the request's functions is a call, because a message can contain other JSON.
 """
 
 from __future__ import annotations

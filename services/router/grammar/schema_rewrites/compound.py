@@ -24,7 +24,7 @@ def one_document(root: Schema) -> SchemaDocument:
             for inner_name, inner in moved.pop(keyword, {}).items():
                 definitions[f"{name}.{keyword.lstrip('$')}.{inner_name}"] = inner
         definitions[name] = moved
-    # If only some drafts ignore keywords beside `$ref`, no rewrite relies on these keywords.
+    # If the draft of any document ignores keywords beside `$ref`, no rewrite of any document relies on these keywords.
     return SchemaDocument(root | {"$defs": definitions}, any(one.ignores_beside_ref for one in documents.values()))
 
 

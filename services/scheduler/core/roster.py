@@ -1,4 +1,4 @@
-"""The place of every sequence: waiting, set aside until a prefix or a preparation that it needs is ready, or running."""
+"""The place of every sequence: waiting, set aside until a prefix or preparation that it needs is ready, or running."""
 
 from __future__ import annotations
 

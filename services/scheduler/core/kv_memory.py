@@ -139,7 +139,7 @@ class KVMemory(Generic[RequestT]):
         return published
 
     def retract(self, sequence: Sequence[RequestT]) -> None:
-        """Retracts the prefixes that a sequence computed before it failed in the worker: their blocks might be wrong."""
+        """Retracts the prefixes that a sequence computed before it failed in the worker. Their blocks can be wrong."""
         for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
             prefix = sequence.prefixes[index]
             if prefix.block_id == sequence.block_ids[index]:

@@ -40,7 +40,7 @@ class NewSequence(ABC):
     def admit(
         self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
     ) -> str | None:
-        """Calls `generate` or `pool`, depending on the class. Returns the result: a sentence for the client, or None."""
+        """Calls `generate` or `pool`, by the class. Returns its result: a sentence for the client, or None."""
 
     @abstractmethod
     def check(self, vocab_size: int) -> str | None:

@@ -56,7 +56,7 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normalizes [..., features]; the result is contiguous. Raises ValueError if the kernel would misread the layout."""
+    """Normalizes [..., features] into a contiguous tensor. Raises ValueError if the kernel would misread the layout."""
     if x.dim() == 3 and x.stride(2) == 1:
         heads, outer, inner = x.shape[1], x.stride(0), x.stride(1)
     elif x.is_contiguous():

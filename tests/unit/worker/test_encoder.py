@@ -143,7 +143,7 @@ def test_parts_of_sequences_and_generation_break_the_contract(tmp_path: Path) ->
         runner.reset()
         runner.launch(StepPlan(1, 1, column([]), (sequence,), rows), 0.0)
 
-    with pytest.raises(PlanError, match="whole sequences"):
+    with pytest.raises(PlanError, match="is not whole"):
         launch(whole, 4)
     with pytest.raises(PlanError, match="has computed tokens"):
         launch(dataclasses.replace(whole, num_computed_tokens=4), 5)
@@ -175,7 +175,7 @@ def test_the_longest_input_is_what_sentence_transformers_were_told_else_what_has
     ("changes", "message"),
     [
         ({"hidden_act": "relu"}, "has relu activations"),
-        ({"position_embedding_type": "relative_key"}, "positions of another kind"),
+        ({"position_embedding_type": "relative_key"}, "position embeddings that are not absolute"),
         ({"is_decoder": True}, "set up as a decoder"),
         ({"intermediate_size": 95}, r"is \(96, 48\); config.json says \(95, 48\)"),
         ({"num_hidden_layers": 4}, "lacks encoder.layer.3.attention.output.LayerNorm.bias and 15 more"),

@@ -285,8 +285,8 @@ def test_a_worker_without_its_kernels_says_so_in_a_warning_and_to_who_started_it
     ("name", "device", "invariant", "expected"),
     [
         ("cpu", "cpu", True, r"^compiled kernels on \d+ threads, batch-invariant"),
-        ("triton", "cuda", False, "^Triton kernels; a sequence's tokens may depend on what shares its batch$"),
-        ("triton", "cuda", True, "^Triton kernels, batch-invariant: .*, at the price of matrix products"),
+        ("triton", "cuda", False, "^Triton kernels; outputs may depend on the rest of the batch$"),
+        ("triton", "cuda", True, "^Triton kernels, batch-invariant: .* which costs speed$"),
     ],
 )
 def test_the_start_says_what_tokens_depend_on(name: str, device: str, invariant: bool, expected: str) -> None:

@@ -183,7 +183,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("options", "sentence"),
     [
         ({"quantization": "awq"}, "--quantization is awq, but the checkpoint is not quantized"),
-        ({"quantization": "fp8"}, "--quantization fp8 rounds weights to a form that the cpu operations do not compute"),
+        ({"quantization": "fp8"}, "--quantization fp8 rounds weights to a form that the cpu operations cannot compute"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype is fp8, but the cpu operations keep keys and values in float32"),
         ({"load_format": "gguf"}, "--load-format is gguf, but {} is not a GGUF file"),
     ],

@@ -116,7 +116,7 @@ def test_what_is_no_scale_is_refused(directory: Path, scale: Tensor, problem: st
 def test_another_form_of_cache_is_a_sentence(directory: Path, change: dict[str, Any], words: str) -> None:
     add(directory, {}, STATIC_FP8 | change)
     with pytest.raises(
-        ModelError, match=rf"^--kv-cache-dtype is fp8, but .* is made for a KV cache of {words}.*; supp"
+        ModelError, match=rf"^--kv-cache-dtype is fp8, but .* is made for a KV cache of {words}.*; only fp8"
     ):
         read(directory)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-# `python -m` puts the current directory first on the module path, so a file json.py there would run in place of the
-# standard library's. Keep the entry only if it is Quire's own source tree, which may not be installed.
+# `python -m` puts the current directory first in sys.path, so that a file json.py in it would hide the standard
+# library's json. Remove the directory, unless it is Quire's source tree: Quire can run from there without installation.
 _HOME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 if not sys.flags.safe_path and os.path.realpath(sys.path[0]) != _HOME:
     del sys.path[0]

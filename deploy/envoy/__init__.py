@@ -1,1 +1,1 @@
-"""The gateway: Envoy's configuration, rendered from one template for single hosts and containers."""
+"""Renders the configuration of the gateway, an Envoy proxy. One template serves single hosts and containers."""

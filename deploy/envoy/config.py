@@ -11,18 +11,18 @@ from shared.root_path import check_root_path
 
 # Timeout for a request's headers to arrive.
 HEADER_SECONDS = 10
-# Default of --body-timeout: FIRST_SECONDS plus the time that the largest body takes at this minimum rate. Envoy cannot
-# enforce a minimum rate; it has one timeout for requests of every size.
+# The default of --body-timeout is FIRST_SECONDS plus the time that a body of --max-body-bytes takes at
+# LEAST_BODY_BYTES_PER_SECOND. Envoy cannot enforce a minimum rate; it has one timeout for requests of every size.
 FIRST_SECONDS = 30
 LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 
-# Stands for every origin, method, header or host.
+# In an option: every origin, method, header or host.
 ANY = "*"
-# Stands for the origins of this machine.
+# In --allowed-origins: the origins of this machine's pages and desktop applications.
 LOCALHOST = "localhost"
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/*\sA-Z]+")
-# A DNS name, or `*.` and a DNS name, which stands for all of its subdomains.
+# A DNS name, or `*.` and a DNS name. `*.example` means all subdomains of `example`.
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # A token of RFC 9110; * is a token, too.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -133,7 +133,7 @@ class GatewayConfig:
                 raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in lower case, or localhost")
         if self.allow_credentials and ANY in self.origins:
             raise ConfigError(
-                "--allow-credentials needs a list in --allowed-origins: with * any page could use its visitors' cookies"
+                "--allow-credentials is not possible with --allowed-origins *: any page could use its visitors' cookies"
             )
         for method in self.allowed_methods:
             if method != ANY and not re.fullmatch("[A-Z]+", method):
@@ -146,7 +146,7 @@ class GatewayConfig:
         if not self.root_path:
             return
         check_root_path(self.root_path)
-        # Import it only here: the module loads the descriptors of every service.
+        # Imported only if a prefix is set, because deploy.envoy.routes loads the proto descriptors of every service.
         from deploy.envoy.routes import path_below
 
         taken = path_below(self.root_path)
@@ -170,7 +170,8 @@ class GatewayConfig:
 
 
 def endpoint_kind(address: str) -> str:
-    """Returns the kind of a router's address: `pipe`, `ip` or `name`. Raises ConfigError for an invalid address."""
+    """Returns the kind of a router's address: `pipe` (a Unix socket), `ip` or `name` (a DNS name). Raises ConfigError
+    for an invalid address."""
     import ipaddress
 
     if address.startswith("unix:"):

@@ -34,7 +34,8 @@ def foreign_host(config: GatewayConfig) -> tuple[dict[str, Any], ...]:
 
 
 def _is_loopback(config: GatewayConfig) -> bool:
-    """Returns whether the gateway listens on a loopback address. Browsers cannot connect to Unix sockets."""
+    """Returns whether the gateway listens on a loopback address. Returns False for a Unix socket, to which no browser
+    can connect."""
     if config.listen:
         return False
     try:

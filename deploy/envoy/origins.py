@@ -14,7 +14,7 @@ _LOCAL_PROGRAMS = r"(app|file|tauri|vscode-file|vscode-webview)://.*"
 # Response headers that a page may read.
 _EXPOSED = (
     *("x-request-id", "request-id", "retry-after"),
-    # The status of a gRPC-Web call without messages. Other calls have it in the body.
+    # The status of a gRPC-Web call, if the answer has no messages. Otherwise the status is in the answer's body.
     *("grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-retry-pushback-ms", "quire-error"),
 )
 # Request headers that a page may always send: the content type of JSON bodies, and the headers of gRPC-Web's libraries.
@@ -25,9 +25,10 @@ _MAX_AGE = 600
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Parts of Envoy's configuration, as JSON values."""
+    """The parts of Envoy's configuration that depend on a request's origin, as JSON values."""
 
-    # Lists of header matchers. A request that matches all of one list comes from a page that is not allowed to send it.
+    # Lists of header matchers. The gateway refuses a request that matches all entries of at least one list, because
+    # the request comes from a page that is not allowed to send it.
     refused: tuple[tuple[dict[str, Any], ...], ...]
     # Lists of header matchers for the preflight requests of allowed pages.
     preflights: tuple[tuple[dict[str, Any], ...], ...]
@@ -58,8 +59,9 @@ def _matchers(origin: str) -> list[dict[str, Any]]:
 
 
 def _refused(config: GatewayConfig, allowed: list[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], ...]:
-    # Browsers send the page's origin with every request that does more than read, and a page cannot change its origin.
-    # A request with sec-fetch-site: same-origin is allowed: a proxy serves the page and the server under one address.
+    # Browsers send the page's origin in the header `origin` with every request other than GET and HEAD, and a page
+    # cannot change this header. Requests with `sec-fetch-site: same-origin` are allowed: the browser sends it if a
+    # proxy serves the page and the server under one address.
     foreign = ({"name": "origin", "present_match": True}, _unlike("sec-fetch-site", {"exact": "same-origin"}))
     refused = [(*foreign, *(_unlike("origin", matcher) for matcher in allowed))]
     if ANY not in config.allowed_methods:

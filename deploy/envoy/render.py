@@ -23,9 +23,10 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy sends itself, for the status code `status`, or, if `op` is GE, for all codes
-    from `status` on. If `headers` are given, the request must match all of them; if `flag` is given, the answer must
-    have it. `sent`: the status to send instead of `status`."""
+    """An error body for answers that Envoy generates itself. It is used for answers with the status code `status` if
+    `op` is EQ, and with `status` or a higher code if `op` is GE. If `headers` are given, the request must match all of
+    them. If `flag` is given, the answer must have this response flag. `sent`: the status code to send instead; None
+    keeps Envoy's status code."""
 
     op: str
     status: int
@@ -51,7 +52,7 @@ def _present(header: str) -> Mapping[str, Any]:
     return {"name": header, "present_match": True}
 
 
-# The client's original method and path. The transcoder replaces both by the method and path of an internal gRPC call.
+# The client's original method and path. Envoy's transcoder replaces both by the method and path of a gRPC call.
 _METHOD = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
 _PATH = "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH):256%"
 
@@ -93,7 +94,7 @@ LOCAL_REPLIES = (
         "unsupported_media_type",
     ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
-    # The transcoder's own message about JSON that does not fit the method's request.
+    # The transcoder refuses JSON that does not fit the gRPC method's request message. Its error text is passed on.
     LocalReply(
         "EQ",
         400,
@@ -102,7 +103,7 @@ LOCAL_REPLIES = (
         None,
         ({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
     ),
-    # Only Envoy's codec answers 501, before the route is known.
+    # Only Envoy's HTTP/1 codec answers 501: for a transfer-encoding other than `chunked`, before the route is known.
     LocalReply(
         "EQ",
         501,
@@ -126,7 +127,7 @@ LOCAL_REPLIES = (
 )
 
 
-# Envoy's pause before a retry is random, with the retry policy's 0.25 s as maximum.
+# Envoy waits a random time before each retry: at most 0.25 s (max_interval in envoy.yaml.j2), half of it on average.
 _MEAN_RETRY_PAUSE_S = 0.125
 # Paths of readiness checks.
 _PROBES = ("/health", "/ping", "/v2/health/ready")
@@ -146,8 +147,8 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
 
 def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
     """Renders Envoy's configuration as YAML. `admin`: address of the admin interface, `unix:/path` or `host:port` on
-    loopback. `drain_file`: a file that contains 0. A file that contains 1 replaces it when the gateway drains. Without
-    `config.listen`, `config.host` must be an IP address and `config.port` not 0."""
+    loopback. `drain_file`: path of a file that contains 0, and 1 once the gateway drains. If `config.listen` is empty,
+    `config.host` must be an IP address and `config.port` must not be 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,

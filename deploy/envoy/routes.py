@@ -32,7 +32,7 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
 # The error format of unknown paths, by path prefix; the first match counts.
 API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/v2/", "kserve"), ("/", "openai"))
 
-# Paths of gRPC clients on the same port, which the gateway forwards unchanged.
+# Path prefixes of gRPC calls. The gateway forwards these calls unchanged, on the same port as HTTP requests.
 GRPC_PREFIXES = (
     "/quire.inference.v1.InferenceService/",
     "/inference.GRPCInferenceService/",
@@ -43,17 +43,18 @@ GRPC_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """A path with or without a trailing slash, or the prefix of paths that end in a variable."""
+    """A path of the HTTP API with its methods. The path can contain one variable, such as a response's id, and requests
+    can add a slash at its end."""
 
     # The path, up to the variable if it has one.
     path: str
-    # Envoy's matcher of the path, without headers.
+    # Envoy's matcher for the path alone, without conditions on headers.
     matcher: Mapping[str, Any]
     methods: tuple[str, ...]
     # The API whose error format the path uses.
     api: str = "openai"
-    # Whether the path ends in a variable, such as a response's id. A POST to such a path can mean an action that does
-    # not exist, such as `/v1/responses/compact`, so it gets a 404 and not a 405.
+    # Whether the path contains a variable. A POST to a path that ends in a variable can call an action that does not
+    # exist, such as `/v1/responses/compact`, so the gateway answers 404 and not 405.
     is_named: bool = False
     # The part of the path after the variable, such as `/generate`, or empty.
     action: str = ""
@@ -66,12 +67,13 @@ class HttpRoute:
 
     @property
     def not_json(self) -> tuple[dict[str, Any], ...]:
-        """Matches of requests whose body no router can read. They apply after the matches of `taken`."""
+        """Matches of the POST requests that `taken` does not match: no router can read their bodies. Envoy must check
+        `taken` first."""
         return (self._match(_exactly("POST")),) if "POST" in self.methods else ()
 
     @property
     def wrong_method(self) -> dict[str, Any]:
-        """The match of the remaining requests, which have a wrong method."""
+        """The match of the path's remaining requests, which have a wrong HTTP method."""
         is_missing_action = self.is_named and not (self.action and "POST" in self.methods)
         return self._match({**_exactly("POST"), "invert_match": True}) if is_missing_action else self._match()
 
@@ -96,7 +98,7 @@ _NO_GRPC = {
     "invert_match": True,
     "treat_missing_header_as_empty": True,
 }
-# By HTTP method, matchers of the headers of requests that a router can read.
+# For each HTTP method, header matchers that together match the requests that a router can read.
 _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
     "GET": (_NO_GRPC,),
     "HEAD": (_NO_GRPC,),
@@ -113,13 +115,14 @@ _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
         },
     ),
 }
-# For a body of JSON followed by binary tensors: clients label it with different content types, so the gateway accepts
-# every content type.
+# Header matchers for KServe's infer requests, whose body can be JSON followed by binary tensors. Clients send this body
+# with different content types, so the gateway accepts every content type.
 _BINARY = _READABLE["POST"][1:]
 
 
 def service_names() -> tuple[str, ...]:
-    """Returns the services that are called over HTTP. The gateway checks a router's health by the first of them."""
+    """Returns the full names of the services that are called over HTTP. Envoy's health checks of the routers ask for
+    the first of them."""
     return tuple(str(service.full_name) for service, _ in _SERVICES)
 
 
@@ -158,8 +161,8 @@ def http_routes() -> tuple[HttpRoute, ...]:
 
 
 def path_below(prefix: str) -> str | None:
-    """Returns a served path that collides with `prefix` or with a path below `prefix`. Returns None if no path
-    collides."""
+    """Returns a path of the server that is `prefix`, lies below `prefix`, or has a variable that could match `prefix`.
+    Returns None if there is no such path."""
     for route in http_routes():
         if f"{route.path}/".startswith(f"{prefix}/") or (route.is_named and prefix.startswith(route.path)):
             return route.path

@@ -26,7 +26,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A server's HTTP response. `body` can be any bytes; an error is normally an OpenAI error object."""
+    """A server's HTTP response. `body` can be any bytes. The body of an error is normally OpenAI's error object."""
 
     status: int
     request_id: str
@@ -34,7 +34,7 @@ class Answer:
 
 
 class RequestError(Exception):
-    """A line that gets no answer from the server. `code` names the reason for programs, the message describes it."""
+    """A request line that gets no answer from the server. `code` identifies the reason; the message describes it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Reads the lines of a file or a pipe of any size, one at a time."""
+"""Reads lines from a file or a pipe of any size, one at a time, and writes bytes, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
-# The gateway accepts bodies of at most 31 MiB.
+# Maximum length of a line. Every body that the gateway accepts fits in one: bodies have at most 31 MiB.
 MAX_LINE_BYTES = 32 * 1024 * 1024
 _BLOCK_BYTES = 256 * 1024
 # Number of bytes that a writable pipe accepts without blocking (PIPE_BUF).
@@ -68,8 +68,8 @@ async def read_lines(fd: int) -> AsyncIterator[Line]:
 
 
 async def write_all(fd: int, data: bytes, *, may_wait: bool) -> None:
-    """Writes all of `data`. `may_wait`: True if `fd` is not a regular file; a slow reader then does not block the event
-    loop."""
+    """Writes all of `data`. `may_wait`: True if `fd` is a pipe or a terminal, so that a write can block; the event loop
+    then runs on while the reader is slow."""
     left = memoryview(data)
     while left:
         if may_wait:

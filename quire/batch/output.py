@@ -1,4 +1,5 @@
-"""The output file of a batch. It holds whole lines and at most one truncated line, so a killed run can be resumed."""
+"""The output file of a batch. A run that is killed leaves whole lines and at most one truncated last line. The next run
+removes the truncated line and continues the file."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class BatchOutput:
         """Opens the output and creates the file if it is missing. Raises BatchError."""
         self.name = "standard output" if path == STANDARD_OUTPUT else path
         try:
-            # Duplicate the descriptor, so that closing it leaves standard output open.
+            # Use a duplicate of standard output's descriptor: __exit__ closes the duplicate and leaves standard output
+            # open.
             self._fd = os.dup(1) if path == STANDARD_OUTPUT else os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise BatchError(f"{self.name} cannot be written: {error.strerror}") from error

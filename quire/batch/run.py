@@ -22,7 +22,8 @@ from quire.batch.output import BatchError, BatchOutput
 # Maximum number of lines in memory, as a multiple of max_concurrency. A finished answer waits in memory until all
 # earlier answers are written.
 WINDOW = 8
-# Limit on the bytes of lines and answers in memory. A single line or answer can exceed it.
+# While the lines and answers in memory have at least this many bytes in total, no further line is added. The answers to
+# lines that were added before can still exceed this limit.
 MAX_HELD_BYTES = 256 * 1024 * 1024
 
 Ask = Callable[[BatchRequest], Awaitable[Answer]]
@@ -30,7 +31,8 @@ Ask = Callable[[BatchRequest], Awaitable[Answer]]
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the lines in the output. `kept`: lines that an earlier run wrote."""
+    """Counts of the lines in the output. `kept`: lines that an earlier run wrote; they also count as succeeded or
+    failed."""
 
     succeeded: int = 0
     failed: int = 0
@@ -52,8 +54,8 @@ async def skip_answered(lines: AsyncIterator[Line], output: BatchOutput, tally: 
         line = await anext(lines, None)
         asked = None if line is None else custom_id_of(line.text)
         if line is None or custom_id != asked:
-            place = "has more lines than the input" if line is None else f"answers {custom_id!r} for {asked!r}"
-            raise BatchError(f"{output.name} cannot be continued: it {place}; it belongs to another batch")
+            place = "more lines than the input" if line is None else f"{custom_id!r} where the input has {asked!r}"
+            raise BatchError(f"{output.name} cannot be continued: it has {place}; it belongs to another batch")
         tally.count(succeeded)
         tally.kept += 1
         await asyncio.sleep(0)  # Let other tasks run while a long file is read.

@@ -53,8 +53,9 @@ class Server:
         self._retry_timeout = retry_timeout
 
     async def ask(self, request: BatchRequest) -> Answer:
-        """Sends a request and retries it. Returns the last answer if every attempt is refused. Raises RequestError if
-        no answer arrives."""
+        """Sends a request and returns the answer. Retries while the server is unreachable or answers with a status in
+        RETRIED. When `retry_timeout` is over, returns the last attempt's answer. Raises RequestError if that attempt
+        got no answer, if an attempt takes longer than `request_timeout`, or if an answer is too large."""
         deadline = time.monotonic() + self._retry_timeout
         delay = FIRST_DELAY_S
         while True:

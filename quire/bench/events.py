@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class EventParser:
-    """Extracts the data of each event. The caller can split the bytes anywhere. Lines end in LF or CRLF. Comments,
-    other fields and an incomplete event at the end are dropped."""
+    """Extracts the `data` field of each event. The body can be fed in pieces that are split anywhere. Lines end in LF
+    or CRLF. Comments, fields other than `data` and an incomplete last event are dropped."""
 
     __slots__ = ("_data", "_rest")
 

@@ -35,8 +35,9 @@ class Load:
         self.duration = 0.0
 
     async def run(self, requests: Sequence[Request], times: Sequence[float]) -> None:
-        """Sends each request at its time, in seconds from now, or later if the concurrency limit is reached. When
-        cancelled, it drops the requests in progress."""
+        """Sends each request at its time in `times`, which are seconds from now, and waits for all answers. While
+        `max_concurrency` requests are in progress, the next request waits. When cancelled, drops the requests in
+        progress."""
         start = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as group:

@@ -29,7 +29,8 @@ class Measurement:
 
     # Time at which the request was sent: after any wait for the concurrency limit, before connecting.
     start: float
-    # Token counts from the server's usage. Without usage: the tokens sent, and one output token per chunk.
+    # Token counts from the answer's usage. If the answer has no usage, input_len is the benchmark's own count of the
+    # prompt's tokens (0 if unknown), and output_len is the number of chunks with output.
     input_len: int
     output_len: int = 0
     # chunk_times: arrival times of chunks with output. end: arrival time of the answer's last chunk.
@@ -56,8 +57,8 @@ class Measurement:
 
 
 async def measure(session: aiohttp.ClientSession, url: str, body: bytes, input_len: int) -> Measurement:
-    """Requests a streamed answer and measures it. `body`: JSON. Returns a failure in the measurement's `error`. When
-    cancelled, it closes the connection, so that the server stops."""
+    """Requests a streamed answer and measures it. `body`: JSON. If the request fails, the measurement's `error` tells
+    why. When cancelled, closes the connection, so that the server stops generating."""
     measurement = Measurement(time.perf_counter(), input_len)
     try:
         async with session.post(url, data=body, headers=_JSON, allow_redirects=False) as response:

@@ -1,4 +1,4 @@
-"""Summarizes measurements as `vllm bench serve` defines the metrics."""
+"""Computes the metrics of `vllm bench serve` from the measurements of all requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Metrics:
     request_goodput: float | None
     output_throughput: float
     total_token_throughput: float
-    # Output tokens in the best second. Seconds are counted from the start of the first request.
+    # Largest number of output tokens that arrived in one second. The first second starts with the first request.
     max_output_tokens_per_s: float
     max_concurrent_requests: int
     latencies: Mapping[str, Distribution]
@@ -51,8 +51,8 @@ def summarize(
     percents: Sequence[float],
     objectives: Mapping[str, float],
 ) -> Metrics:
-    """Summarizes `measurements`. `objectives`: maximum ttft, tpot or e2el in milliseconds of a request that counts for
-    goodput."""
+    """Computes the metrics. `duration`: seconds. `percents`: percentiles of each latency to compute. `objectives`:
+    limits on ttft, tpot and e2el in milliseconds; a request counts towards goodput if it meets all of them."""
     good = [measurement for measurement in measurements if not measurement.error]
     total_input = sum(measurement.input_len for measurement in good)
     total_output = sum(measurement.output_len for measurement in good)
@@ -86,12 +86,13 @@ def meets(measurement: Measurement, objectives: Mapping[str, float]) -> bool:
 
 
 def peak_output(measurements: Sequence[Measurement]) -> float:
-    """Returns the number of tokens in the best second. Assumes that a request's tokens are spread evenly over its
-    chunks."""
+    """Returns the largest number of output tokens that arrived in one second. The first second starts with the first
+    request. Assumes that each chunk of an answer has the same number of tokens."""
     origin = min((measurement.start for measurement in measurements), default=0.0)
     tokens: defaultdict[int, float] = defaultdict(float)
     for measurement in measurements:
-        # vLLM counts each chunk as one token. The two counts agree if each token has its own chunk.
+        # Tokens per chunk. vLLM counts each chunk as one token, which gives the same result if every chunk has one
+        # token.
         weight = measurement.output_len / len(measurement.chunk_times)
         for moment in measurement.chunk_times:
             tokens[int(moment - origin)] += weight

@@ -13,8 +13,8 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-# If the server can tokenize, random prompts are drawn from the tokens of this text. These tokens are in the vocabulary
-# and are not special. Random ids could be outside of the vocabulary, or special.
+# Without --random-vocab-size, random prompts are drawn from the tokens into which the server splits this text. These
+# tokens are in the vocabulary and are not special, which is not certain of random token ids.
 SAMPLE_TEXT = " ".join(map("".join, product(ascii_lowercase, repeat=2)))
 
 # vLLM's limits on a ShareGPT conversation, in tokens: minimum of question and of answer, maximum of the question, and
@@ -87,10 +87,10 @@ async def sharegpt_prompts(
     num_tokens: Callable[[str], Awaitable[int]] | None,
     rng: random.Random,
 ) -> list[Prompt]:
-    """Draws questions in random order. Leaves out questions that are too short or too long. Repeats questions if there
-    are too few. The maximum answer length is `output_len`, or the length of the file's answer if `output_len` is None.
-    If `num_tokens` is None, lengths are unknown and every question is used. Raises DatasetError if no question is
-    left."""
+    """Returns `count` questions as prompts, in random order. Leaves out conversations that are too short or too long,
+    and repeats questions if too few are left. A prompt's max_tokens is `output_len`, or the length of the answer in the
+    file if `output_len` is None. `num_tokens` returns the number of tokens of a text; if it is None, every conversation
+    is used. Raises DatasetError if no question is left."""
 
     async def prompt(turn: Turn) -> Prompt | None:
         if num_tokens is None:

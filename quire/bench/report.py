@@ -1,4 +1,4 @@
-"""Formats the results with the table and the JSON keys of `vllm bench serve`, which scripts read."""
+"""Formats the results as `vllm bench serve` does: scripts that read its table or its JSON can read these, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries a server before the benchmark: its model and its tokenizer."""
+"""Queries to a server before the benchmark: for its first model, and to tokenize and detokenize prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ServerError(Exception):
 
 
 class NotServedError(ServerError):
-    """A query that the server does not support or answers with an error."""
+    """A query to which the server's answer is an error, or lacks the expected field."""
 
 
 class Server:

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import aiohttp
 
-# Whether the connection of the current task's request was idle before, not newly opened.
+# Whether the current task's request reuses an idle connection. False if a connection was opened for the request.
 _was_at_rest: ContextVar[bool] = ContextVar("was_at_rest", default=False)
 
 

@@ -109,7 +109,8 @@ class BenchConfig:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures to report. `objectives`: limits in milliseconds by name."""
+    """What to report: names of latency metrics, and percentiles. `objectives`: the goodput objectives, as limits in
+    milliseconds by the name of the latency."""
 
     latencies: tuple[str, ...]
     percents: tuple[float, ...]
@@ -181,8 +182,8 @@ def _objective(text: str) -> tuple[str, float]:
 
 
 async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tuple[Load, str, bool]:
-    """Runs the benchmark. Returns the load, the model's name, and whether the benchmark ran to its end. Raises
-    ServerError, DatasetError."""
+    """Runs the benchmark. Returns the Load with its measurements, the model's name, and whether the benchmark ran to
+    its end. Raises ServerError, DatasetError."""
     async with open_session(key) as session:
         server = Server(session, config.url)
         model = config.model or await server.first_model()
@@ -203,7 +204,7 @@ async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tupl
 
 
 def _options(config: BenchConfig) -> dict[str, object]:
-    """Returns the fields that every request has. Leaves out options for which the server's default applies."""
+    """Returns the sampling fields of every request's body. A field that is left out has the server's default."""
     options: dict[str, object] = {}
     if config.ignore_eos or (config.ignore_eos is None and config.dataset_name == "random"):
         options["ignore_eos"] = True
@@ -225,7 +226,7 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
             await num_tokens(SAMPLE_TEXT)
         except NotServedError as error:
             if config.sharegpt_output_len is None:
-                raise ServerError(f"{error}; for a server without it, set --sharegpt-output-len") from None
+                raise ServerError(f"{error}; if the server has no /tokenize, set --sharegpt-output-len") from None
             return await sharegpt_prompts(turns, count, config.sharegpt_output_len, None, rng)
         return await sharegpt_prompts(turns, count, config.sharegpt_output_len, num_tokens, rng)
     tokens: Sequence[int]
@@ -235,7 +236,7 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
         try:
             tokens = sorted(set(await server.tokenize(model, SAMPLE_TEXT, special=False)))
         except NotServedError as error:
-            raise ServerError(f"{error}; for a server without it, set --random-vocab-size") from None
+            raise ServerError(f"{error}; if the server has no /tokenize, set --random-vocab-size") from None
     lengths = config.random_input_len, config.random_output_len, config.random_range_ratio
     prompts = random_prompts(count, tokens, *lengths, rng)
     if config.endpoint == CHAT:
@@ -247,9 +248,10 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
 
 
 async def _until_interrupted(load: Load, requests: Sequence[Request], times: Sequence[float]) -> bool:
-    """Runs the load and returns whether it ran to its end. Ctrl-C ends it early; the answers until then count."""
+    """Runs the load and returns whether it ran to its end. Ctrl-C ends the load early; the answers that were complete
+    by then are reported."""
     gc.collect()
-    gc.freeze()  # Keep collections during answers short: they skip all objects that exist now.
+    gc.freeze()  # Later garbage collections skip all objects that exist now, so that they pause the load only briefly.
     running = asyncio.create_task(load.run(requests, times))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, running.cancel)
@@ -290,6 +292,7 @@ def _tell(config: BenchConfig, figures: Figures, load: Load, model: str) -> bool
 
 
 def _raise_file_limit() -> None:
-    """Raises the limit on open files, usually 1,024: each connection needs one."""
+    """Raises this process's limit on open files to its maximum. The limit is usually 1,024, and each connection counts
+    as an open file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

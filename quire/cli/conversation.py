@@ -26,7 +26,8 @@ class Figures:
 
 
 class Conversation:
-    """Keeps every turn and sends them with each question. `options`: further request fields, such as temperature."""
+    """Keeps all turns of a conversation and sends them with each question. `options`: further request fields, such as
+    temperature."""
 
     def __init__(self, client: OpenAI, model: str, system: str, options: dict[str, float | int]) -> None:
         self._client = client
@@ -41,8 +42,9 @@ class Conversation:
         self.turns.clear()
 
     def answer(self, text: str) -> Generator[str, None, None]:
-        """Sends `text` and yields the answer piece by piece. Closing the generator early stops the generation, and
-        keeps the part of the answer that has arrived. A turn without any piece is not kept. Raises openai.APIError."""
+        """Sends `text` and yields the answer piece by piece. Closing the generator early stops the generation. The
+        question and the pieces that have arrived are kept as turns; if no piece has arrived, neither is kept. Raises
+        openai.APIError."""
         self.figures = None
         pieces: list[str] = []
         start = time.monotonic()

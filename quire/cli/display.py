@@ -13,8 +13,8 @@ PROGRESS_STEP = 0.25
 
 
 class News:
-    """Selects the statuses to print: each status that differs from the part's last status. Failures are left out,
-    because the error at the end of the stack reports them."""
+    """Selects the statuses to print: each status that differs from the part's last status. Failures are left out: a
+    failure stops the stack or restarts the part, and the supervisor reports both."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
@@ -58,4 +58,4 @@ class PlainDisplay:
         print(text, file=sys.stderr, flush=True)
 
     def settle(self) -> None:
-        """Does nothing at the end of the start: all lines are printed already."""
+        """Called when the start is over or interrupted. Does nothing, because each line was printed at once."""

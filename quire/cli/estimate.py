@@ -59,7 +59,7 @@ class EstimateConfig:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A GPU type and number of ranks that hold the model."""
+    """A number of GPUs of one type that together hold the model. Each GPU is one tensor-parallel rank."""
 
     gpu: str
     tensor_parallel_size: int
@@ -123,7 +123,8 @@ def _placements(
 
 
 def can_split(model: ModelConfig, ranks: int) -> bool:
-    """Returns whether every rank gets the same number of heads, and KV heads can be split or copied evenly."""
+    """Returns whether tensor parallelism can split the model evenly: every rank gets the same number of heads and the
+    same part of the MLP's intermediate size, and KV heads can be split or copied evenly."""
     splits_kv = model.num_kv_heads % ranks == 0 or ranks % model.num_kv_heads == 0
     return model.num_heads % ranks == 0 and model.intermediate_size % ranks == 0 and splits_kv
 

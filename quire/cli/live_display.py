@@ -26,7 +26,7 @@ class LiveDisplay:
         self._verbose = verbose
         self._news = News()
         self._statuses = {name: Status("starting") for name in names}
-        # One spinner for all rows, so that they turn in sync.
+        # All rows share one spinner object, so that they turn in sync.
         self._spinner = Spinner("dots")
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=8)
@@ -54,7 +54,7 @@ class LiveDisplay:
         self._console.print(Text(text), soft_wrap=True)
 
     def settle(self) -> None:
-        """Ends the live table at the end of the start. Its last state stays on the screen."""
+        """Called when the start is over or interrupted. Ends the live table; its last state stays on the screen."""
         self._live.stop()
 
     def _table(self) -> Table:

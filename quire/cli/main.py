@@ -25,8 +25,8 @@ class Command:
 
 # Use gRPC's older socket code, in which the thread that polls for completions also reads the sockets. With the newer
 # code, every read by a peer on a Unix socket wakes further threads without need. These wakeups make up a fifth of the
-# cost of a small message (ADR 16). A gRPC release without the older code logs a line and uses the newer code. grpc
-# reads the variable when it is imported.
+# cost of a small message (ADR 16). A gRPC release without the older code logs a line and uses the newer code. The
+# value goes into an environment variable of the same name, which grpc reads when it is imported.
 GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {
@@ -72,7 +72,8 @@ Try: quire serve              serve the bundled model on http://127.0.0.1:8000
 
 def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
-        # main() runs as the command. Processes that multiprocessing starts must not import from the current directory.
+        # Without `argv`, this process is the quire command. The processes that it starts with multiprocessing must not
+        # import from the current directory.
         os.environ["PYTHONSAFEPATH"] = "1"
     words = list(sys.argv[1:] if argv is None else argv)
     name, rest = (words[0], words[1:]) if words else ("help", [])

@@ -35,8 +35,8 @@ class PartObserver(Protocol):
 
 
 class Part:
-    """A running part. It leads its own session, so that signals of the terminal do not reach it and its child processes
-    can be killed with it."""
+    """A running part. Its process leads a session of its own: the terminal's signals do not reach the part, and the
+    part's child processes can be killed together with it."""
 
     def __init__(self, spec: PartSpec, process: asyncio.subprocess.Process) -> None:
         self.spec = spec
@@ -48,8 +48,8 @@ class Part:
     @classmethod
     async def start(cls, spec: PartSpec, environment: Mapping[str, str], observer: PartObserver) -> Part:
         """Starts the part. Raises OSError if the program cannot be run."""
-        # Create the pipes here: asyncio considers a process running as long as any process holds one of asyncio's pipes
-        # open.
+        # Create the pipes with os.pipe. With pipes that asyncio creates, `wait()` would return only after every process
+        # has closed them, and a child process of the part can hold them open longer than the part runs.
         status_reader, status_writer = os.pipe()
         lines_reader, lines_writer = os.pipe()
         try:

@@ -15,8 +15,8 @@ class Restarts:
         self._times: deque[float] = deque()
 
     def pause(self, now: float) -> float | None:
-        """Returns the seconds to wait before restarting a part that crashed at `now` (seconds, any origin). Returns
-        None if the part must not be restarted."""
+        """Returns the seconds to wait before restarting a part that crashes now. Returns None if the part must not be
+        restarted. `now`: the time in seconds of any monotonic clock."""
         while self._times and self._times[0] <= now - WINDOW_S:
             self._times.popleft()
         if len(self._times) == len(BACKOFF_S):

@@ -36,7 +36,8 @@ Exit status: 0 if every request succeeded; 1 if one failed or the run could not 
 STANDARD_INPUT = "-"
 # Options that the command line must not have: the stack of run-batch listens on a private Unix socket.
 ADDRESS = frozenset({"host", "port"})
-# Concurrent requests to a server of unknown capacity. Requests that it refuses are retried.
+# Default of --max-concurrency with --base-url: the server's capacity is unknown, and requests that the server refuses
+# are retried.
 DEFAULT_CONCURRENCY = 256
 
 
@@ -98,7 +99,7 @@ def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any
         check_url(config.base_url)
         if others := sorted({*flags, *file} - {"api_key", "api-key"}):
             raise ConfigError(
-                f"--{others[0].replace('_', '-')} configures a new stack, but --base-url names a running one"
+                f"--{others[0].replace('_', '-')} configures a new stack, but --base-url names a running server"
             )
     if addresses := sorted(ADDRESS & flags.keys()):
         raise ConfigError(f"--{addresses[0]} is for quire serve; the stack of run-batch listens on a private socket")
@@ -174,8 +175,8 @@ async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
 
 
 def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
-    """Returns the number of concurrent requests. For run-batch's own stack: the requests of a full step, plus as many
-    waiting requests."""
+    """Returns the default of --max-concurrency. For run-batch's own stack: twice the sequences of a full step, so that
+    as many wait as run, but no more than the scheduler's queue holds."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
     return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))

@@ -25,7 +25,8 @@ def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
     remove_left(prefix, parent)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
-        # Lock the file before it gets its name, so that a process that cleans up finds no lock file or a locked one.
+        # Lock the file before it is renamed to _LOCK. Another process's `remove_left` then finds no such file or a
+        # locked one, and keeps the directory in both cases.
         with (directory / f"{_LOCK}.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             Path(lock.name).rename(directory / _LOCK)

@@ -160,8 +160,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
-    """Adds the options of build_stack, and `verbose` and `config`. Skips options that the parser already has, and hides
-    the options in `decided` from --help."""
+    """Adds the options of build_stack, and `verbose` and `config`. Skips options that the parser already has. Hides the
+    options in `decided`, which users cannot set for this command, from --help."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
     for name in reversed(SERVICES):

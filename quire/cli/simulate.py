@@ -102,8 +102,8 @@ def main(argv: Sequence[str]) -> int:
     if config.slo_percentile not in PERCENTILES:
         stop(PROG, f"--slo-percentile is {config.slo_percentile}: use one of {PERCENTILES}")
     if config.output:
-        # Import now: if matplotlib is missing or the folder cannot be written, fail before the simulation, not after
-        # it.
+        # Import matplotlib before the simulation, although it is used after it: if it is missing, fail at once. The
+        # folder is created early for the same reason.
         from quire.simulator import plots
     try:
         if config.output:

@@ -1,6 +1,7 @@
 """The local stack: its parts, their addresses, and the command that starts each part.
 
-Containers run the same commands with other addresses. Here the parts use Unix sockets in a private directory.
+In the local stack, the parts listen on Unix sockets in a private directory. Containers run the same commands with other
+addresses.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ SERVICES: dict[str, type] = {
 }
 # Options that the stack sets itself.
 WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
-# Maximum length of the parent directory's path. The kernel allows 107 bytes for a Unix socket's path. The longest path
-# below the stack's directory is the gateway's admin socket, /quire-gateway-xxxxxxxx/admin.sock.
+# Maximum length, in bytes, of the path of the directory that contains the stack's directory quire-xxxxxxxx. The kernel
+# allows 107 bytes for a Unix socket's path, and the longest path below the stack's directory is the gateway's admin
+# socket, /quire-gateway-xxxxxxxx/admin.sock (34 bytes).
 LONGEST_PARENT = 107 - 34 - len("/quire-xxxxxxxx")
 # Seconds between the end of a part's drain and SIGKILL.
 STOP_MARGIN_S = 5.0
@@ -43,7 +45,8 @@ STOP_MARGIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The configuration of each part, without the parts' addresses. `notes`: messages to show the user at the start."""
+    """The configuration of each part, without the addresses that connect the parts. `notes`: messages to show the user
+    at the start."""
 
     configs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
@@ -56,7 +59,7 @@ class Stack:
 
     @property
     def api_key(self) -> str | None:
-        """Returns one of the stack's API keys, or None if clients need none."""
+        """Returns one of the stack's API keys, or None if clients need no key."""
         config = self.configs["router"]
         assert isinstance(config, RouterConfig)
         return next(iter(config.api_key), None)
@@ -68,9 +71,9 @@ def read_options(path: str | None) -> dict[str, Any]:
 
 
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """Builds the stack's configuration. The keys of `flags` are field names, the keys of `file` are option names; both
-    may hold vLLM's options. An option that several parts have is set for each of them. Raises ConfigError with one line
-    per problem."""
+    """Builds the stack's configuration. The keys of `flags` are field names, such as block_size; the keys of `file` are
+    option names, such as block-size. Both can contain vLLM's options. An option that several parts have is set for each
+    of them. Raises ConfigError with one line per problem."""
     wired = [
         *(f"--{name.replace('_', '-')}" for name in sorted(WIRING & flags.keys())),
         *(f"{name} in the configuration file" for name in sorted({w.replace("_", "-") for w in WIRING} & file.keys())),
@@ -104,7 +107,8 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
         raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
     step, longest = scheduler.max_num_batched_tokens, worker.max_model_len
     if not scheduler.enable_chunked_prefill and step is not None and longest is not None and longest > step:
-        # Check it here: the scheduler would only fail after the worker has loaded the model.
+        # Refuse these lengths before the start. The scheduler refuses them, too, but only after the worker has loaded
+        # the model.
         raise ConfigError(
             f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
             f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
@@ -127,8 +131,8 @@ def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
-    """Returns how to run each part. `directory`: directory of the sockets. The gateway of a `private` stack listens on
-    a socket there, too."""
+    """Returns how to run each part. `directory`: directory of the Unix sockets on which the router, the scheduler and
+    the worker listen. The gateway of a `private` stack listens on a Unix socket in this directory, too."""
     sockets = {name: socket_address(directory, name) for name in SERVICES}
     wiring = {
         "gateway": ("--router", sockets["router"], *(("--listen", sockets["gateway"]) if private else ())),
@@ -157,8 +161,8 @@ def socket_address(directory: Path, name: str) -> str:
 
 
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
-    """Returns the environment of the parts. Of the stack's options, the environment holds only the secret ones; the
-    parts get all others as flags."""
+    """Returns the environment variables of the parts. They contain the stack's secret options. All other options are
+    passed to the parts as flags."""
     resolved = {variable(name) for name in option_names()}
     environment = {key: value for key, value in child_environment().items() if key not in resolved}
     for config in stack.configs.values():
@@ -167,7 +171,7 @@ def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
             if field.metadata["secret"] and value != field.default:
                 items = value if isinstance(value, tuple) else (value,)
                 environment[variable(field.name)] = ",".join(str(item) for item in items)
-    # Temporary files of the parts are removed with the stack's directory.
+    # The parts create their temporary files in the stack's directory, so that they are removed with it.
     environment["TMPDIR"] = str(directory)
     return environment
 

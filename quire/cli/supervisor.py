@@ -46,8 +46,9 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event, on_ready: Callable[[], Awaitable[None]]) -> None:
-        """Runs the stack until `stop` is set. Calls `on_ready` once the stack works. `hurry` kills all parts at once.
-        No part is left when this method returns or raises. Raises StackError if a part fails too often."""
+        """Runs the stack until `stop` is set, then stops the parts in order, or kills them at once if `hurry` is set.
+        Calls `on_ready` once the stack works. No part is left when this method returns or raises. Raises StackError if
+        the stack does not start, or if a part fails too often."""
         keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
         starting = asyncio.create_task(self._start(on_ready))
         waiting = asyncio.create_task(stop.wait())

@@ -12,7 +12,8 @@ from typing import Any
 
 from shared.option_parser import StoreItems, StoreJson
 
-# Special entries of `accepted`: the model's own name or path, and a flag without a value.
+# Special entries of VllmOption.accepted. MODEL accepts the name or path of the served model; NO_VALUE accepts the flag
+# without a value.
 MODEL = "the model"
 NO_VALUE = "no value"
 

@@ -1,4 +1,5 @@
-"""vLLM options that Quire accepts or refuses with a message, because vLLM command lines contain them."""
+"""vLLM options that Quire does not have. vLLM's command lines contain them, so Quire accepts the values that match its
+behaviour, and refuses or ignores other values with a message."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ OPTIONS: Mapping[str, VllmOption] = {
         json("mm-processor-kwargs", refusal=_TEXT_ONLY),
         value("allowed-local-media-path", refusal=_TEXT_ONLY),
         switch("disable-mm-preprocessor-cache", False, refusal=_TEXT_ONLY),
-        # Speculation and adapters, beside the options that Quire parses.
+        # Speculative decoding and adapters. WorkerConfig has the rest of these options, marked as not_built.
         json("speculative-config", refusal=_NO_SPECULATION, short="-sc"),
         value("speculative-max-model-len", refusal=_NO_SPECULATION),
         value("speculative-model-quantization", refusal=_NO_SPECULATION),

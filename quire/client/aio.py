@@ -47,7 +47,7 @@ class AsyncClient:
     """Client of a router, or of Envoy in front of routers, on one event loop.
 
     Retries a call while the server is unreachable or overloaded. A stream that has returned its first token is not
-    retried. Every method raises QuireError.
+    retried. A method raises QuireError if its call fails.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class AsyncClient:
         model: str = "",
         **options: Unpack[ScoreOptions],
     ) -> Scores:
-        """Returns the similarity of each text of `text_2` to the single text of `text_1`, or to its text at the same
-        index."""
+        """Returns one similarity for each text of `text_2`. If `text_1` is a single text, all texts of `text_2` are
+        compared with it; otherwise each is compared with the text of `text_1` at the same index."""
         response = await self._call(self._stub.Score, score_request(model, text_1, text_2, options))
         return Scores(tuple(response.scores), usage_from_proto(response.usage))
 

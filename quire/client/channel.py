@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# The limit on sent messages allows long prompts. The server sends messages of at most 4 MiB, gRPC's default limit for
-# received messages. Pings detect a server that vanished without closing the connection.
+# The limit on sent messages allows long prompts. The limit on received messages stays at gRPC's default of 4 MiB, which
+# no message of the server exceeds. Pings detect a server that vanished without closing the connection.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", 32 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 30_000),

@@ -55,8 +55,8 @@ def error_from_status(
         message = str(error["message"])
         fields = {name: error.get(name) for name in ("type", "param", "code")}
     except (KeyError, TypeError, ValueError):
-        # Errors of a proxy or the transport have no quire-error. When a router vanishes, Envoy can only reset its
-        # streams.
+        # Errors of a proxy or the transport have no quire-error. When a router vanishes, Envoy can only reset the
+        # streams that the router served.
         if status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or ""):
             return QuireError(grpc.StatusCode.UNAVAILABLE, "The stream was reset: the router that served it is gone.")
         return QuireError(status, details or status.name, retry_after=retry_after, is_final=is_final)

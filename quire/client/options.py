@@ -11,7 +11,8 @@ from quire.inference.v1 import constraints_pb2, inference_pb2, pooling_pb2, samp
 
 
 class Options(TypedDict, total=False):
-    """Generation options, all optional. quire/inference/v1/sampling.proto has their meanings and ranges."""
+    """Generation options, all optional. GenerationOptions in quire/inference/v1/inference.proto, and sampling.proto
+    beside it, have their meanings and ranges."""
 
     max_tokens: int
     temperature: float
@@ -77,7 +78,7 @@ class TemplateOptions(TypedDict, total=False):
     tools: Sequence[Tool]
     # auto, none, required, or the name of the function to call.
     tool_choice: str
-    # Whether one message may hold several calls.
+    # Whether one answer can contain several tool calls.
     parallel_tool_calls: bool
     add_generation_prompt: bool
     continue_final_message: bool
@@ -110,8 +111,8 @@ class EmbedOptions(ScoreOptions, total=False):
     return_prompt_token_ids: bool
 
 
-# Messages of a conversation. Each has `role`, `content` and optionally `name`. An assistant message may have
-# `reasoning` and `tool_calls` (as in a Result). A tool message has the `tool_call_id` of the call that it answers.
+# Messages of a conversation. Each has `role`, `content` and optionally `name`. An assistant message can also have
+# `reasoning` and `tool_calls`, as in a Result. A tool message has the `tool_call_id` of the call that it answers.
 Messages = Iterable[Mapping[str, Any]]
 
 

@@ -84,15 +84,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Durations of one request in seconds, measured from its submission to a scheduler. None: the event did not
+    """Times of a request's events, in seconds after the request's submission to a scheduler. None: the event did not
     happen."""
 
-    # Until a scheduler planned the first step for any choice.
+    # A scheduler planned the first step for any choice.
     queue: float | None
-    # Until the first token of any choice, and until the latest token.
+    # The first and the last token, over all choices.
     first_token: float | None
     last_token: float | None
-    # Until the end of the last choice.
+    # The end of the choice that ended last.
     total: float
 
 
@@ -209,7 +209,7 @@ class _Gathered:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     stop_reason: str | int | None = None
     reasoning: list[str] = field(default_factory=list)
-    # The first delta of each call, and the pieces of its arguments.
+    # The first delta of each tool call, and the pieces of the call's arguments.
     calls: list[tuple[ToolCallDelta, list[str]]] = field(default_factory=list)
 
     def add_call(self, delta: ToolCallDelta) -> None:
@@ -275,7 +275,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Similarity of the texts of each pair, from -1 to 1."""
+    """The similarity of the two texts of each pair: a number from -1 to 1 per pair, in the order of `text_2`."""
 
     scores: tuple[float, ...]
     usage: Usage

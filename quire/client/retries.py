@@ -1,4 +1,5 @@
-"""Decides whether and when a failed call is retried. Callers retry only calls that have not returned any output."""
+"""Decides whether and when a failed call is retried. Callers do not retry a stream whose first output the program has
+already received."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ R = TypeVar("R")
 
 
 class Client:
-    """Client of a router, or of Envoy in front of routers. Threads may share it.
+    """Client of a router, or of Envoy in front of routers. Several threads can share a client.
 
     Retries a call while the server is unreachable or overloaded. A stream that has returned its first token is not
-    retried. Every method raises QuireError.
+    retried. A method raises QuireError if its call fails.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Client:
         model: str = "",
         **options: Unpack[ScoreOptions],
     ) -> Scores:
-        """Returns the similarity of each text of `text_2` to the single text of `text_1`, or to its text at the same
-        index."""
+        """Returns one similarity for each text of `text_2`. If `text_1` is a single text, all texts of `text_2` are
+        compared with it; otherwise each is compared with the text of `text_1` at the same index."""
         response = self._call(self._stub.Score, score_request(model, text_1, text_2, options))
         return Scores(tuple(response.scores), usage_from_proto(response.usage))
 
@@ -232,6 +232,6 @@ class Stream:
 
 
 def _error_of(error: grpc.RpcError) -> QuireError:
-    # Errors that stubs raise are also a grpc.Call; their declared type omits it.
+    # An error that a stub raises is also a grpc.Call, although its declared type, grpc.RpcError, is not.
     call: Any = error
     return error_from_status(call.code(), call.details(), call.trailing_metadata())

@@ -1,4 +1,4 @@
-"""Tools: functions that a model may call."""
+"""Tools: functions that a model can call."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def tools_to_proto(tools: Iterable[Tool]) -> list[inference_pb2.Tool]:
 
 
 def tool_choice_to_proto(choice: str | None, parallel: bool | None) -> inference_pb2.ToolChoice:
-    """Converts a tool choice. `choice`: auto, none, required or a function's name. `parallel`: whether one message may
-    hold several calls."""
+    """Converts a tool choice. `choice`: auto, none, required or a function's name; None: auto. `parallel`: whether one
+    answer can contain several tool calls; None: the server's default."""
     if choice is None or choice in _MODES:
         return inference_pb2.ToolChoice(mode=_MODES[choice or "auto"], parallel=parallel)
     return inference_pb2.ToolChoice(name=choice, parallel=parallel)

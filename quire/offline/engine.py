@@ -1,4 +1,4 @@
-"""Runs many prompts concurrently at a stack's router, on an event loop."""
+"""Sends many prompts to a stack's router and collects the outputs, with a limit on the sequences in progress."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 # Maximum number of retries of one call. A restarted worker takes minutes to load a large model, and the pauses between
 # retries are a few seconds.
 _MAX_RETRIES = 64
-# Maximum number of tokens in one call for tokens' texts.
+# Maximum number of token ids in one call of AsyncClient.token_texts.
 _MAX_TOKENS_PER_CALL = 16_384
 
 
@@ -48,7 +48,7 @@ class Request:
     params: SamplingParams | None
     priority: int
     seed: int | None = None
-    # Time of the caller's call: in seconds since the epoch, and on a monotonic clock.
+    # Time of the program's call: in seconds since the epoch, and in seconds of time.monotonic.
     arrival_time: float = field(default_factory=time.time)
     arrived_at: float = field(default_factory=time.monotonic)
 
@@ -80,7 +80,8 @@ Q = TypeVar("Q", bound=Asked)
 
 
 class Turns:
-    """Limits the number of running sequences to `count`. Requests get their sequences in the order of their calls."""
+    """Limits the number of sequences that run at a time to `count`. Requests start in the order in which they call
+    `take`."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -89,7 +90,8 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, wanted: int) -> AsyncIterator[None]:
-        """Waits for `wanted` free sequences, at most `count`, and reserves them for the duration of the block."""
+        """Waits until `wanted` more sequences can run, or all `count` if `wanted` is higher. Reserves them until the
+        block ends."""
         taken = 0
         try:
             async with self._first_in_line:
@@ -193,7 +195,8 @@ class Engine:
         return EmbeddingRequestOutput(request.request_id, EmbeddingOutput(list(vector)), list(token_ids))
 
     async def _prompt(self, prompt: Prompt) -> tuple[str | None, str | Sequence[int]]:
-        """Returns the prompt's text, or None if the caller gave token ids, and the text or token ids to send."""
+        """Returns the prompt's text for the output (None if the caller gave token ids), and what to send to the router:
+        text or token ids. A conversation is first rendered and tokenized by the router."""
         if prompt.token_ids is not None:
             return None, prompt.token_ids
         if prompt.text is not None:
@@ -204,7 +207,8 @@ class Engine:
         return await self._patiently(lambda: self._client.detokenize(token_ids)), token_ids
 
     async def _texts_of(self, token_ids: set[int]) -> Mapping[int, str]:
-        """Returns each token's text. Requests the text of a token only once and caches it."""
+        """Returns a map from token ids to their texts, which contains all of `token_ids`. Each text is requested from
+        the router only once and cached."""
         missing = sorted(token_ids - self._token_texts.keys())
         for start in range(0, len(missing), _MAX_TOKENS_PER_CALL):
             part = missing[start : start + _MAX_TOKENS_PER_CALL]
@@ -214,7 +218,7 @@ class Engine:
 
     async def _patiently(self, call: Callable[[], Awaitable[R]]) -> R:
         """Calls `call` and retries it while failed parts restart. A retry is safe after an incomplete answer, because
-        the caller has not seen any of it."""
+        the program has not seen any of the answer. Raises QuireError, and StackError if the stack has failed."""
         retries = Retries(_MAX_RETRIES, None)
         while True:
             try:

@@ -38,13 +38,13 @@ _GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
 class LLM:
     """A model that generates and embeds, on its own router, scheduler and worker. They stop with this object, or at the
     latest when the program ends. If a part dies, it is restarted, and calls still return all of their answers. Any
-    thread may use the object, also in programs with an event loop (a notebook). Each call blocks until its answers are
+    thread can use the object, also in programs with an event loop (a notebook). Each call blocks until its answers are
     complete.
 
     `model` and the options are those of `quire serve`, with underscores: `LLM("./Qwen3-0.6B", max_model_len=4096)`.
-    `seed` makes runs repeatable for requests without a seed: the same calls in the same order get the same seeds.
-    None: their seeds differ in every run. Options of vLLM that Quire does not have are accepted if they change nothing,
-    such as `trust_remote_code=False`.
+    `seed`: a request whose sampling parameters have no seed gets one that is drawn with `seed`, so that a program that
+    makes the same calls in the same order gets the same seeds in every run. None: the drawn seeds differ in every run.
+    Options of vLLM that Quire does not have are accepted if they change nothing, such as `trust_remote_code=False`.
     Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason, if
     a part cannot start.
     """
@@ -62,7 +62,7 @@ class LLM:
         own = OwnStack(flags)
         self._worker_config: WorkerConfig = worker
         self._seeds = None if seed is None else random.Random(seed)
-        # Enough sequences for a full step, plus as many waiting sequences.
+        # Twice the sequences of a full step, so that as many wait as run, but no more than the scheduler's queue holds.
         max_num_seqs = min(2 * worker.max_num_seqs, scheduler.max_num_queued_reqs)
 
         async def connect() -> Engine:  # A gRPC channel belongs to the event loop that creates it.
@@ -114,8 +114,8 @@ class LLM:
         `sampling_params`: one object for all prompts, or a list with one object per prompt; None: the model's own
         defaults. `use_tqdm` shows a progress bar. `priority`: one value per prompt; with
         `scheduling_policy="priority"`, lower values run earlier. Returns the outputs in the order of the prompts.
-        Raises ValueError and TypeError for an invalid prompt, QuireError for a request that the model refuses,
-        StackError if the stack cannot be restarted."""
+        Raises ValueError and TypeError for an invalid prompt, QuireError for a request that the router refuses, and
+        StackError if the stack has failed."""
         return self._answer(parse_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -165,9 +165,9 @@ class LLM:
         use_tqdm: bool = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[ScoringRequestOutput]:
-        """Compares one text with each text of a list, or two lists of equal length pair by pair. Returns the cosine
-        similarity of the embeddings of each two texts. Raises ValueError for other lengths, and the same errors as
-        `embed`."""
+        """Compares one text with each text of a list, or two lists of equal length pair by pair. Returns for each pair
+        the cosine similarity of its two embeddings. Raises ValueError for lists of other lengths, and the same errors
+        as `embed`."""
         first, second = parse_texts(data_1, "data_1"), parse_texts(data_2, "data_2")
         if len(first) not in (1, len(second)):
             raise ValueError(f"data_1 has {len(first)} texts: use one, or {len(second)} as in data_2")

@@ -95,7 +95,7 @@ class ScoringRequestOutput:
 
 
 def scoring_output(request_id: str, one: EmbeddingRequestOutput, other: EmbeddingRequestOutput) -> ScoringRequestOutput:
-    """Computes the cosine similarity of two embeddings of length 1, which is their dot product."""
+    """Returns the cosine similarity of two embeddings. Both must be normalized: the similarity is their dot product."""
     score = sum(map(operator.mul, one.outputs.embedding, other.outputs.embedding))
     return ScoringRequestOutput(request_id, ScoringOutput(score), one.prompt_token_ids + other.prompt_token_ids)
 

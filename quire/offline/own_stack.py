@@ -1,4 +1,4 @@
-"""A private stack of this program, run by the keeper process."""
+"""A private stack of this program. A separate process, the keeper (keeper.py), runs the stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.cli.supervisor import StackError
 from shared.python_child import child_environment, python_command
 from shared.status import parse_status
 
-# Timeout for the stack to stop in order, then for the keeper to end all parts at once.
+# Time limits of `OwnStack.stop`: first for the parts to stop in order, then for the keeper to kill them all.
 _STOP_TIMEOUT_S = 60.0
 _HURRY_TIMEOUT_S = 10.0
 
@@ -91,7 +91,7 @@ class OwnStack:
         keeper has ended."""
         line = self._statuses.readline()
         if not line:
-            raise StackError(f"the stack's keeper ended with status {self._keeper.wait()}")
+            raise StackError(f"the process that runs the stack ended with status {self._keeper.wait()}")
         status = parse_status(line)
         if status.state == "failed":
             raise StackError(status.detail)

@@ -13,7 +13,8 @@ class PoolingParams:
     """Options of embeddings, with the meanings of quire/inference/v1/inference.proto. Raises ValueError for an invalid
     value."""
 
-    # Number of tokens that longer prompts are cut to; -1: the model's maximum. None: longer prompts are refused.
+    # Maximum number of prompt tokens; longer prompts are cut. -1: the model's maximum. None: prompts longer than the
+    # model's maximum are refused.
     truncate_prompt_tokens: int | None = None
     # Number of leading values to return, for models that were trained for shorter vectors. None: all.
     dimensions: int | None = None

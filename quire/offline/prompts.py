@@ -22,7 +22,7 @@ class Prompt:
     # For messages: tools and chat template options.
     template: TemplateOptions | None = None
     cache_salt: str | None = None
-    # Name of the prompt in error messages: the caller's argument, or an entry of it.
+    # Name of the prompt in error messages: the caller's argument or an entry of the argument, such as prompts[3].
     name: str = field(default="prompts", compare=False)
 
 

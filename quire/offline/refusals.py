@@ -1,4 +1,4 @@
-"""Replaces field names in the router's errors by the argument names of the calling program."""
+"""Puts the program's names into the router's errors: `prompts[3]`, for example, in place of the typed API's field."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from quire.client.errors import QuireError
 
-# Fields of the typed API that hold the program's prompt.
+# Fields of the typed API in which `LLM` sends the program's prompt.
 _PROMPT = re.compile(r"(?:text|token_ids\.ids|(?:chat\.)?messages|inputs\[0\])(?![\w.])")
 
 

@@ -1,4 +1,4 @@
-"""Times of one request, with the names of vLLM's `RequestOutput.metrics`."""
+"""The times of one request, under the names that vLLM's `RequestOutput.metrics` has for them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from quire.client.results import Timings
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """Times and durations of one request. Times are seconds since the epoch, as in `time.time()`; durations are
-    seconds. The fields are those of vLLM's `RequestMetrics`, the properties those of its `RequestStateStats`. None: the
-    event did not happen, or Quire does not measure it."""
+    seconds. The names are those of vLLM's classes `RequestMetrics` and `RequestStateStats`. None: the event did not
+    happen, or Quire does not measure it."""
 
     # Time of the call of `generate` or `chat`.
     arrival_time: float
     # Time at which a scheduler planned the first step for any of the request's sequences.
     first_scheduled_time: float | None
-    # Times at which the router received the first and the latest token.
+    # Times at which the router received the first and the last token of the answer.
     first_token_time: float | None
     last_token_time: float | None
-    # Time at which this program had the complete answer.
+    # Time at which `LLM` had received the complete answer.
     finished_time: float
-    # From arrival_time to first_scheduled_time. Includes the wait for other prompts of the same call.
+    # Seconds from arrival_time to first_scheduled_time. Includes the wait for other prompts of the same call.
     time_in_queue: float | None
     # Number of tokens in all choices of the request.
     num_generation_tokens: int
@@ -32,7 +32,7 @@ class RequestMetrics:
 
     @property
     def first_token_latency(self) -> float | None:
-        """From arrival_time to first_token_time."""
+        """Seconds from arrival_time to first_token_time."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
     @property
@@ -55,9 +55,10 @@ class RequestMetrics:
 def request_metrics(
     arrival_time: float, seconds: float, timings: Timings | None, num_generation_tokens: int
 ) -> RequestMetrics:
-    """Builds the metrics. `seconds`: duration from the arrival to the end, on a monotonic clock. The router's durations
-    are counted back from the end of the answer, which the router sends at once. They cannot be counted from the
-    arrival, because they start only after tokenization."""
+    """Builds the metrics. `seconds`: duration from `arrival_time` to the end of the answer, on a monotonic clock.
+
+    The durations in `timings` begin when the router submits the request, some time after `arrival_time`. They are
+    therefore counted back from the end of the answer, which the router sends without delay."""
     end = arrival_time + seconds
 
     def moment(duration: float | None) -> float | None:

@@ -11,8 +11,9 @@ from quire.offline.ranges import check_range
 from quire.offline.structured_outputs import StructuredOutputsParams, structured_outputs
 
 DEFAULT_MAX_TOKENS = 16
-# Parameters that are not sent: two that `LLM` implements itself, and three without effect. Outputs are not streamed,
-# and the text of an output is always the text of its tokens.
+# Parameters that are not sent. `LLM` implements `best_of` and `detokenize` itself. The other three have no effect:
+# `output_kind` and `stream_interval` concern streaming, which `LLM` does not do, and Quire never adds spaces between
+# special tokens.
 _NOT_SENT = frozenset({"best_of", "detokenize"} | {"output_kind", "stream_interval", "spaces_between_special_tokens"})
 # Parameters that are sent even with their default value, so that they override the model's own defaults, as in vLLM.
 _SAID = frozenset(
@@ -28,7 +29,8 @@ _SAID = frozenset(
         "max_tokens",
     }
 )
-# Alternative values with which vLLM disables a parameter, and the value that replaces them.
+# Values with which vLLM disables a parameter, and Quire's values for the same: a top_k of -1 becomes 0, and a seed of
+# -1 becomes None.
 _LEFT_OUT = {"top_k": (-1, 0), "seed": (-1, None)}
 
 
@@ -36,7 +38,7 @@ _LEFT_OUT = {"top_k": (-1, 0), "seed": (-1, None)}
 class SamplingParams:
     """Sampling parameters. Names, meanings and defaults are vLLM's; ranges are those of
     quire/inference/v1/sampling.proto. Raises ValueError for an invalid value and for a parameter that Quire does not
-    support. Fields may be changed later: each call of `LLM` copies the object and checks it again."""
+    support. A program can change the fields at any time: each call of `LLM` copies the object and checks the copy."""
 
     n: int = 1
     # Number of outputs to generate. The n outputs with the highest log probability per token are returned, best first.
@@ -58,9 +60,10 @@ class SamplingParams:
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    # Number of likeliest tokens whose log probabilities are returned at each position, besides the output token's own.
+    # Number of most likely tokens at each position whose log probabilities are returned, in addition to the log
+    # probability of the output token.
     logprobs: int | None = None
-    # Like `logprobs`, for each prompt token except the first.
+    # Like `logprobs`, but for the prompt's tokens, from the second on.
     prompt_logprobs: int | None = None
     # With `logprobs`: ids of the tokens whose log probabilities are returned, instead of the most likely tokens'.
     logprob_token_ids: Sequence[int] | None = None
@@ -94,7 +97,7 @@ class SamplingParams:
         if self.stop and not self.detokenize:
             raise ValueError("SamplingParams.stop needs detokenize=True: stop strings are found in the text")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise ValueError("SamplingParams.allowed_token_ids is []: leave it out to allow all")
+            raise ValueError("SamplingParams.allowed_token_ids is []: leave it out to allow all tokens")
         for name, value in _given(self).items():
             if name not in (*Options.__annotations__, "structured_outputs"):
                 raise ValueError(f"SamplingParams.{name} is not supported")
@@ -105,7 +108,7 @@ class SamplingParams:
                 raise ValueError(f"SamplingParams.{name} is {value!r}: {error}") from None
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
-                f"SamplingParams.min_tokens is {self.min_tokens}: use at most max_tokens, {self.max_tokens}"
+                f"SamplingParams.min_tokens is {self.min_tokens}: use at most max_tokens, which is {self.max_tokens}"
             )
         if self.best_of is not None:
             if not (isinstance(self.best_of, int) and self.best_of >= self.n):
@@ -116,10 +119,10 @@ class SamplingParams:
                 raise ValueError(f"SamplingParams.best_of is {self.best_of}: {error}") from None
 
     def options(self) -> Options:
-        """Returns the parameters in the client's format."""
+        """Returns the parameters as options of quire.client."""
         given = dict(_option(name, value) for name, value in _given(self).items())
         if self.num_candidates > self.n:
-            # The best outputs are chosen by their log probabilities.
+            # `LLM` needs the log probabilities of all candidates to choose the best n of them.
             given["n"], given["logprobs"] = self.num_candidates, self.logprobs or 0
         return cast(Options, given)
 
@@ -130,14 +133,14 @@ class SamplingParams:
 
 
 def checked_copies(each: Sequence[SamplingParams | None]) -> list[SamplingParams | None]:
-    """Copies each distinct object once and checks the copies. A copy is needed because the program can change the
-    fields during the call. Raises ValueError."""
+    """Returns `each` with checked copies in place of the objects. An object that occurs several times is copied once.
+    Copies are needed because the program can change the fields during the call. Raises ValueError."""
     copies = {id(params): replace(params) for params in each if params is not None}
     return [None if params is None else copies[id(params)] for params in each]
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:
-    """Returns the parameters to send: parameters that differ from their default, and parameters in _SAID."""
+    """Returns the parameters to send: those that differ from their default and those in _SAID, except None."""
     given: dict[str, Any] = {}
     for field in fields(params):
         name, value = field.name, getattr(params, field.name)
@@ -149,5 +152,5 @@ def _given(params: SamplingParams) -> dict[str, Any]:
 
 
 def _option(name: str, value: Any) -> tuple[str, Any]:
-    """Returns the name and value of a parameter in the client's format. Raises ValueError."""
+    """Returns a parameter's name and value as an option of quire.client. Raises ValueError."""
     return structured_outputs(value).option() if name == "structured_outputs" else (name, value)

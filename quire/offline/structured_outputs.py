@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-# vLLM's names, and the names of the client's options.
+# The kinds of structure: vLLM's name for each, and the name of the option in quire.client.
 _OPTIONS = {
     "json": "json_schema",
     "json_object": "json_object",
@@ -41,10 +41,10 @@ class StructuredOutputsParams:
             if field.name not in _OPTIONS and getattr(self, field.name) != field.default:
                 raise ValueError(f"StructuredOutputsParams.{field.name} is not supported")
         if len(self._given()) != 1:
-            raise ValueError(f"StructuredOutputsParams needs one of {', '.join(_OPTIONS)}")
+            raise ValueError(f"StructuredOutputsParams needs exactly one of {', '.join(_OPTIONS)}")
 
     def option(self) -> tuple[str, Any]:
-        """Returns the name and value of the client's option."""
+        """Returns the structure as an option of quire.client: its name and its value."""
         (name,) = self._given()
         return _OPTIONS[name], getattr(self, name)
 
@@ -53,8 +53,8 @@ class StructuredOutputsParams:
 
 
 def structured_outputs(given: object) -> StructuredOutputsParams:
-    """Converts a StructuredOutputsParams or a mapping of its fields. Raises ValueError for any other type and for an
-    unknown field."""
+    """Returns `given` as StructuredOutputsParams. `given` can also be a mapping of the fields. Raises ValueError for
+    any other type and for an unknown field."""
     if isinstance(given, StructuredOutputsParams):
         return given
     if not isinstance(given, Mapping):

@@ -1,3 +1,3 @@
-"""Simulates a cluster in virtual time. Schedulers and routers run their real core and placement code. The duration of a
-worker's steps comes from a linear model.
+"""Simulates a cluster in virtual time, with the real core of the schedulers and the real placement code of the routers.
+The duration of a worker's steps comes from a linear model.
 """

@@ -1,7 +1,7 @@
 """Measures how long a worker's steps take for many mixes of decodes and prompt chunks, and fits a `StepSeconds`.
 
-The worker is a separate process and gets plans as from a scheduler: each plan arrives while the worker computes the one
-before. The duration of a step is the time between two results.
+The worker is a separate process. As in a cluster, each plan arrives while the worker computes the previous plan. The
+duration of a step is the time from the previous step's result to its own result.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from services.scheduler.worker_request import WorkerRequest
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (16, 256, 1024, 4096, 16384)
 _CHUNKS = (0, 16, 64, 256, 1024, 2048)
-# A kind of step is measured _REPEATS times, or for _SECONDS_PER_KIND if that is shorter.
+# Of each kind of step, up to _REPEATS - 1 steps are measured: fewer if all steps of the kind together take longer than
+# _SECONDS_PER_KIND, but at least one.
 _REPEATS = 5
 _SECONDS_PER_KIND = 1.0
-# Number of tokens that a decode adds to its context: one for the first step, which sends the sequences to the worker,
-# one for warm-up, one per repeat and one for the step in flight.
+# Number of steps that are planned for each kind. Every step adds a token to the context of each decode. The first step
+# sends the sequences to the worker, the second is for warm-up, and the last two are not measured.
 _STEPS_PER_KIND = _REPEATS + 3
-# Kinds of step that would take longer are left out, so that a calibration does not take an hour.
+# Kinds of step that the fit expects to take longer are not measured. Otherwise a calibration could take an hour.
 _LONGEST_STEP_S = 4.0
-# Maximum number of passes over all kinds while the fit is poor.
+# Maximum number of times that all kinds are measured. They are measured again only if the fit is poor.
 _MAX_PASSES = 3
-_MIN_KINDS = 8  # number of measured kinds from which a fit can predict the duration of others
+_MIN_KINDS = 8  # minimum number of measured kinds before a fit is used to predict the duration of further kinds
 _GREEDY = sampling_pb2.SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
 
 
@@ -56,7 +57,7 @@ class StepKind:
 
     @property
     def features(self) -> tuple[float, ...]:
-        """The terms of the linear model, in the order of StepSeconds' fields."""
+        """The variables of the linear model, one for each coefficient in StepSeconds, in the same order."""
         read_by_chunk = self.position + self.chunk if self.chunk else 0
         decoded = self.num_decodes * self.context
         sampled = self.num_decodes + (self.chunk > 0)
@@ -74,15 +75,15 @@ class StepKind:
 @dataclass(frozen=True, slots=True)
 class Measured:
     kind: StepKind
-    seconds: float  # median of the repeats
+    seconds: float  # median duration of the measured steps
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     step: StepSeconds
     measured: list[Measured]
-    median_error: float  # relative error of the fit
-    worst_error: float  # relative error of the fit
+    median_error: float  # median of the fit's relative errors, over the measured kinds
+    worst_error: float  # largest of the fit's relative errors
 
     @property
     def is_trusted(self) -> bool:
@@ -97,7 +98,8 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
             for chunk in _CHUNKS:
                 for position in (0, *_CONTEXTS[1:]) if chunk else (0,):
                     if num_decodes and chunk and not (position in (0, 1024) and chunk in (64, 256)):
-                        continue  # a few mixed steps are enough to check that the parts add up
+                        # A few kinds with both decodes and a chunk are enough to check that their durations add up.
+                        continue
                     kind = StepKind(num_decodes, context, chunk, position)
                     fits = (
                         0 < kind.num_tokens <= hello.max_num_batched_tokens
@@ -111,9 +113,9 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
 
 
 async def fit_that_is_trusted(measure_all: Callable[[], AsyncIterator[Measured | None]]) -> Calibration:
-    """Measures all kinds of step and fits the model. Repeats the pass up to _MAX_PASSES times while the fit is poor.
-    Other programs on the machine only make steps longer, so the shortest measurement of a kind counts. The returned fit
-    can still be poor."""
+    """Measures all kinds of step and fits the model. While the fit is poor, measures all kinds again, up to _MAX_PASSES
+    times in all. Of several measurements of a kind, the shortest counts, because other programs on the machine can only
+    make steps longer. The returned fit can still be poor."""
     least: dict[StepKind, Measured] = {}
     for _ in range(_MAX_PASSES):
         async for one in measure_all():
@@ -140,7 +142,7 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner)
         last = time.monotonic()
         seconds: list[float] = []
         for plan in plans:
-            # One plan is always in flight, so that the worker never waits for the next.
+            # The next plan is sent before the result is awaited, so that the worker always has a further plan.
             link.send(plan)
             seconds.append(await _gap(results, last))
             last += seconds[-1]
@@ -171,8 +173,8 @@ def fit(measured: list[Measured]) -> Calibration:
 
 
 class Planner:
-    """Builds the plans of one kind after another on one stream. Wire ids are never reused; all kinds use the same
-    blocks."""
+    """Builds the plans that measure one kind of step after another, all for the same link to a worker. Wire ids are
+    never reused; all kinds use the same blocks."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -208,8 +210,8 @@ class Planner:
     def _plan(
         self, released: list[int], new: list[NewSequence[WorkerRequest]], rows: list[tuple[int, int, int]]
     ) -> StepPlan[WorkerRequest]:
-        """Builds a plan. `rows`: wire id, number of tokens to compute, position of the first token. Row i uses slot
-        i."""
+        """Builds a plan. `rows`: for each sequence, its wire id, the number of tokens to compute and the position of
+        the first of them. Row i uses slot i."""
         self._step_id += 1
         columns = [array(U32, column) for column in zip(*rows, strict=True)] or [array(U32) for _ in range(3)]
         slots = array(U32, range(len(rows)))

@@ -47,8 +47,8 @@ class Layout:
 
 
 def with_groups(layout: Layout, num_groups: int) -> Layout:
-    """Returns the layout with another number of groups. The new layout has a scheduler per group, but no more
-    schedulers than `layout`."""
+    """Returns the layout with another number of groups. If there are fewer groups than schedulers, the number of
+    schedulers is reduced to one per group."""
     return replace(layout, num_groups=num_groups, num_schedulers=min(num_groups, layout.num_schedulers))
 
 
@@ -66,7 +66,7 @@ class Refusal(NamedTuple):
 
 
 class ServedRequest(NamedTuple):
-    """A served request. Times are seconds of virtual time, as its client sees them."""
+    """A served request. Its times are those at which the tokens reach the client, in seconds of virtual time."""
 
     request_index: int
     scheduler: int
@@ -98,8 +98,9 @@ class Progress(NamedTuple):
 
 
 class Schedulers(Protocol):
-    """Some schedulers, in this process or another. `begin` and `end` alternate. `begin` does not wait, so that several
-    processes work in parallel."""
+    """A part of the cluster's schedulers, in this process or in another one. `begin` starts the simulation of the time
+    before `until`, and `end` returns its results; they are called in turn. `begin` does not wait for another process,
+    so that several processes work in parallel."""
 
     def begin(self, until: float, arrivals: list[Arrival]) -> None: ...
 
@@ -234,7 +235,9 @@ class _Router:
 
 class SimulationResult(NamedTuple):
     outcome: Outcome
-    refused_by: dict[int, list[int]]  # by request: schedulers whose queue was full; another might have served it
+    # By request: the schedulers that refused it because their queues were full. Requests that another scheduler then
+    # served are included.
+    refused_by: dict[int, list[int]]
     refused: list[int]  # requests that no scheduler served
     too_long: list[int]  # requests that exceed the context
 
@@ -251,7 +254,8 @@ def _schedulers(layout: Layout, requests: Sequence[Request], num_processes: int)
     if num_processes == 1:
         yield [LocalSchedulers(layout, numbers, requests)]
         return
-    # Not fork: the children would inherit each other's pipes, and locks of threads that a fork does not copy.
+    # Processes are not forked. Forked processes would inherit each other's pipes, and also locks of threads that do not
+    # exist in them.
     context = get_context("spawn")
     with ExitStack() as stack:
         parts: list[Schedulers] = []
@@ -276,7 +280,7 @@ class _Simulation:
         self._turns = itertools.cycle(self._routers)
         self._refused_by: dict[int, list[int]] = {}
         self._refused: list[int] = []
-        self._num_reports = 0  # load reports of each scheduler so far
+        self._num_reports = 0  # number of load reports that each scheduler has sent
         self._last_arrival_s = -math.inf  # latest arrival of all placed requests
 
     def run(self) -> SimulationResult:
@@ -315,8 +319,8 @@ class _Simulation:
         return Arrival(time_s, index, scheduler)
 
     def _advance(self, num_reports: int | None, arrivals: list[Arrival]) -> list[int]:
-        """Advances all processes in parallel until each scheduler has sent `num_reports` load reports; None: to the
-        end. Returns the requests to place again.
+        """Simulates all schedulers, in parallel, until each has sent `num_reports` load reports since the start; None:
+        until they are idle. Returns the refused requests that have to be placed again, by index.
         """
         if num_reports == self._num_reports:
             return []
@@ -326,7 +330,8 @@ class _Simulation:
             part.begin(until, [arrival for arrival in arrivals if arrival.scheduler % num_parts == number])
         progress = [part.end() for part in self._parts]
         if num_reports is not None:
-            # Two reports are enough: the second is certain to include all requests sent before the first.
+            # Of many skipped reports, two are enough: from the second report on, a router relies on the report alone
+            # for all requests that it sent before.
             for _ in range(min(2, num_reports - self._num_reports)):
                 for router, one in itertools.product(self._routers, progress):
                     router.report(one.outstanding_tokens, until)

@@ -26,8 +26,9 @@ class StepSeconds:
     """A linear model of a step's duration: seconds = base + per_token · tokens + per_sequence · sampling sequences +
     per_kv_token · positions read + per_pair · pairs.
 
-    Positions read are counted once per sequence, pairs once per computed token. A decode reads many positions for
-    little arithmetic; a prompt chunk reads few positions for much arithmetic.
+    Positions read: the positions of each sequence's KV cache, counted once per sequence. Pairs: a computed token and a
+    position that it attends to. A decode reads many positions for little arithmetic; a prompt chunk reads few positions
+    for much arithmetic.
     """
 
     base: float
@@ -91,14 +92,14 @@ class Device:
     max_num_batched_tokens: int
     num_host_blocks: int = 0
     swap_seconds_per_block: float = 0.0
-    # How the figures were measured, for the reader: device, model, versions, date, errors of the fit.
+    # How the figures were measured: device, model, versions, date, errors of the fit. Only `distrust` uses it.
     origin: dict[str, str | float] = field(default_factory=dict)
 
     def core_config(
         self, *, num_blocks: int | None = None, max_model_len: int | None = None, **limits: Any
     ) -> CoreConfig:
-        """Builds the configuration that the scheduler derives from the device. `limits`: fields of CoreConfig that
-        replace the derived values."""
+        """Builds the configuration that a scheduler would derive from this worker group. `limits`: fields of CoreConfig
+        that replace the derived values."""
         num_blocks = num_blocks or self.num_blocks
         max_num_batched_tokens = limits.pop("max_num_batched_tokens", None) or self.max_num_batched_tokens
         max_num_seqs = limits.pop("max_num_seqs", None) or self.max_num_seqs
@@ -129,11 +130,11 @@ class Device:
 
 
 def read_device(path: Path) -> Device:
-    """Reads a file of `quire calibrate`. Raises DeviceError."""
+    """Reads a device file, as written by `quire calibrate`. Raises DeviceError."""
     try:
         values = json.loads(path.read_text())
         return Device(**{**values, "step": StepSeconds(**values["step"])})
     except OSError as error:
         raise DeviceError(f"{path}: {error.strerror}") from error
     except (TypeError, KeyError, ValueError) as error:
-        raise DeviceError(f"{path} is not a file of `quire calibrate`: {error}") from error
+        raise DeviceError(f"{path} is not a device file of `quire calibrate`: {error}") from error

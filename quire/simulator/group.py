@@ -25,7 +25,7 @@ from services.scheduler.core import (
 
 # Seconds between two samples of queue and memory.
 SAMPLE_S = 1.0
-# The only output token: an id that no prompt contains.
+# The id of every output token. No prompt contains it.
 _TOKEN = 2**32 - 1
 
 
@@ -43,7 +43,7 @@ class Overheads:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """A request at a worker group. Times are seconds of virtual time, as its client sees them."""
+    """A request at a worker group. Its times are those at which tokens reach the client, in seconds of virtual time."""
 
     index: int  # index of the request in the trace
     request: Request
@@ -82,7 +82,8 @@ class Decider:
         self._free_s = 0.0
 
     def decide(self, now: float, seconds: float) -> float:
-        """Returns the time at which a decision that takes `seconds` is finished."""
+        """Occupies the core for `seconds`, from time `now` or from the end of its previous work if that is later.
+        Returns the time at which the new work is finished."""
         self._free_s = max(now, self._free_s) + seconds
         return self._free_s
 
@@ -105,7 +106,7 @@ class Group:
         self._in_flight: deque[_InFlight] = deque()
         self._worker_free_s = 0.0
         self._has_arrivals = False
-        # Time at which the run-ahead lets the next plan go.
+        # Time until which the run-ahead holds back the next plan; infinite if it does not.
         self._held_until = math.inf
         for num_tokens in (1, 128, 1, 128):  # the step times that a worker reports when a scheduler claims it
             self.core.step_times.observe(num_tokens, pairs(0, num_tokens), step.of_prompt(num_tokens))
@@ -149,7 +150,8 @@ class Group:
         self._now = now
 
     def _pump(self) -> float:
-        """Plans steps until the pipeline is full. Returns the time at which the scheduler has finished."""
+        """Plans steps until the pipeline is full or no sequence can run. Returns the time at which the scheduler has
+        finished planning."""
         decided, overheads = self._now, self._overheads
         self._held_until = math.inf
         while self.core.num_in_flight < self._run_ahead.depth:

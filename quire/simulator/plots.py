@@ -19,7 +19,8 @@ _SIZE_INCHES = (8.0, 3.2)
 
 
 def latencies(samples: Samples) -> Figure:
-    """Plots the share of requests or tokens that were served within a time."""
+    """Plots the latencies as cumulative distributions: for each time, the share of requests or tokens that were served
+    within it."""
     figure, axes = _figure()
     for name, seconds in (
         ("time to first token", samples.time_to_first_token),
@@ -60,8 +61,9 @@ def kv_cache_over_time(report: Report) -> Figure:
 def write(
     folder: Path, title: str, report: Report, samples: Samples, sizes: Sequence[Report] = (), percentile: int = 99
 ) -> Path:
-    """Writes the plots as PNG files, and `report.html`, which contains them. Returns the path of the page. `sizes`:
-    reports of the clusters that were tried. `percentile`: the percentile of their latencies to show.
+    """Writes the plots as PNG files, and the page `report.html`, which contains them. Returns the path of the page.
+    `sizes`: the report of each cluster that was tried in a search for the smallest one. The page lists them with the
+    given `percentile` of their latencies.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = []
@@ -86,7 +88,7 @@ def write(
 
 
 def _figure() -> tuple[Figure, Axes]:
-    # Not pyplot: it would keep every figure in memory and look for a display.
+    # pyplot is not used because it would keep every figure in memory and look for a display.
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
     axes.grid(alpha=0.3)

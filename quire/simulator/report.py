@@ -40,7 +40,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Figures of the whole cluster over time, one value per `interval_s` seconds."""
+    """The state of the whole cluster over time, sampled every `interval_s` seconds."""
 
     num_running: list[float]
     num_waiting: list[float]
@@ -71,7 +71,7 @@ class Report:
     num_steps: int
     worker_busy_share: float
     kv_cache_mean_share: float
-    kv_cache_peak_share: float  # peak of the worker with the highest peak
+    kv_cache_peak_share: float  # highest share that was ever in use on a worker
     series: Series
 
     def meets(self, target: Target) -> bool:
@@ -105,7 +105,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The data of the plots, in seconds."""
+    """The latencies of all served requests and their tokens, for the plots. In seconds."""
 
     time_to_first_token: NDArray[np.float64]
     time_between_tokens: NDArray[np.float64]

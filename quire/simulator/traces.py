@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-# Tokens per hash in Mooncake's traces. Prompts with a common prefix share its hashes.
+# Number of tokens per hash in Mooncake's traces. Prompts with a common prefix have equal hashes for it.
 _TOKENS_PER_HASH = 512
 # Number of a prompt's first tokens that decide its placement.
 _AFFINITY_TOKENS = 2048
-# First content number for prompts of unknown content. Each of these prompts gets a number of its own, so that all
-# differ.
+# First number in `Request.content` for prompts whose content the trace does not tell. Each of these prompts gets a
+# different number, so that no two of them have a common prefix.
 _FIRST_UNIQUE = 1 << 31
 
 
@@ -29,7 +29,8 @@ class Request:
     arrival_s: float  # seconds after the trace's first request
     num_prompt_tokens: int
     num_output_tokens: int
-    content: tuple[int, ...]  # numbers for the prompt's content, one per 512 tokens; the last number covers the rest
+    # Numbers that stand for the prompt's content, one per 512 tokens. The last number also stands for all later tokens.
+    content: tuple[int, ...]
 
     @property
     def token_ids(self) -> array[int]:
@@ -44,7 +45,7 @@ class Request:
 
     @property
     def beginning(self) -> str:
-        """Returns a text in place of the prompt's beginning, by which a router places the request."""
+        """Returns a text that stands for the prompt's beginning. Routers place the request by this text."""
         return repr(self.content[: _AFFINITY_TOKENS // _TOKENS_PER_HASH])
 
 
@@ -75,8 +76,8 @@ def poisson(
     spread: float,
     seed: int,
 ) -> list[Request]:
-    """Generates a Poisson process of requests. Lengths are uniform, and differ from the given averages by at most the
-    fraction `spread`."""
+    """Generates requests with random arrival times (a Poisson process) and random lengths. The lengths are distributed
+    uniformly, and differ from the given averages by at most the fraction `spread`."""
     chance = random.Random(seed)
 
     def length(mean: int) -> int:
@@ -132,5 +133,5 @@ def _read_mooncake(lines: Iterator[str]) -> Iterator[Request]:
 def _request(arrival_s: float, num_prompt_tokens: int, num_output_tokens: int, content: tuple[int, ...]) -> Request:
     if num_prompt_tokens < 1:
         raise ValueError(f"a prompt of {num_prompt_tokens} tokens")
-    # Every request generates at least one token; an end token counts.
+    # A request that generated 0 tokens by the trace generates one here: the end token.
     return Request(arrival_s, num_prompt_tokens, max(1, num_output_tokens), content)

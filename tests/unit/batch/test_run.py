@@ -194,7 +194,7 @@ async def test_a_run_that_is_stopped_leaves_whole_lines_and_goes_on(tmp_path: Pa
     ("there", "complaint"),
     [
         (b"my thesis\n", "cannot be continued: it has a line that run-batch did not write"),
-        (b'{"custom_id": "z", "response": null}\n', "cannot be continued: it answers 'z' for 'a'"),
+        (b'{"custom_id": "z", "response": null}\n', "cannot be continued: it has 'z' where the input has 'a'"),
         (b'{"custom_id": "a", "response": null}\n' * 2, "cannot be continued: it has more lines than the input"),
     ],
 )

@@ -157,8 +157,8 @@ def test_structures_are_the_clients(given: Any, option: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "needs one of json, json_object, regex, choice, grammar"),
-        ({"json": {}, "regex": "a"}, "needs one of"),
+        ({}, "needs exactly one of json, json_object, regex, choice, grammar"),
+        ({"json": {}, "regex": "a"}, "needs exactly one of"),
         ({"regex": "a", "whitespace_pattern": " "}, "whitespace_pattern is not supported"),
         ({"structural_tag": "{}"}, "structural_tag is not supported"),
     ],

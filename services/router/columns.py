@@ -1,4 +1,4 @@
-"""Conversion of number columns (token ids and others) to and from the little-endian bytes that messages carry."""
+"""Conversion of number columns (token ids and others) to and from the little-endian bytes in gRPC messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def ids_from_bytes(data: bytes) -> list[int]:
 
 
 def column_of(typecode: str, data: bytes) -> array[Any]:
-    """Parses little-endian values of four bytes each. Raises ValueError if the length is not a multiple of four."""
+    """Parses little-endian values of four bytes each. `typecode`: their type, as in `array`. Raises ValueError if the
+    length is not a multiple of four."""
     column = array(typecode, data)
     if sys.byteorder == "big":
         column.byteswap()

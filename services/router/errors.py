@@ -18,13 +18,15 @@ import grpc
 # Maximum size of an error body in trailing metadata. Leaves room for the other metadata: by default, gRPC peers refuse
 # more than 8 KiB in all.
 MAX_BODY_BYTES = 4096
-# Limits of a status message. It is sent percent-encoded: a character outside ASCII takes up to twelve bytes.
+# Limits of a status message, in characters and in bytes as sent. It is sent percent-encoded: a character outside ASCII
+# takes up to twelve bytes.
 _MAX_DETAILS_CHARS = 512
 _MAX_DETAILS_BYTES = 1024
 
 
 class ErrorKind(Enum):
-    """A kind of error. Its value: the gRPC status, OpenAI's `type`, and the default of its errors' `code`."""
+    """A kind of error. Its value: the gRPC status, OpenAI's `type`, and OpenAI's `code` for errors that set no other
+    code."""
 
     INVALID_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", None)
     CONTEXT_LENGTH = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", "context_length_exceeded")
@@ -71,7 +73,7 @@ class ApiError(Exception):
         }
 
     def details(self) -> str:
-        """Returns the message for the gRPC status, cut to the limits of metadata."""
+        """Returns the message for the gRPC status, cut to the limits of a status message."""
         text = self.message[:_MAX_DETAILS_CHARS]
         while len(quote(text, safe=_PRINTABLE)) > _MAX_DETAILS_BYTES:
             text = shorter(text)
@@ -99,8 +101,9 @@ ErrorBody = Callable[[ApiError], object]
 
 
 def shorter(text: str) -> str:
-    """Returns the first half of a text longer than 128 characters, else the text. One character takes at most twelve
-    characters of ASCII JSON (a surrogate pair), so texts of up to 128 characters always fit."""
+    """Returns the first half of `text` and an ellipsis if `text` has more than 128 characters, else `text`. A message
+    and a param of 128 characters each always fit into an error body, because a character takes at most twelve
+    characters of ASCII JSON (a surrogate pair)."""
     return text[: len(text) // 2] + "…" if len(text) > 128 else text
 
 

@@ -35,8 +35,8 @@ class LoadTracker:
         self.last = SchedulerLoad()
         # False while `last` is still the initial value.
         self.has_report = False
-        # Tokens sent since the last report, and tokens sent between the last two reports. The last report does not
-        # include them if the scheduler wrote it before they arrived.
+        # Tokens sent since the last report, and tokens sent between the last two reports. The latter count as
+        # outstanding as well, because some of them might have arrived after the scheduler wrote the last report.
         self._sent = 0
         self._sent_before = 0
         self._throughput = Throughput()

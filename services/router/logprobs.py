@@ -41,7 +41,8 @@ E = TypeVar("E", TokenLogprob, PromptLogprob)
 class _Columns(Sequence[E]):
     """A sequence that can grow at its end. Its entries cannot be changed. Slices are copies."""
 
-    # `_heads`: each entry's token id or rank. Entry i has the candidates _top_ids[_ends[i]:_ends[i + 1]].
+    # `_heads`: for each entry, its token id (TokenLogprob) or its rank (PromptLogprob). The candidates of entry i are
+    # _top_ids[_ends[i]:_ends[i + 1]].
     __slots__ = ("_ends", "_heads", "_top_ids", "_top_logprobs", "logprobs")
 
     def __init__(self, entries: Iterable[E] = ()) -> None:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Longest time that a tokenizer thread keeps the interpreter while the event loop waits for it. The event loop needs the
-# interpreter several times per token. Python's default of 5 ms is longer than a step of a small model.
+# Longest time that a tokenizer thread keeps Python's interpreter lock while the event loop waits for it. The event loop
+# needs the lock several times per token. Python's default of 5 ms is longer than a step of a small model.
 _SWITCH_INTERVAL_SECONDS = 0.0005
 
 GRPC_SERVICES = ("quire.inference.v1.InferenceService", "inference.GRPCInferenceService")
@@ -56,7 +56,7 @@ HTTP_SERVICES = (
     "quire.documents.v1.DocumentService",
     "quire.kserve.v1.KserveService",
 )
-# Time for error messages to reach clients whose answers exceed the drain timeout.
+# Time after the drain timeout in which clients whose answers are not complete get their error messages.
 _LAST_WORDS_S = 0.5
 # Packages besides grpcio and protobuf that the HTTP services need. The typed services do not need them.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
@@ -120,8 +120,8 @@ class Router:
         self._server.add(add, servicer)
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """Adds a typed API's servicer like `_add`. Counts the fields of a large request before the request is
-        parsed."""
+        """Adds a typed API's servicer like `_add`. Large requests are parsed on a thread, unless they have too many
+        fields (rpc/wire_bounds.py)."""
 
         @functools.wraps(register)
         def add(servicer: object, server: object) -> None:
@@ -199,7 +199,8 @@ class Router:
         cannot be bound."""
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
-        # Runs in a thread: the import takes about as long as the connection to a scheduler.
+        # Imports the renderer of chat templates on a thread, because the import takes about as long as connecting to a
+        # scheduler.
         self.threads.start(import_renderer)
         self._tasks = [
             asyncio.create_task(self._keep_health()),
@@ -250,7 +251,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
             if config.metrics_port is not None:
                 start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
         except OSError as error:
-            start.close()  # Stop reporting log lines as notes: `_fail` logs the reason and reports it.
+            start.close()  # `_fail` logs the reason and reports it; the log line must not be reported as a note, too
             return _fail(status, str(error))
         logger.info("listening on %s", ", ".join(addresses))
         status.starting("waiting for a scheduler")
@@ -280,7 +281,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run_loop(main: Coroutine[Any, Any, int]) -> int:
-    """Runs on uvloop if it is installed: messages take 10% less time than on asyncio's loop (docs/performance.md)."""
+    """Runs `main` on uvloop if it is installed, because messages take 10% less time than on asyncio's loop
+    (docs/performance.md)."""
     try:
         import uvloop
     except ImportError:
@@ -295,7 +297,7 @@ def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | 
     return (*error.metadata(), *details_metadata(error))
 
 
-# Clients get the same status as from gRPC servers in C++, Go and Java.
+# For a malformed request, clients get the same status as from gRPC servers in C++, Go and Java.
 _REFUSALS = RefusalStyle(ErrorKind.UNDECODABLE.status, _refusal_trailers)
 
 

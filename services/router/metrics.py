@@ -1,4 +1,4 @@
-"""Prometheus metrics under vLLM's names, so that its dashboards, autoscalers and endpoint pickers work unchanged.
+"""Prometheus metrics under vLLM's names, so that dashboards, autoscalers and endpoint pickers for vLLM work unchanged.
 
 Gauges come from the schedulers' reports; latencies and counts come from the requests of this router. The hot path keeps
 plain numbers, and a scrape converts them. So a router that nobody scrapes does not need prometheus_client.
@@ -139,7 +139,8 @@ class RequestTimer:
         self._has_failed = True
 
     def closed(self, completed: bool) -> None:
-        """Ends the measurement. A request that is neither `completed` nor failed was aborted by its client."""
+        """Ends the measurement. `completed`: whether all output was generated. A request that neither completed nor
+        failed was aborted by its client."""
         if not completed:
             self._metrics.finished["error" if self._has_failed else "abort"] += 1
             return
@@ -154,8 +155,8 @@ class RequestTimer:
 class LoadCollector:
     """Collects the schedulers' last reported loads, for Prometheus servers that scrape only the gateway.
 
-    The schedulers' own metrics include the same values, so the router's metrics port leaves them out: otherwise they
-    would be counted twice.
+    The schedulers' own metrics include the same values. So the router's metrics port does not serve this collector:
+    otherwise a Prometheus server that scrapes schedulers and routers would count the values twice.
     """
 
     def __init__(self, placement: Placement, router_id: str) -> None:

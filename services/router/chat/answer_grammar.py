@@ -1,7 +1,7 @@
-"""Grammar of a whole answer: reasoning before a structure, and tool calls in place of it, in llguidance's Lark dialect.
+"""Grammar of a whole answer, in llguidance's Lark dialect: optional reasoning, then a structure or tool calls.
 
-A tag is either text or a special token. Text in a grammar never matches a special token, so where a tag has a token,
-the grammar accepts both.
+The model can write a tag (such as <think>) as text or, if the vocabulary has one for it, as a special token. Text in a
+grammar never matches a special token, so the grammar has an alternative for each.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ class Tags:
     token_ids: Mapping[str, int]
 
     def rule(self, tag: str) -> str:
-        """Returns an expression that matches the tag as text and, if it has one, as its token."""
+        """Returns an expression that matches the tag as text, and also as a token if the tag has one."""
         token_id = self.token_ids.get(tag)
         text = quoted(tag)
         return text if token_id is None else f"({text} | <[{token_id}]>)"
 
     def expression(self, text: str, parts: Mapping[str, str] | None = None) -> str:
-        """Returns an expression for a text that contains tags. `parts` maps parts of the text to their expressions."""
+        """Returns an expression that matches `text`. Tags in the text also match as tokens. `parts`: expressions that
+        replace some parts of the text, by the part."""
         known = parts or {}
         terms, at = [], 0
         for match in re.finditer("|".join(map(re.escape, (*known, *self.token_ids))) or "(?!)", text):
@@ -44,7 +45,7 @@ class Tags:
     def up_to(self, *tags: str) -> str:
         """Returns the rule `thoughts`: any text up to and including the first of `tags`, as text or as a token."""
         ids = [f"<[{self.token_ids[tag]}]>" for tag in tags if tag in self.token_ids]
-        # When the model writes a tag as text, the lazy rule ends there.
+        # The lazy rule `spelled` ends at the first tag that the model writes as text.
         of_token = f"/(?s:.*)/ ({' | '.join(ids)}) | " if ids else ""
         spelled = "|".join(map(literal_regex, tags))
         return f"thoughts: {of_token}spelled\nspelled[lazy]: /(?s:.*)({spelled})/\n"
@@ -58,7 +59,7 @@ def quoted(text: str) -> str:
 class CallRules:
     """Grammar rules for the calls that the model may make in place of the structure."""
 
-    # The entry rule is `calls`. No other rule may have the name of a rule of this module.
+    # The entry rule is `calls`. The other rules must not have names of rules that this module writes.
     rules: str
     # The grammars that the rules refer to with @.
     grammars: tuple[dict[str, Any], ...] = ()
@@ -74,7 +75,8 @@ class AnswerForm:
     calls: CallRules | None = None
 
     def around(self, structure: str) -> str:
-        """Returns the grammar of the whole answer. `structure` and the result are in llguidance's form."""
+        """Returns the grammar of the whole answer. `structure`: the grammar of the structure, in a form that `named`
+        accepts; the result also has such a form."""
         if self.reasoning is None and self.calls is None:
             return structure
         answer = f"@{_STRUCTURE}" if self.calls is None else f"(calls | @{_STRUCTURE})"
@@ -91,7 +93,7 @@ class AnswerForm:
             return ""
         if not self.is_inside:
             return "(begin thoughts breaks)? "
-        # A begin tag that is text already matches `thoughts`.
+        # `thoughts` matches a begin tag that is written as text, but not the begin tag's token.
         return "begin_token? thoughts breaks " if self.reasoning.begin in self.tags.token_ids else "thoughts breaks "
 
     def _reasoning(self, form: ReasoningForm) -> str:

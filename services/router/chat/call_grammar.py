@@ -18,7 +18,7 @@ _NAME, _ARGUMENTS = "\x00", "\x01"
 
 
 def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool) -> CallRules:
-    """Returns the rules for calls of `tools`. `form` must have a shape."""
+    """Returns the rules for calls of `tools`. `form.shape` must not be None."""
     if isinstance(form.shape, Objects):
         return _objects(form.shape, [tool.name for tool in tools], several)
     assert isinstance(form.shape, Marked)

@@ -36,7 +36,7 @@ from services.router.chat.parsers import (
 from services.router.chat.tagged_messages import TaggedMessages
 from services.router.template import SHOWS_NOTHING, TemplateTraits
 
-# The names are vLLM's, except `plain`, `think` and `granite_3_3`.
+# The forms by their names. The names are those of vLLM's parsers, except `plain`, `think` and `granite_3_3`.
 TOOL_FORMS = {
     "hermes": HERMES,
     "qwen3_coder": QWEN3_CODER,
@@ -72,7 +72,8 @@ REASONING_FORMS = {
     "granite": GRANITE_THOUGHT,
     "granite_3_3": THINK_AND_RESPONSE,
 }
-# gpt-oss writes calls and reasoning in one form, with channels.
+# Name of gpt-oss' reasoning form. It has no ReasoningForm, because gpt-oss writes calls and reasoning in the same form:
+# as messages with channels.
 HARMONY_REASONING = "openai_gptoss"
 # Texts that occur only in templates of one form.
 _MARKERS = {
@@ -108,7 +109,7 @@ class FormChoice:
 
     def of(self, template: str, traits: TemplateTraits = SHOWS_NOTHING) -> ModelForms:
         """Returns the model's forms. `template` is the chat template's source, empty if there is none. `traits`
-        describe what it renders; only requests with tools or calls need them."""
+        describe what the template renders; they matter only for requests with tools or calls."""
         return _forms(self.tool_call_parser, self.reasoning_parser, template, traits)
 
 
@@ -117,7 +118,7 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
     name = tool_call_parser
     if name == "auto":
         name = "openai" if reasoning_parser == HARMONY_REASONING else detect_tool_form(template)
-    # The plain form needs Quire's own description of the tools; the template would describe another form.
+    # For the plain form, Quire writes its own description of the tools. A template would describe another form.
     is_plain = name == "plain"
     return ModelForms(
         _messages(name, reasoning_parser, template),
@@ -127,8 +128,8 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
 
 
 def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
-    """Returns the message form. `name`: form of the calls. If either of the two names is gpt-oss', the parser reads
-    channels, because every gpt-oss message has one."""
+    """Returns the form of messages. `name`: name of the form of calls. Messages have gpt-oss' form (with channels) if
+    calls have this form and reasoning has no other form, or if calls are not parsed and reasoning has this form."""
     is_detected = reasoning_parser == "auto"
     has_channels = detect_tool_form(template) == "openai" if is_detected else reasoning_parser == HARMONY_REASONING
     if has_channels if name == "none" else name == "openai" and reasoning_parser not in REASONING_FORMS:

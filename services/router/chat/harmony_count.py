@@ -30,7 +30,8 @@ _MARK = re.compile("|".join(map(re.escape, (MESSAGE, *_ENDS))))
 
 
 class HarmonyCount:
-    """A ReasoningCount that counts every token of a reasoning message, including its header and end."""
+    """A ReasoningCount that counts every token of a reasoning message, including the tokens of its header and its end
+    mark."""
 
     __slots__ = ("_in_header", "_kind", "_names", "_num_held", "_num_tokens", "_reader", "_text", "_token_text")
 
@@ -40,10 +41,12 @@ class HarmonyCount:
         self._names = names
         self._token_text = token_text
         self._num_tokens = 0
-        # Kind of the current message. While its header is incomplete: the kind of a text without a header.
+        # Kind of the current message. It is CONTENT until the message's header is complete, because text without a
+        # header is content.
         self._kind = Kind.CONTENT if reader.begins is None else self._kind_of(reader.begins)
         self._in_header = reader.begins is None
-        # Text that is not classified yet (a header, or the possible start of a mark), and the number of its tokens.
+        # Text that is not yet counted for a message, and the number of tokens that it came from. The text is an
+        # incomplete header, or can be the start of a mark that ends the message.
         self._text = ""
         self._num_held = 0
 
@@ -68,7 +71,8 @@ class HarmonyCount:
             pass
 
     def _end_header(self) -> bool:
-        """Classifies a held header. Returns whether more of the held text can be classified."""
+        """Takes a complete header from the start of the held text, and sets the kind of message by it. Returns whether
+        more of the held text can be processed now."""
         self._text = self._text.lstrip()
         found = _MARK.search(self._text, len(START) if self._text.startswith(START) else 0)
         if found is not None:
@@ -82,7 +86,7 @@ class HarmonyCount:
             # The start token did not begin a message.
             self._text = self._text.removeprefix(START)
         self._in_header = False
-        # All held tokens belong to this message, except a last token that also contains the text after the header.
+        # If no text follows the header, all held tokens belong to this message. Otherwise `_end_body` counts them.
         if not self._text:
             self._settle()
         return bool(self._text)
@@ -93,11 +97,13 @@ class HarmonyCount:
         return is_begun and len(text) < MAX_HEADER_CHARS
 
     def _end_body(self) -> bool:
-        """Classifies held text of a message. Returns whether more of the held text can be classified."""
+        """Takes the message's text, up to the mark that ends it, from the held text and counts its tokens. Returns
+        whether more of the held text can be processed now."""
         found = _END.search(self._text)
         if found is not None:
             if found[0] == START:
-                # The held tokens begin with the start mark, unless the mark shares its token with other text.
+                # The held tokens belong to the next message, which begins with <|start|>, so they stay held. A token
+                # that also has text before the mark counts for the next message, too.
                 self._text = self._text[found.start() :]
             else:
                 self._text = self._text[found.end() :]
@@ -110,13 +116,14 @@ class HarmonyCount:
             self._text = ""
             self._settle()
         elif start:
-            # The last token contains the start of the mark, so it stays held.
+            # The text that can be the start of a mark begins in the last token, so that token stays held.
             self._text = tail
             self._settle(keeps=1)
         return False
 
     def _settle(self, keeps: int = 0) -> None:
-        """Counts the held tokens for the current message, except the last `keeps`, which stay held."""
+        """Counts the held tokens if the current message is reasoning. The last `keeps` tokens are not counted and stay
+        held."""
         if self._kind is Kind.REASONING:
             self._num_tokens += self._num_held - keeps
         self._num_held = keeps

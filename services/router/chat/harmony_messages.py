@@ -1,4 +1,5 @@
-"""gpt-oss' message form, in which each message has a channel. parsers/harmony.py shows an example."""
+"""gpt-oss' message form (OpenAI's Harmony format), in which each message has a channel. parsers/harmony.py shows an
+example."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class HarmonyMessages:
 
 
 def _open_header(prompt_end: str) -> Header | None:
-    """Returns the header of the message that the prompt begins and does not end."""
+    """Returns the header of the message that is still open at the end of the prompt. None: no message is open, or its
+    header is incomplete."""
     _, start, message = prompt_end.rpartition(START)
     header, mark, text = message.partition(MESSAGE)
     return Header.of(header) if start and mark and END not in text else None
@@ -130,8 +132,8 @@ class HarmonyPlan:
 
 @dataclass(frozen=True, slots=True)
 class HarmonyGrammar:
-    """Grammar of a whole answer: optional reasoning, then either the structure in the final message or a call. There
-    is at most one call, because an end token follows it."""
+    """Grammar of a whole answer: optional reasoning, then either the structure in the final message or a call. There is
+    at most one call, because the token that ends a call, <|call|>, also ends the answer."""
 
     tags: Tags
     # Kind of the message that the prompt has already begun. None: the answer begins with a header.
@@ -144,7 +146,8 @@ class HarmonyGrammar:
         """Returns the grammar of the whole answer. `structure` and the result are in llguidance's form."""
         if self.begins is not None and self.begins is not Kind.REASONING:
             return structure
-        # Each tag and each word is a term of its own: llguidance's lexer does not backtrack from a longer match.
+        # Each tag and each word is a separate terminal: llguidance's lexer takes the longest match and never returns to
+        # a shorter one.
         rule, rules = self.tags.rule, []
         channel, message = rule(CHANNEL), rule(MESSAGE)
         before = ""

@@ -13,7 +13,7 @@ from services.router.logprobs import PromptLogprob, PromptLogprobs, TokenLogprob
 
 
 class EndReason(Enum):
-    """Why a message ended. The values are OpenAI's names."""
+    """Why a message ended. The values are those of OpenAI's `finish_reason`."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -22,7 +22,8 @@ class EndReason(Enum):
 
 @dataclass(slots=True)
 class ToolCallDelta:
-    """New part of one tool call. A call's first delta has its id and name; the delta's arguments can be empty."""
+    """New part of one tool call. The first delta of a call has the call's id and name, and possibly no arguments yet.
+    Later deltas have only the index and arguments."""
 
     # Index of the call within its message, from 0.
     index: int
@@ -39,12 +40,13 @@ class MessageDelta:
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
-    # Whether the parser holds back text that can be content or markup.
+    # Whether the choice goes on, but the delta has no content, reasoning or calls. The parser then possibly holds back
+    # text that can be content or markup.
     is_undecided: bool = False
     # Logprobs of every new token, including tokens whose text is held back or dropped.
     logprobs: Sequence[TokenLogprob] = ()
     end_reason: EndReason | None = None
-    # The fields below are as in ChoiceDelta.
+    # These fields are as in ChoiceDelta and GenerationRequest.
     stop_reason: str | int | None = None
     token_ids: Sequence[int] = ()
     prompt_token_ids: Sequence[int] = ()
@@ -71,7 +73,7 @@ class Message:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        # (id, name) of each call; `_arguments` has the pieces of each call's arguments.
+        # `_calls` has the (id, name) of each call, `_arguments` the pieces of each call's arguments.
         self._calls: list[tuple[str, str]] = []
         self._arguments: list[list[str]] = []
         self.logprobs = TokenLogprobs()

@@ -1,7 +1,7 @@
 """Interfaces of message forms: how a model writes its messages, how to parse them, and the grammar for them.
 
-A MessageForm belongs to a model; its chat template or the operator determines it. For each request, the form makes a
-MessagePlan, which describes how the answers to that request are written.
+Each model has one MessageForm, selected by the model's chat template or by the operator. For each request, the form
+makes a MessagePlan, which describes how the answers to that request are written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Asked:
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
-    # Whether a grammar constrains the answers. This includes calls that the request requires.
+    # Whether a grammar constrains the answers, because the request asks for structured output or requires a call.
     has_structure: bool
     # Whether the template's arguments allow the model to think.
     may_think: bool
@@ -32,7 +32,7 @@ class Asked:
 
     @property
     def may_call(self) -> bool:
-        """Whether the model may choose to call a tool, in its own form."""
+        """Whether the model may decide to call a tool (tool choice `auto`). It writes such calls in its own form."""
         return bool(self.tools) and self.choice.mode is ToolMode.AUTO
 
 
@@ -52,7 +52,8 @@ class MessagePlan(Protocol):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The marks between a message's parts; each is text or a special token."""
+        """The tags that separate a message's parts, such as <think>. In the model's vocabulary, a tag is either a
+        special token or ordinary text."""
 
     @property
     def is_plain(self) -> bool:
@@ -73,18 +74,18 @@ class MessagePlan(Protocol):
         """Returns a counter for one choice, whose message `builder` builds. None: there is no reasoning to count."""
 
     def grammar(self, tags: Tags) -> AroundStructure:
-        """Returns the grammar around the request's structure: reasoning before it, calls in place of it. `tags` has the
-        vocabulary's token ids."""
+        """Returns an object that extends the grammar of the request's structure to that of the whole answer, with
+        reasoning before the structure and calls in place of it. `tags` has the token ids of this plan's tags."""
 
 
 class MessageForm(Protocol):
     @property
     def tools(self) -> ToolForm | None:
-        """The form of tool calls. None: calls stay text."""
+        """The form of tool calls. None: calls are not parsed and stay in the content."""
 
     @property
     def heeds_prompt(self) -> bool:
-        """Whether the end of the prompt affects how the answer begins."""
+        """Whether `plan` needs the end of the prompt, because it affects how the answer begins."""
 
     @property
     def calls_fit_structures(self) -> bool:
@@ -95,5 +96,5 @@ class MessageForm(Protocol):
         """The tags that begin and end reasoning. None: the model does not reason."""
 
     def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> MessagePlan:
-        """Returns the plan for one request. `prompt_end` is the text of the prompt's last tokens, or of the message
-        that is continued; empty if `heeds_prompt` is False."""
+        """Returns the plan for one request. `prompt_end`: the text of the prompt's last tokens or, if the answer
+        continues the last message, the text of that message; empty if `heeds_prompt` is False."""

@@ -23,15 +23,15 @@ from services.router.model import ServedModel
 from services.router.prompt import PromptTemplate, templates_for
 from services.router.template import SHOWS_NOTHING, TemplateTraits
 
-# Number of tokens at the prompt's end that are searched for an opened or closed reasoning tag.
+# Number of tokens at the prompt's end that show whether the prompt leaves reasoning or, for gpt-oss, a message open.
 _NUM_TAIL_TOKENS = 16
-# Larger than any text that is processed on the event loop, so that the check runs on a thread.
+# Size that makes `threads.run` use a thread: it is larger than any work that runs on the event loop.
 _MANY_CHARS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """A conversation as the template gets it, with the forms of its answers."""
+    """A conversation as the chat template gets it, with the forms in which the model writes its answers."""
 
     request: ChatRequest
     # None: the model has no chat template.
@@ -58,9 +58,8 @@ class ChatPlan:
         )
 
     def around_structure(self, plan: MessagePlan, model: ServedModel) -> AroundStructure | None:
-        """Returns the grammar around the structure: reasoning before it, and calls in place of it. None: there is no
-        structure.
-        """
+        """Returns an object that extends the grammar of the structure to that of the whole answer, with reasoning
+        before the structure and calls in place of it. None: the request has no structure."""
         if self.structure is None:
             return None
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
@@ -102,7 +101,7 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
     if tools and (forms.template_takes_tools or traits.needs_tools):
         template_tools = [tool.to_template() for tool in tools]
     if tools and template is not None and not forms.template_takes_tools:
-        # A required call needs no example in the prompt: the grammar allows nothing else.
+        # A forced call needs no example in the prompt, because the grammar enforces its form.
         form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
         messages = with_instructions(messages, text, shows_system=traits.shows_system)
@@ -114,7 +113,8 @@ async def _choose_template(
 ) -> tuple[PromptTemplate | None, TemplateTraits, ModelForms]:
     """Returns the template that renders the prompt, its traits and the model's forms. Raises ApiError."""
     found: tuple[PromptTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
-    # Only requests with tools or calls need the traits, and probing a client's own template takes a while.
+    # Only requests with tools or calls need a template's traits, and it takes a while to find those of a template that
+    # the client sent.
     is_probed = has_tools or any(_has_calls(message) for message in request.messages)
     for template in templates_for(model.tokenizer, request.chat_template, has_tools=has_tools):
         traits = await template.traits() if is_probed else SHOWS_NOTHING

@@ -13,9 +13,9 @@ from services.router.generation import GenerationOptions
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    # None: the served model.
+    # None: the only served model.
     model: str | None
-    # Messages in OpenAI's JSON form, without the absent fields. Content is a string, a list of text parts or None.
+    # Messages in OpenAI's JSON form; absent fields are left out. Content is a string, a list of text parts or None.
     messages: list[dict[str, Any]]
     options: GenerationOptions
     tools: tuple[Tool, ...] = ()
@@ -33,5 +33,6 @@ class ChatRequest:
     messages_param: str = "messages"
     tool_path: ToolPath = OPENAI_PATH
     max_tokens_param: str = "max_tokens"
-    # Whether an output limit beyond the context is lowered to the context instead of refused; this depends on the API.
+    # Whether an output limit that does not fit into the context is lowered until it fits, instead of refused. APIs
+    # differ in this.
     clamps_max_tokens: bool = False

@@ -59,7 +59,8 @@ class TaggedMessages:
         is_open = _is_open(reasoning, asked, prompt_end)
         is_free_to = is_open is None and asked.may_think and not asked.is_continued
         if asked.has_structure and not (is_open or is_free_to):
-            # The grammar constrains the answer from its first token, so that there is no reasoning.
+            # The prompt leaves no reasoning open, and the answer may not begin with reasoning. The grammar then allows
+            # only the structure or calls, from the first token on.
             return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
         return TaggedPlan(
             reasoning,
@@ -93,12 +94,12 @@ class TaggedPlan:
     reasoning: ReasoningForm | None = None
     calls: Read | None = None
     is_inside: bool = False
-    # The end tag's token id, if the tag is a single token. Otherwise `token_text` helps to find the last reasoning
-    # token.
+    # The end tag's token id, if the tag is a single token. Otherwise the parser finds the end tag in the text, and the
+    # lengths of the tokens' texts (`token_text`) show which token is the last one of the reasoning.
     end_token_id: int | None = None
     token_text: Callable[[int], str] = str
     tags: tuple[str, ...] = ()
-    # Makes the rules for calls in place of a structure. None: no calls are allowed there.
+    # Returns the grammar rules for calls in place of a structure. None: there is no structure, or no calls are allowed.
     beside_structure: Callable[[Tags], CallRules] | None = None
 
     @property
@@ -140,8 +141,8 @@ class _TaggedCount:
         return self._num_tokens if self._builder.has_reasoned else 0
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Counts the delta's tokens. Text can lag behind its tokens, so an end tag with a token is found by its token
-        id."""
+        """Counts the delta's tokens. Text can lag behind its tokens, so an end tag that is a single token is found by
+        its token id."""
         if self._is_over:
             return
         end, token_ids, builder = self._plan.end_token_id, delta.token_ids, self._builder

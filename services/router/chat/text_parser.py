@@ -17,7 +17,7 @@ class TextPlan:
     messages: MessagePlan
     functions: Functions | None = None
     max_calls: int | None = None
-    # Special tokens that the parsers get as text and the client does not.
+    # Special tokens that the parsers need as text, but that the client must not see.
     hidden_tokens: tuple[str, ...] = ()
     new_id: Ids = openai_id
 

@@ -1,4 +1,5 @@
-"""Arguments of chat templates about thinking: whether and how much a model thinks, and its earlier thoughts."""
+"""Chat template arguments that control whether and how much a model thinks, and the fields for a message's
+reasoning."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 
 def thought(message: dict[str, Any], reasoning: str) -> None:
-    """Appends `reasoning` to an assistant's message, under both names that templates read."""
+    """Appends `reasoning` to an assistant's message, in both fields that chat templates read."""
     message["reasoning_content"] = message["reasoning"] = message.get("reasoning", "") + reasoning
 
 

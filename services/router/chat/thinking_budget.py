@@ -15,12 +15,13 @@ class ThinkingBudget:
     num_tokens: int
     # Name of the limit in the API.
     param: str = "thinking_token_budget"
-    # Whether the budget is ignored, and not refused, for a model that does not reason.
+    # Whether the budget is ignored, and not refused, for a model whose reasoning cannot be limited.
     is_optional: bool = False
 
     def limit(self, form: MessageForm, plan: MessagePlan, vocabulary: Vocabulary) -> ThinkingLimit | None:
-        """Returns the limit that the worker enforces; None if this request's answers have no reasoning. `form` is the
-        model's, `plan` the request's. Raises ApiError if the model's reasoning cannot be limited."""
+        """Returns the limit that the worker enforces; None if this request's answers have no reasoning. `form` belongs
+        to the model, `plan` to the request. If the model's reasoning cannot be limited, raises ApiError, or returns
+        None if the budget is optional."""
         tags = form.thinking_tags
         begin = None if tags is None else vocabulary.token_id(tags[0])
         end = None if tags is None else vocabulary.token_id(tags[1])

@@ -1,4 +1,4 @@
-"""Finds the tool whose parameters make the grammar of all tools fail."""
+"""If the grammar of all tools together is refused, finds the tool whose parameters are the cause."""
 
 from __future__ import annotations
 

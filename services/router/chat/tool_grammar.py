@@ -18,9 +18,9 @@ _MAY_NEED_MORE = frozenset(
 
 
 def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
-    """Returns the schema of the arguments for a named function, and of an array of calls in vLLM's form (name and
-    parameters) for a required call. Returns None if the request forces no call. `tools` must have passed check_tools.
-    """
+    """For a named function, returns the schema of its arguments. For a required call, returns the schema of an array of
+    calls in vLLM's form (`name` and `parameters`). Returns None if the request forces no call. `tools` must have passed
+    check_tools."""
     match choice.mode:
         case ToolMode.NAMED:
             (index,) = (index for index, tool in enumerate(tools) if tool.name == choice.name)
@@ -66,8 +66,8 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     if tool.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **tool.parameters}
-    # JSON Schema allows properties that a schema does not name. A function cannot use them, and a model without
-    # training on tool calls keeps inventing them.
+    # JSON Schema allows properties that a schema does not name. A function cannot use such properties, but a model
+    # without training on tool calls keeps inventing them. So the grammar forbids them.
     return schema | {"additionalProperties": False} if _names_all(schema) else schema
 
 

@@ -13,10 +13,11 @@ from services.router.errors import invalid, too_many
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MAX_TOOLS = 128
-# Limits for one function's parameters, and for all functions together with their descriptions.
+# Limits in characters: for one function's parameters as JSON, and for all functions with their names and descriptions.
 MAX_SCHEMA_CHARS = 65_536
 MAX_TOOLS_CHARS = 1_048_576
-# The same depth as for a JSON body over HTTP. The limit of Python's own encoder differs between Python versions.
+# The limit is the same as for a JSON body over HTTP. It is explicit because the limit of Python's own encoder differs
+# between Python versions.
 MAX_SCHEMA_DEPTH = 200
 
 
@@ -26,7 +27,7 @@ class Tool:
     description: str = ""
     # JSON schema of the arguments, which are an object. None: the function takes no arguments.
     parameters: Mapping[str, Any] | None = None
-    # Whether the grammar enforces the schema on a call's arguments.
+    # The client's `strict`. No effect: the grammar enforces the schema for forced calls, and for no others.
     strict: bool = False
 
     def to_template(self) -> dict[str, Any]:
@@ -138,8 +139,8 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 
 def check_tool_messages(messages: Sequence[Mapping[str, Any]], path: str = "messages") -> None:
-    """Raises ApiError if a tool message answers no earlier call. `messages`: in the form for chat templates. `path`:
-    name of the messages in errors."""
+    """Raises ApiError if a tool message answers no earlier call. `messages`: in the form that chat templates expect.
+    `path`: name of the list of messages in errors."""
     made: set[str] = set()
     for index, message in enumerate(messages):
         made.update(call["id"] for call in message.get("tool_calls") or ())

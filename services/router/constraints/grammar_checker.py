@@ -1,5 +1,5 @@
-"""Tries each new grammar before its request is accepted, in a process with limits. Caches the results across
-requests."""
+"""Compiles and tries each new grammar before its request is accepted, in a child process with limits on time and
+memory. Caches the results across requests."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from services.router.grammar import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
 from shared.python_child import child_environment, python_command
 
-# Maximum number of different grammars that wait. A check takes about 10 ms; a hostile grammar takes 3 s.
+# Maximum number of different grammars that wait for a check. A check takes about 10 ms, or 3 s if the grammar is
+# hostile.
 _MAX_PENDING = 1024
-# Maximum time that a client waits for a check. After it, the router answers that it is overloaded, because other
-# grammars took the time.
+# Maximum time that a client waits for a check. After that, the router answers that it is overloaded, because the time
+# went to the checks of other grammars.
 _MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
 # Error code of a structure that cannot be used.
 INVALID_STRUCTURE = "invalid_structure"
-# Part of the error message if a check reached its time or memory limit. A similar structure would reach that limit,
-# too.
+# Part of the error message if a check reached its time or memory limit. tool_faults.py looks for it, because a check of
+# a similar structure would reach the limit, too.
 TOO_MUCH = "too much time or memory"
-# The process limits its own CPU time. This limit is for a process that gets no CPU time.
+# Maximum time of one check. The process limits its own CPU time; this limit is for a process that gets no CPU time.
 _MAX_SECONDS_EACH = 30.0
-# Number of checks after which a new process starts, because the library might keep memory of every check.
+# Number of checks after which a new process starts, because llguidance might keep memory of every check.
 _MAX_CHECKS_OF_PROCESS = 1000
 
-# Signals that other processes send. The limits of the checking process send other signals. After such a signal, the
-# check is repeated once, because the structure is probably not the cause.
+# Exit codes of a checking process that was ended from outside, for example by the kernel when memory is short. The
+# process's own limits cause other exit codes. The check is then repeated once, because its structure is probably not
+# the cause.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
 _Result = str | GrammarError
@@ -110,14 +112,16 @@ class GrammarChecks:
 
 
 class _CheckProcess:
-    """The checking process. It starts with the first check, and again after it has died. One thread uses it."""
+    """The child process that checks structures. The first check starts it, and so does the next check after it has
+    ended. Only one thread may use this object."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._num_checks = 0
 
     def check(self, structure: Structure) -> _Result:
-        """Tries a structure. Raises TimeoutError if the process gets no CPU time."""
+        """Returns the structure's grammar, or the error of a structure that cannot be used. Raises TimeoutError if the
+        process gets no CPU time."""
         if self._num_checks >= _MAX_CHECKS_OF_PROCESS:
             self.close()
         for _ in range(2):
@@ -148,7 +152,8 @@ class _CheckProcess:
         )
 
     def _ask(self, question: object) -> bytes:
-        """Returns the line of the answer; empty if the process has died. Raises TimeoutError."""
+        """Sends `question` as JSON and returns the line of the answer; empty if the process has died. Raises
+        TimeoutError."""
         child = self._child = self._child or self._start()
         assert child.stdin is not None
         assert child.stdout is not None

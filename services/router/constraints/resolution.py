@@ -15,10 +15,10 @@ from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
-# Limit for all words together, in both of their forms. The scheduler's limit is the same.
+# Limit for all bad words together, with and without a space before them. The scheduler's limit is the same.
 MAX_BAD_WORD_TOKENS = 1 << 18
-# Limit for the size of a request's constraints times its number of prompts, because each prompt is submitted with a
-# copy.
+# Limit for the size of a request's constraints times the number of its prompts, because each prompt is submitted with a
+# copy of them.
 MAX_CONSTRAINT_BYTES = 2**24
 
 
@@ -55,7 +55,7 @@ async def resolve_constraints(
 
 
 def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Structure | None, path: str = "") -> None:
-    """Raises ApiError if a copy of the constraints for each prompt is too large. The error names the largest field.
+    """Raises ApiError if the constraints are too large for one copy per prompt. The error names the largest field.
     `structure`, `path`: as in resolve_constraints."""
     words = constraints.bad_words
     sizes = {
@@ -78,7 +78,7 @@ def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Str
 def _strictest(
     structure: Structure | None, allowed_token_ids: tuple[int, ...] | None, bad_words: tuple[str, ...], path: str
 ) -> str:
-    """Returns the name of the field that probably excludes the most tokens."""
+    """Returns the name of the field that probably excludes the most tokens, for the error if no token is left."""
     if structure is not None:
         return structure.param
     if allowed_token_ids:
@@ -107,19 +107,18 @@ async def _grammar(model: ServedModel, structure: Structure, around_structure: A
     whole = around_structure.around(grammar)
     size = len(whole.encode())
     if size > MAX_GRAMMAR_BYTES:
-        message = f"Invalid '{structure.param}': with the grammar for reasoning and calls, it has {size} bytes"
+        message = f"Invalid '{structure.param}': its grammar, with reasoning and calls, has {size} bytes"
         raise invalid(f"{message}; at most {MAX_GRAMMAR_BYTES} are allowed.", structure.param, INVALID_STRUCTURE)
     return whole
 
 
 async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> BadWords:
-    """Tokenizes bad words as vLLM does: each word as it is, and also after a space if the space changes the word's
-    first token.
-    """
+    """Tokenizes bad words as vLLM does: each word without leading space, and also after a space if the space changes
+    the first token but not the number of tokens."""
     if not words:
         return BadWords()
     if len(words) > MAX_BAD_WORDS:
-        raise invalid(f"Invalid '{param}': at most {MAX_BAD_WORDS} words, but got {len(words)}.", param)
+        raise invalid(f"Invalid '{param}': at most {MAX_BAD_WORDS} words are allowed, but got {len(words)}.", param)
     for word in words:
         if not word.strip() or len(word) > MAX_BAD_WORD_CHARS:
             message = f"Invalid '{param}': a word must have 1 to {MAX_BAD_WORD_CHARS} characters, not only spaces."

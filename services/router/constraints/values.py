@@ -29,7 +29,8 @@ class AroundStructure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BadWords:
-    """All words' tokens, and the offsets between words, as in quire/inference/v1/constraints.proto."""
+    """Token ids of all bad words in a row, and the offsets at which each word begins and ends, as in
+    quire/inference/v1/constraints.proto."""
 
     token_ids: bytes = b""
     offsets: bytes = b""
@@ -46,16 +47,16 @@ class BadWords:
 @dataclass(frozen=True, slots=True)
 class TokenConstraints:
     """A request's checked constraints. Fields are as in quire/inference/v1/constraints.proto. Token ids are packed as
-    bytes, because each prompt is submitted with them and a list would take nine times the memory."""
+    bytes, because each prompt is submitted with a copy of them and a list would take nine times the memory."""
 
     # The grammar in llguidance's form, checked. Empty: there is none.
     grammar: str = ""
     min_tokens: int = 0
-    # End tokens, which min_tokens forbids at first.
+    # End tokens, which are forbidden until the output has min_tokens tokens.
     end_token_ids: bytes = b""
     # Empty: all tokens are allowed.
     allowed_token_ids: bytes = b""
     bad_words: BadWords = BadWords()
     thinking: ThinkingLimit | None = None
-    # Name of the request's field for the error if the constraints allow no token.
+    # Name of the request's field that an error names if the constraints allow no token.
     param: str = ""

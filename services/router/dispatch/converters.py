@@ -25,13 +25,13 @@ from services.router.parameters import EmbeddingInfo, PoolingParams, SamplingPar
 # Maximum number of output tokens in one Submit. They take 4 MB, well below the maximum size of a joined message
 # (shared/message_parts.py).
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000
-# The router's fields have the same names as the proto's.
+# SamplingParams has the same field names in the router and in the proto.
 _REPEATED_SAMPLING_FIELDS = ("logit_bias", "logprob_token_ids")
 _OPTIONAL_SAMPLING_FIELDS = tuple(
     field.name for field in fields(SamplingParams) if field.name not in _REPEATED_SAMPLING_FIELDS
 )
-# Replaces a `top_p` of 0, which the worker refuses. It is less than the probability of the most likely token in any
-# vocabulary, so only that token is kept.
+# Sent in place of a `top_p` of 0, which the worker refuses. This value is less than the probability of the most likely
+# token in any vocabulary, so only that token is kept.
 LEAST_TOP_P = 2.0**-30
 _LOAD_FIELDS = tuple(field.name for field in fields(SchedulerLoad))
 _FINISH_REASONS = {
@@ -61,8 +61,8 @@ def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
 
 @lru_cache(maxsize=4)
 def _biases(entries: tuple[tuple[int, float], ...]) -> sampling_pb2.SamplingParams:
-    """Returns a message with only the biases, which callers must not change. A request's choices and prompts share it,
-    because making it takes ten times as long as copying it."""
+    """Returns a message with only the logit biases. Callers must not change it: all Submits of a request get the same
+    message, because making it takes ten times as long as copying it."""
     return sampling_pb2.SamplingParams(
         logit_bias=[sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id, bias in entries]
     )
@@ -141,8 +141,8 @@ def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
 def submits_to_proto(
     submission: Submission, sequences: SequenceOf[Sequence], now: float
 ) -> Iterator[scheduler_pb2.ConnectRequest]:
-    """Converts sequences of one submission to as many messages as their outputs need. `now`: time in seconds, on the
-    clock of the submission's deadline."""
+    """Converts sequences of one submission to Submit messages, as many as their output tokens need. `now`: time in
+    seconds, on the clock of the submission's deadline."""
     part: list[Sequence] = []
     num_tokens = 0
     for sequence in sequences:
@@ -271,11 +271,12 @@ class _LogprobRows:
             raise ValueError("a frame's logprobs are out of order")
         if self._indices and self._indices[-1] >= len(token_ids):
             raise ValueError("a frame's logprobs refer to a token that the frame does not contain")
-        # Positions in the columns: the numbers of entries and candidates that previous calls have returned.
+        # Positions in the columns: the numbers of entries and candidates that earlier calls of `of` have returned.
         self._entry = self._candidate = 0
 
     def of(self, start: int, end: int) -> TokenLogprobs:
-        """Returns the log probabilities of tokens `start` to `end`. Calls must be in the order of the tokens."""
+        """Returns the log probabilities of the frame's tokens from `start` to before `end`. Calls must be in the order
+        of the tokens."""
         first = self._entry
         last = first
         while last < len(self._indices) and self._indices[last] < end:

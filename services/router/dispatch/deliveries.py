@@ -1,8 +1,8 @@
-"""Batches the wake-ups of requests: immediate under low load, less frequent under high load.
+"""Wakes the tasks of requests that have new output: at once under low load, in batches under high load.
 
-The cost of a message to a client hardly depends on its size. So after a round of many messages the router pauses for as
-long as the round took, and reads from its schedulers meanwhile. News for the same request then shares one message. At
-low load there is nothing to read during a pause, and no request waits.
+The cost of a message to a client hardly depends on its size. After a round of many messages, the router therefore
+pauses for as long as the round took, and meanwhile reads from its schedulers. All output that a request gets during the
+pause is then sent in one message. Under low load, rounds are so short that no pause follows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# Maximum time that one message takes. If a round took longer, other tasks used the time.
+# Maximum time that one message takes. If a round took longer, the rest of the time went to other tasks and does not
+# lengthen the pause.
 _MESSAGE_SECONDS = 0.0001
-# After a round shorter than the first limit, the next one follows at once. The second limit bounds the pause.
+# A round shorter than _SHORT_ROUND_SECONDS is followed by no pause. No pause is longer than _LONGEST_REST_SECONDS.
 _SHORT_ROUND_SECONDS = 0.0005
 _LONGEST_REST_SECONDS = 0.01
 

@@ -20,7 +20,8 @@ from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)
 
-# A sequence that has lost this many schedulers in a row, without a new token, is suspected of crashing them.
+# Maximum number of schedulers that a sequence may lose in a row, without a new token. If it loses more, its request
+# fails, because the request possibly makes them crash.
 MAX_LOSSES = 5
 # Maximum number of models that are still known although no scheduler serves them now.
 _MAX_AWAY_MODELS = 8
@@ -37,9 +38,8 @@ class _Parked:
 
 
 class Placement:
-    """Places requests on this router's schedulers, on one event loop. Only `models`, `model`, `stop` and `on_hello`
-    await.
-    """
+    """Places requests on this router's schedulers, on one event loop. Only the coroutine methods await; every other
+    method returns without letting other tasks run."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Placement:
         scheduler_silence: float,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`scheduler_wait`: seconds that a request waits for a scheduler. `scheduler_silence`: seconds without a
-        message after which a scheduler counts as lost. `on_change`: called when readiness might have changed."""
+        """`scheduler_wait`: maximum seconds that a request waits for a scheduler. `scheduler_silence`: seconds without
+        a message after which a scheduler counts as lost. `on_change`: called when `is_ready` might have changed."""
         self.connections = [
             SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
         ]
@@ -92,8 +92,9 @@ class Placement:
             self._fail(parked.submission, unavailable("The router is stopping."))
 
     async def models(self) -> list[ServedModel]:
-        """Returns the models that schedulers serve now; if no scheduler is connected, the last known ones. After its
-        start the router waits for its first scheduler. Raises ApiError if no scheduler connects."""
+        """Returns the models that schedulers serve now; if no scheduler is connected, the last known ones. If no
+        scheduler has connected since the router's start, waits for one, and raises ApiError if none connects in
+        time."""
         try:
             async with asyncio.timeout(self._scheduler_wait):
                 await self._first_hello.wait()
@@ -135,7 +136,7 @@ class Placement:
             self._place(submission, submission.sequences)
 
     def fail_all(self, error: ApiError) -> None:
-        """Fails every submission with this error, including all later ones."""
+        """Fails every submission with `error`, including all later ones."""
         self._last_error = error
         running = [sequence for connection in self.connections for sequence in connection.sequences]
         waiting = [sequence for parked in self._parked for sequence in parked.sequences]
@@ -208,7 +209,7 @@ class Placement:
         self._on_change()
         for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
-                message = f"{MAX_LOSSES} schedulers in a row were lost while they worked on this request."
+                message = f"More than {MAX_LOSSES} schedulers in a row were lost while they worked on this request."
                 # Not UNAVAILABLE, because clients would retry the request.
                 self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
             else:
@@ -224,8 +225,9 @@ class Placement:
                 self._offer_elsewhere(connection, refused, errors[refused[0]])
 
     def _offer_elsewhere(self, connection: SchedulerConnection, refused: list[Sequence], error: ApiError) -> None:
-        """Resubmits refused sequences of one submission. They stay together in one Submit, so that the prompt is sent
-        once and the next scheduler takes all or none. Fails the submission if no other scheduler can take them."""
+        """Resubmits sequences of one submission that a scheduler has refused. They stay together in one Submit, so that
+        the prompt is sent once and the next scheduler takes all or none. Fails the submission if no other scheduler can
+        take them and waiting would not help."""
         submission = refused[0].submission
         if submission.is_closed:
             return
@@ -237,10 +239,12 @@ class Placement:
             and submission.refusals.num_holding < MAX_REFUSALS
             and self._choose(submission) is not None
         )
-        # Another scheduler accepted the request before, so it is valid: only this scheduler is unable to take it.
+        # If another scheduler accepted the request before, the request is valid: only this scheduler is unable to take
+        # it.
         is_just_moved = all(sequence.is_just_moved for sequence in refused)
         is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
-        # A scheduler that is stopping or has no worker is replaced soon, so the request waits.
+        # A scheduler refuses with UNAVAILABLE if it is stopping or has no worker. It is replaced soon, so the request
+        # waits.
         if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
             # The submission's other sequences on this scheduler are handled when the scheduler refuses them.
             self._resubmit(submission, refused)
@@ -257,7 +261,7 @@ class Placement:
         self._resubmit(sequence.submission, [sequence])
 
     def on_behind(self, submission: Submission) -> None:
-        """Pauses a submission whose client does not read, so that other sequences get its room."""
+        """Pauses a submission whose client does not read, so that other sequences can run in place of its sequences."""
         running = [sequence for sequence in submission.sequences if sequence.connection is not None]
         for sequence in running:
             assert sequence.connection is not None
@@ -269,7 +273,8 @@ class Placement:
     # Placement of submissions and their sequences.
 
     def _forget_old_models(self) -> None:
-        """Forgets models that no scheduler serves, except the last seen ones: their schedulers might come back soon."""
+        """Forgets models that no scheduler serves. Keeps the _MAX_AWAY_MODELS models that were seen last, because their
+        schedulers might come back soon."""
         served = {connection.info.key for connection in self.connections if connection.info is not None}
         away = [key for key in self._models if key not in served]
         for key in away[:-_MAX_AWAY_MODELS]:
@@ -281,7 +286,9 @@ class Placement:
         message = model_pb2.TokenizerBundle.FromString(bundle)
         tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._threads)
         for problem in tokenizer.warm_templates():
-            logger.warning("%s Chat requests will fail; completions work. --chat-template sets another one.", problem)
+            logger.warning(
+                "%s Chat requests will fail; completions work. --chat-template sets another template.", problem
+            )
         return tokenizer
 
     def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:
@@ -291,7 +298,8 @@ class Placement:
 
     @staticmethod
     def _next_attempt(submission: Submission, sequences: list[Sequence]) -> list[Sequence]:
-        """Prepares sequences for another attempt. Returns those whose received tokens have not ended them."""
+        """Prepares sequences for another attempt and returns them, without those that the tokens received so far have
+        ended: these finish now."""
         unfinished = []
         for sequence in sequences:
             reason = submission.end_of(sequence)
@@ -318,7 +326,8 @@ class Placement:
     def _park(self, submission: Submission, sequences: list[Sequence]) -> None:
         loop = asyncio.get_running_loop()
         num_tokens = submission.num_output_tokens
-        # The waiting time continues across refusals, and starts again after new tokens.
+        # All waits of a submission share one time limit, also after refusals. It is set anew once the submission has
+        # new tokens.
         if submission.waits_until is None or num_tokens > submission.num_tokens_at_wait:
             submission.waits_until = loop.time() + self._scheduler_wait
             submission.num_tokens_at_wait = num_tokens

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from services.router.errors import ApiError, ErrorKind
 
-# A repeated refusal holds for 1, 2, 4 ... load messages, but for at most this many.
+# The n-th refusal in a row with UNAVAILABLE, from a scheduler whose load messages report a worker, holds for 2 ** (n -
+# 1) load messages, but for at most this many.
 _MAX_LOADS = 64
 
 
@@ -41,8 +42,8 @@ class Refusals:
     scheduler.
 
     A new hello ends a refusal, because the scheduler can be another process then. A refusal with UNAVAILABLE (no
-    worker, or draining) ends once the scheduler's load message reports a worker and no draining. Any other refusal
-    holds until the next hello.
+    worker, or draining) ends once the scheduler's load messages report a worker and no draining; if it repeats, only
+    after more load messages (see _MAX_LOADS). Any other refusal holds until the next hello.
     """
 
     __slots__ = ("_refusals",)

@@ -1,7 +1,8 @@
 """The router's stream to one scheduler, which all requests on that scheduler share.
 
-One task reads and one writes; no other task awaits the scheduler. Frames go directly to their sequences. When the
-stream ends, the owner (the placement) gets the running sequences back, and the connection reconnects.
+One task reads from the stream and one writes to it; no other task waits for the stream. The reading task adds the
+output in a frame directly to its sequences. When the stream ends, the connection gives its running sequences back to
+its owner (the Placement) and reconnects.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class ConnectionOwner(Protocol):
     """Receiver of a connection's events. Only `on_hello` awaits, because it can load a tokenizer."""
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
-        """Returns whether the tokenizer bundle of this model is already loaded."""
+        """Returns whether the tokenizer of this model is already loaded."""
 
     async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
-        """Called after the scheduler's hello, with `bundle` if has_tokenizer was False. Raises StreamLostError to
-        refuse the scheduler."""
+        """Called after the scheduler's hello. `bundle`: the model's serialized TokenizerBundle if has_tokenizer
+        returned False, else None. Raises StreamLostError to refuse the scheduler."""
 
     def on_load(self, connection: SchedulerConnection) -> None:
         """Called after each load message."""
@@ -68,7 +69,7 @@ class ConnectionOwner(Protocol):
         """Called when tokens of a sequence were lost in transit."""
 
     def on_behind(self, submission: Submission) -> None:
-        """Called when the submission's client does not read its response."""
+        """Called when the submission's client does not read the response, or reads it too slowly."""
 
 
 class SchedulerConnection:
@@ -94,7 +95,7 @@ class SchedulerConnection:
         self._silence_seconds = silence_seconds
         self._sequences: dict[int, Sequence] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
-        # Sent after the outbox, so that an abort never overtakes its submission.
+        # Ids of sequences to abort. They are sent after the outbox, so that an abort never overtakes its submission.
         self._aborts: list[int] = []
         self._wake_writer = asyncio.Event()
         self._heard = False
@@ -110,7 +111,7 @@ class SchedulerConnection:
 
     @property
     def node(self) -> Node:
-        """The scheduler as an input of placement."""
+        """The scheduler as shared/placement.py needs it to choose one."""
         last = self.load.last
         return Node(self.scheduler_id, self.load.outstanding_tokens, last.num_blocks * last.block_size)
 
@@ -129,8 +130,8 @@ class SchedulerConnection:
         return self.load.last.is_draining
 
     def has_kept(self, sequence: Sequence) -> bool:
-        """Returns whether the scheduler accepted its latest submission of a sequence: a refusal would have arrived
-        before the second load message."""
+        """Returns whether the scheduler has accepted `sequence`, which was submitted to it last: a refusal would have
+        arrived before the second load message after the submission."""
         return self.num_loads - sequence.num_loads_at_submit >= 2
 
     @property
@@ -407,6 +408,6 @@ def _check_row(row: converters.FrameRow, sequence: Sequence) -> None:
     """Raises ValueError if a row has more tokens than requested, or tokens without the requested log probabilities."""
     submission = sequence.submission
     if len(sequence.output_token_ids) + len(row.token_ids) > submission.work.max_tokens:
-        raise ValueError(f"a frame contains more than the {submission.work.max_tokens} tokens of its sequence")
+        raise ValueError(f"a frame brings a sequence to more than its {submission.work.max_tokens} tokens")
     if submission.work.wants_logprobs and len(row.logprobs) != len(row.token_ids):
         raise ValueError(f"a frame has {len(row.logprobs)} log probabilities for {len(row.token_ids)} tokens")

@@ -1,8 +1,8 @@
 """A running request: its sequences as this router knows them, independent of the scheduler that runs them.
 
 Ownership: the connection's reader appends to a sequence's output, and the request's own task takes from it. Both run on
-the same event loop. New output merges with output that is not taken yet, so a slow client costs no more memory than its
-answer's tokens.
+the same event loop. New output is appended to output that is not taken yet, so a slow client costs no more memory than
+its answer's tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from services.router.model import ModelInfo
 MAX_UNREAD_BYTES = 2**20
 MAX_UNREAD_BYTES_OF_IDLE = 4096
 IDLE_CLIENT_SECONDS = 1.0
-# Approximate memory of a token, and of each of its candidates.
+# Approximate memory of an unread token, and of each candidate in its log probabilities.
 _TOKEN_BYTES = 64
 _CANDIDATE_BYTES = 8
 
@@ -52,13 +52,13 @@ class Mailbox:
         # Identifies the request to the schedulers.
         self.turn_id = next(_turn_ids)
         self._deliveries = deliveries
-        # Size of the output that the task has not taken, and when the task was last woken or took output (monotonic
-        # seconds).
+        # Size in bytes of the output that the task has not taken, and time at which the task was last woken or took
+        # output (monotonic seconds).
         self._num_unread_bytes = 0
         self._busy_since = time.monotonic()
         self._news: list[Sequence] = []
-        # Arrival times of the oldest output that is waiting, and of the oldest output that was taken last; monotonic
-        # seconds.
+        # `_put_at`: arrival time of the oldest output that is not taken. `news_since`: arrival time of the oldest
+        # output that the last `take` returned. Both are monotonic seconds.
         self._put_at = 0.0
         self.news_since = 0.0
         # Set while the task waits and has not been woken.
@@ -66,8 +66,8 @@ class Mailbox:
         self._error: ApiError | None = None
 
     def put(self, sequence: Sequence, num_tokens: int = 0, num_candidates: int = 0) -> None:
-        """Records new output of a sequence: the number of new tokens, and the number of candidates of all these
-        tokens."""
+        """Records that a sequence has new output. `num_tokens`: number of new tokens. `num_candidates`: number of
+        candidates in the log probabilities of all these tokens."""
         self._num_unread_bytes += num_tokens * _TOKEN_BYTES + num_candidates * _CANDIDATE_BYTES
         if not sequence.has_news:
             sequence.has_news = True
@@ -119,7 +119,7 @@ class Mailbox:
 
 
 class HostingScheduler(RefusingScheduler, Protocol):
-    """The scheduler of a sequence, as the sequence uses it. A SchedulerConnection is one."""
+    """The parts of a SchedulerConnection that the sequences on it use."""
 
     @property
     def address(self) -> str: ...
@@ -160,7 +160,7 @@ class Sequence:
         self.choice_index = choice_index
         # All tokens received, from every scheduler so far; a resubmission continues after them.
         self.output_token_ids: list[int] = []
-        # Log probabilities of the last tokens, which the request's task has not taken yet. Empty if not requested.
+        # Log probabilities of the newest tokens, until the request's task takes them. Empty if not requested.
         self.logprobs = TokenLogprobs()
         self.finish_reason: FinishReason | None = None
         # The vector (float32, little-endian) of a finished sequence with `pooling`.
@@ -169,8 +169,8 @@ class Sequence:
         # Time of the last submission, and time at which a scheduler first planned the sequence; monotonic seconds.
         self.submitted_at = 0.0
         self.scheduled_at: float | None = None
-        # At the last submission: the number of loads that the connection had received, and the sequence's number of
-        # tokens.
+        # At the last submission: the number of load messages that the connection had received, and the sequence's
+        # number of tokens.
         self.num_loads_at_submit = 0
         self.num_tokens_at_submit = 0
         self.attempt = 0
@@ -200,8 +200,8 @@ class Sequence:
 
     @property
     def num_worker_losses(self) -> int:
-        """Number of worker groups lost in a row while they ran the sequence without a new token, as its schedulers
-        count."""
+        """Number of worker groups that were lost in a row while they worked on the sequence, since its last new token.
+        The schedulers count and report it."""
         has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
         return 0 if has_progressed else self._num_worker_losses
 
@@ -275,8 +275,8 @@ class Submission:
         self.prompt_logprobs = PromptLogprobs()
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
-        # Set when the submission first waits for a scheduler: the time limit for all its waits (event loop's clock),
-        # and its number of tokens then.
+        # `waits_until`: end of all the submission's waits for a scheduler (event loop's clock); None if it has not
+        # waited. `num_tokens_at_wait`: the submission's number of output tokens when `waits_until` was set.
         self.waits_until: float | None = None
         self.num_tokens_at_wait = 0
         self.is_closed = False
@@ -284,7 +284,7 @@ class Submission:
         self.paused: list[Sequence] = []
 
     def end_of(self, sequence: Sequence) -> FinishReason | None:
-        """Returns the finish reason that follows from the received tokens; None if the sequence continues."""
+        """Returns the finish reason if the received tokens end the sequence; None if the sequence continues."""
         return self.work.end_of(sequence.output_token_ids, self.model.eos_token_ids)
 
     def param_of(self, field: str | None) -> str | None:
@@ -295,12 +295,13 @@ class Submission:
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """Whether some of the requested log probabilities have not arrived."""
+        """Whether some of the prompt's log probabilities were requested but have not arrived."""
         return self.work.wants_prompt_logprobs and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
 
     @property
     def num_context_tokens(self) -> int:
-        """Number of tokens of prompt and longest output, which a scheduler's context must hold."""
+        """Number of tokens that a scheduler's context must hold: those of the prompt and of the longest possible
+        output."""
         return len(self.prompt_token_ids) + self.work.max_tokens
 
     @property
@@ -308,6 +309,7 @@ class Submission:
         return sum(len(sequence.output_token_ids) for sequence in self.sequences)
 
     def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
-        """Returns the maximum number of tokens that a scheduler has to compute for `sequences`, as Load counts them."""
+        """Returns the maximum number of tokens that a scheduler has to compute for `sequences`, counted as in
+        Load.outstanding_tokens."""
         most = self.num_context_tokens
         return sum(most - len(sequence.output_token_ids) for sequence in sequences)

@@ -1,4 +1,4 @@
-"""The types of work that a scheduler is asked for: to generate tokens, or to pool the prompt into a vector."""
+"""The types of work that schedulers do: generate tokens, or pool the prompt into a vector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """The work of generating tokens. `sampling` is resolved, and `stop.max_tokens` is set."""
+    """The work of generating tokens. `sampling` contains the model's defaults where the client set nothing, and
+    `stop.max_tokens` is set."""
 
     sampling: SamplingParams
     stop: StopConditions
@@ -54,7 +55,8 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The work of pooling a prompt into a vector. The vector comes with the message that reports the sequence's end."""
+    """The work of pooling a prompt into a vector. The scheduler sends the vector in the message that ends the
+    sequence."""
 
     params: PoolingParams
     max_tokens: int = 0

@@ -27,7 +27,7 @@ MAX_OPEN = 256
 
 class Embedder:
     def __init__(self, generator: Generator, metrics: RequestMetrics) -> None:
-        """`generator`: counts embedding requests, too, toward its limit on requests in progress."""
+        """Embedding requests count toward the limit of `generator` on requests in progress."""
         self._generator = generator
         self._placement = generator.placement
         self._metrics = metrics
@@ -41,8 +41,8 @@ class Embedder:
         return vectors
 
     async def embed(self, request: EmbeddingRequest) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Yields each prompt's index and vector (float32, little-endian) as soon as the vector is complete. Close it
-        with `aclosing`, which aborts the sequences that still run. Raises ApiError."""
+        """Yields each prompt's index and vector (float32, little-endian) as soon as the vector is complete. Close the
+        returned generator with `aclosing`, which aborts the sequences that still run. Raises ApiError."""
         self._generator.check_room()
         self._generator.began()
         timer = self._metrics.start(request.model.info.name, request.num_tokens)

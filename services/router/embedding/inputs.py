@@ -10,7 +10,7 @@ from services.router.model import ServedModel
 from services.router.parameters import EmbeddingInfo
 from services.router.prompt import check_token_range
 
-# Limit for one request, the same as OpenAI's.
+# Maximum number of inputs in one request, as in OpenAI's API.
 MAX_INPUTS = 2048
 
 
@@ -20,7 +20,7 @@ class InputOptions:
     # for the model are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
-    # Advice in the error for an input that is too long, besides shortening it, in the API's terms.
+    # What the error for an input that is too long advises besides shortening it. The text uses the API's field names.
     remedy: str = "set 'truncate_prompt_tokens'"
 
     def max_tokens(self, model: ServedModel) -> int | None:

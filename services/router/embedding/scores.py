@@ -12,7 +12,8 @@ from services.router.parameters import PoolingParams
 
 # With vectors of length 1, the cosine is the dot product.
 UNIT_LENGTH = PoolingParams(normalize=True)
-# Number of bytes of vectors whose multiplication takes as long as tokenizing one character.
+# Number of bytes of vectors that are multiplied in the time in which one character is tokenized. `threads.run` counts
+# work in characters.
 _VECTOR_BYTES_PER_CHAR = 64
 
 
@@ -27,7 +28,7 @@ def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, 
 
 async def cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:
     """Returns, for each vector of `second`, the cosine with the vector of `first` at the same position, or with the
-    only vector of `first`. All vectors must have UNIT_LENGTH."""
+    only vector of `first`. All vectors must have length 1 (see UNIT_LENGTH)."""
 
     def work() -> list[float]:
         left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]

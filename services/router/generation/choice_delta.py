@@ -12,7 +12,7 @@ from services.router.logprobs import PromptLogprob, TokenLogprob
 # Maximum number of tokens with log probabilities in one delta. With 20 candidates per token, an API encodes such a
 # delta within a few milliseconds and 200 KB.
 MAX_TOKENS_WITH_LOGPROBS = 128
-# Maximum number of tokens without log probabilities in one delta: a few tens of KB.
+# Maximum number of tokens without log probabilities in one delta. An API encodes such a delta in a few tens of KB.
 MAX_TOKENS_OF_DELTA = 8192
 
 

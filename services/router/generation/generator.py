@@ -77,8 +77,8 @@ class Generation:
         self._outputs: list[TextOutput] = []
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
-        # For each prompt: the minimum over its choices, because the other choices can find blocks that the first one
-        # computed.
+        # For each prompt: the number of its tokens that were found in the prefix cache. It is the minimum over the
+        # prompt's choices, because the other choices can find blocks that the first one computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
         self._submissions: list[Submission] = []
         self._num_open = len(request.prompts) * request.n
@@ -183,13 +183,14 @@ class Generation:
             self._placement.submit(submission)
 
     def _go_on(self) -> None:
-        """Resumes the paused sequences, because the client has read everything."""
+        """Resumes the paused sequences. Called when the client has read all output so far."""
         for submission in self._submissions:
             if submission.paused:
                 self._placement.go_on(submission)
 
     def _rounds(self, news: list[Sequence]) -> Iterator[list[ChoiceDelta]]:
-        """Yields the deltas of these sequences in rounds of a few milliseconds each. Usually there is one round."""
+        """Yields the deltas of the sequences in `news`, in rounds of a few milliseconds each. Usually there is one
+        round."""
         deltas: list[ChoiceDelta] = []
         num_tokens = num_logprobs = 0
         for sequence in news:
@@ -208,8 +209,8 @@ class Generation:
 
     @staticmethod
     def _with_prompts(news: list[Sequence]) -> list[Sequence]:
-        """Returns the sequences that can send deltas. A prompt's log probabilities arrive with its first sequence;
-        until they are complete, no sequence of the prompt sends anything, and afterwards all of them do."""
+        """Returns the sequences that can send deltas. A prompt's log probabilities arrive with its first sequence.
+        Until they are complete, no sequence of the prompt sends deltas; then all of them do."""
         found: dict[Sequence, None] = {}
         for sequence in news:
             if not sequence.submission.lacks_prompt_logprobs:
@@ -260,6 +261,6 @@ class Generation:
         return delta
 
     def _stop_token(self, token_ids: list[int]) -> int | None:
-        """Returns the last token if it is one of the request's stop tokens."""
+        """Returns the last token if it is one of the request's stop tokens, and None otherwise."""
         last = token_ids[-1] if token_ids else None
         return last if last in self._request.stop.stop_token_ids else None

@@ -8,13 +8,13 @@ from services.router.errors import invalid
 from services.router.generation.request import GenerationRequest
 from services.router.parameters import SamplingParams
 
-# Limit for one answer. Each token counts once for itself and once per candidate. This many take about 200 MB of JSON,
-# and 25 MB of the router's memory while they wait for the client.
+# Maximum number of log probabilities in one answer: one per token, and one per candidate of each token. An answer of
+# this size has about 200 MB of JSON, and takes 25 MB of the router's memory while it waits for the client.
 MAX_LOGPROBS_OF_ANSWER = 2**21
 
 
 def check_num_logprobs(count: int, param: str) -> None:
-    """Raises ApiError if there are too many. `param`: the field of the request that causes the number."""
+    """Raises ApiError if `count` exceeds MAX_LOGPROBS_OF_ANSWER. `param`: the request field that the error names."""
     if count > MAX_LOGPROBS_OF_ANSWER:
         message = (
             f"Invalid '{param}': the answer could have {count} log probabilities (answers × tokens × log "
@@ -25,7 +25,8 @@ def check_num_logprobs(count: int, param: str) -> None:
 
 
 def num_of_prompts(request: GenerationRequest) -> int:
-    """Returns the number of log probabilities for the request's prompts. Each choice reports those of its prompt."""
+    """Returns the number of log probabilities for the tokens of the prompts. They count `n` times, because each choice
+    repeats those of its prompt."""
     num_top = request.sampling.prompt_logprobs
     if num_top is None:
         return 0
@@ -33,8 +34,9 @@ def num_of_prompts(request: GenerationRequest) -> int:
 
 
 def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequest:
-    """Limits a request whose answer is sent as a whole. A request without `max_tokens` gets the largest `max_tokens`
-    that the limit allows. Raises ApiError if its own `max_tokens` allows too many log probabilities."""
+    """Returns a request whose answer, which is sent as a whole, has at most MAX_LOGPROBS_OF_ANSWER log probabilities.
+    If the client set no `max_tokens`, lowers the token limits as far as needed. Otherwise raises ApiError if the
+    client's `max_tokens` allows too many; the error names the field `max_tokens_param`."""
     num_of_token = per_token(request.sampling)
     if not num_of_token:
         return request
@@ -48,7 +50,8 @@ def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequ
 
 
 def per_token(sampling: SamplingParams) -> int:
-    """Returns the number of log probabilities per output token: one of the token itself, and one per candidate."""
+    """Returns the number of log probabilities per output token: one for the token itself, and one per candidate. 0 if
+    the request asks for none."""
     if sampling.logprobs is None:
         return 0
     return 1 + (len(sampling.logprob_token_ids) or sampling.logprobs)

@@ -1,4 +1,4 @@
-"""A request's options for generation besides the prompt, checked. All APIs use them."""
+"""The checked options of a generation request: everything but the prompt. All APIs use them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from shared.placement import named_key
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """`stop.max_tokens` is the client's own limit. The limit that the context sets is computed once the prompt is
-    known.
+    """The options. `stop.max_tokens` is the client's value; it does not include the limit by the context length, which
+    can only be computed from the prompt's length.
     """
 
     sampling: SamplingParams
@@ -46,16 +46,18 @@ class GenerationOptions:
     truncation: Truncation | None = None
     cache_salt: str = ""
     priority: int = 0
-    # The client's key for requests whose prompts begin alike. Empty: the key is computed from the prompt's beginning.
+    # The client's key for requests whose prompts begin alike; equal keys are routed to the same scheduler. Empty: the
+    # key is computed from the prompt's beginning.
     prompt_cache_key: str = ""
-    # Prefix of these fields' names in errors.
+    # Prefix of the names of these fields in error messages, such as `options.`.
     path: str = ""
     # Name, in errors, of the field that asks for the prompt's log probabilities.
     prompt_logprobs_param: str = "prompt_logprobs"
 
     async def constraints(self, model: ServedModel, num_prompts: int) -> TokenConstraints | None:
-        """Returns the checked constraints. Raises ApiError if the model does not have a token or cannot follow the
-        structure, or if the constraints are too large for this number of prompts."""
+        """Returns the checked constraints; None if every token is allowed. Raises ApiError if a token id is not in the
+        model's vocabulary, if the structure cannot be used with the model, or if one copy of the constraints for each
+        of `num_prompts` prompts is too large."""
         check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
         constraints = await resolve_constraints(
             model, self.structure, self.effective_stop, self.allowed_token_ids, self.bad_words, self.path,
@@ -67,8 +69,8 @@ class GenerationOptions:
 
     @property
     def effective_stop(self) -> StopConditions:
-        """The stop conditions. With a structure, the end token always counts, because nothing may follow the
-        structure."""
+        """The stop conditions. With a structure, `ignore_eos` is false: nothing can follow the structure but the end
+        token."""
         return self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
 
     async def request(
@@ -82,8 +84,8 @@ class GenerationOptions:
         resolve: ResolveConstraints | None = None,
     ) -> GenerationRequest:
         """Makes the generation request. `max_tokens`: one limit per prompt. `affinity`: as in GenerationRequest;
-        ignored if the client sets `prompt_cache_key`. `resolve`: replaces `constraints`. Raises ApiError as
-        `constraints` does, and if the prompts have too many log probabilities for an answer."""
+        ignored if the client sets `prompt_cache_key`. `resolve`: function to call in place of the method `constraints`.
+        Raises ApiError like `constraints`, and if the prompts' log probabilities are too many for one answer."""
         if resolve is None:
             constraints = await self.constraints(model, len(prompts))
         else:

@@ -1,4 +1,4 @@
-"""A validated request in token ids, which a Generator runs."""
+"""A validated request whose prompts are token ids. A Generator runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.router.parameters import SamplingParams, StopConditions
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """The prompts, and how to continue them. `max_tokens` has a limit per prompt; `stop.max_tokens` is not used."""
+    """The prompts, and how to continue them. Outputs are limited by `max_tokens`; `stop.max_tokens` is not used."""
 
     request_id: str
     model: ServedModel
@@ -21,13 +21,13 @@ class GenerationRequest:
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
-    # None: any token may be drawn.
+    # None: every token is allowed.
     constraints: TokenConstraints | None = None
-    # Whether the text includes the stop string, or the stop token's text, that ended it.
+    # Whether the returned text includes the stop string or the text of the stop token at its end.
     includes_stop: bool = False
     n: int = 1
     skip_special_tokens: bool = True
-    # Special tokens that the text shows even with `skip_special_tokens`.
+    # Special tokens whose text is returned even with `skip_special_tokens`.
     visible_token_ids: frozenset[int] = frozenset()
     # Whether every delta has the usage so far.
     continuous_usage: bool = False

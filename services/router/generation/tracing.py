@@ -25,7 +25,7 @@ P = ParamSpec("P")
 
 
 class Tracing:
-    """Makes request spans. Without a collector, only passes the caller's trace context on."""
+    """Makes request spans. If tracing is not enabled, only passes the caller's trace context on."""
 
     def __init__(self, enabled: bool) -> None:
         self._tracer = tracer("quire.router") if enabled else None
@@ -77,7 +77,8 @@ class RequestSpan:
         self._span.end()
 
     def go_on(self) -> None:
-        """Keeps the span open if the current block ends without an error. The caller enters the span again later."""
+        """Keeps the span open after the current `with` block, unless the block raises. The caller must enter the span
+        again, or call `abandon`."""
         self._goes_on = True
 
     def abandon(self, error: BaseException) -> None:
@@ -85,8 +86,8 @@ class RequestSpan:
         self.__exit__(type(error), error, None)
 
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
-        """Returns `answer(*args, **kwargs)` as the rest of the call, which runs within this span and ends it. No
-        argument may refer to the request's body, so that the body is freed."""
+        """Returns the rest of the call: it runs `answer(*args, **kwargs)` within this span, then ends the span. The
+        arguments must not refer to the request's body, which is to be freed before `answer` runs."""
         self.go_on()
 
         async def work() -> Any:

@@ -18,9 +18,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds since the request's submission. None: the event has not happened."""
+    """Times of a request's events, in seconds since its submission. None: the event has not happened yet."""
 
-    # Seconds until a scheduler first planned a step for any choice.
+    # When a scheduler first planned a step for any of the choices.
     queue: float | None
     first_token: float | None
     last_token: float | None

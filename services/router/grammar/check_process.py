@@ -1,7 +1,7 @@
-"""Child process that compiles and tries grammars. The kernel kills it if a grammar takes too much CPU time or memory.
+"""Child process that compiles and tries grammars. It dies if a grammar takes too much CPU time or memory.
 
-Reads one structure per line from standard input, as JSON {"kind", "source"}. Answers each with a line, {"grammar"} or
-{"error"}. Exits at the end of its input.
+Reads structures from standard input, one per line: a JSON object with "kind" and "source". For each, writes a line to
+standard output: a JSON object with "grammar" or "error". Exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.router.grammar.trial import try_structure
 from shared.grammar import GrammarError, grammar_threads
 
 CPU_SECONDS_EACH = 2
-# Limit of the address space, which includes the threads' stacks.
+# Limit of the process's address space (RLIMIT_AS). The stacks of its threads count.
 MAX_BYTES = 2 * 1024**3
 
 
@@ -38,8 +38,9 @@ def main() -> None:
 
 
 def _allow(seconds: int) -> None:
-    """Limits the further CPU time of this process, in whole seconds. Sets the soft limit, because exceeding it sends
-    SIGXCPU. Exceeding the hard limit sends SIGKILL, which can also come from other processes."""
+    """Lets this process use `seconds` more of CPU time, counted from the next whole second. Sets only the soft limit:
+    the kernel then sends SIGXCPU. At the hard limit it sends SIGKILL, which other processes can also send, so the
+    parent could not tell the reason."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))

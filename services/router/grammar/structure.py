@@ -38,7 +38,7 @@ class StructureKind(Enum):
 class Structure:
     kind: StructureKind
     source: str
-    # Field of the request that contained the structure, for errors.
+    # Name of the request field that contained the structure. Errors report it.
     param: str = field(compare=False)
 
     def to_grammar(self) -> str:
@@ -70,8 +70,8 @@ def _json_grammar(schema: Any) -> str:
 
 
 def _regex_grammar(regex: str) -> str:
-    """Returns the grammar for a regular expression. llguidance supports anchors only at the ends, where they have no
-    effect."""
+    """Returns the grammar for a regular expression, which must match the whole output. llguidance supports anchors only
+    at the ends of an expression, where they have no effect."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(f"(?:{regex})" if "|" in regex else regex)

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
-# A stream's message is sent as soon as it has _FULL_BYTES. No message has more than _LARGEST_BYTES.
+# Events of a stream that are ready at the same time share one message. It is sent early once it has _FULL_BYTES. No
+# message has more than _LARGEST_BYTES.
 _FULL_BYTES = 65_536
 _LARGEST_BYTES = 2**20
 
@@ -46,7 +47,7 @@ class AnswerWriter(Protocol):
     def add(self, delta: ChoiceDelta) -> None: ...
 
     def whole(self, usage: Usage) -> Iterator[str]:
-        """Returns the body, made of everything that was added, as consecutive texts."""
+        """Returns the body for all deltas that were passed to `add`, as consecutive texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class Answers:
         stream: bool,
         max_tokens_param: str = "max_tokens",
     ) -> None:
-        """Generates and sends an answer. `max_tokens_param`: name of the field that limits the answer, for errors.
-        Raises ApiError if the answer fails before anything is sent."""
+        """Generates and sends an answer. `max_tokens_param`: name, in errors, of the request field that limits the
+        number of output tokens. Raises ApiError if the generation fails before anything is sent."""
         if stream:
             await self._stream(request, span, context, writer)
         else:
@@ -115,12 +116,12 @@ class Answers:
 
 
 async def write_pieces(calls: Calls, context: Any, pieces: Iterator[bytes], content_type: str = JSON) -> None:
-    """Sends a body in pieces, by `Calls.write_each`. The gateway joins them."""
+    """Sends a body, each piece as one message (see `Calls.write_each`). The gateway joins the pieces."""
     await calls.write_each(context, (HttpBody(content_type=content_type, data=piece) for piece in pieces))
 
 
 class _Stream:
-    """Collects short data into one message, and sends long data in pieces."""
+    """Sends the data of a stream. Collects short data into one message until `flush`; sends long data in pieces."""
 
     __slots__ = ("_calls", "_context", "_message", "_parts", "_size", "has_begun")
 

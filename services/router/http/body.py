@@ -16,8 +16,8 @@ from services.router.errors import ApiError, ErrorKind
 
 
 def _end_at_first_fault(schema: Any) -> None:
-    """Makes validation stop at the first error, as only one error is reported. By default, pydantic collects all
-    errors: for a million token ids, the list takes seconds and gigabytes."""
+    """Makes the validation of a list or map stop at its first error, as only one error is reported. By default,
+    pydantic collects all errors: for a million invalid token ids, this takes seconds and gigabytes."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "dict"):
             schema["fail_fast"] = True
@@ -94,8 +94,9 @@ def _holds_objects(value: Any) -> TypeGuard[list[Any]]:
 
 
 def union(choose: Any, expected: str) -> Discriminator:
-    """Picks a union's member by the value's shape, so that errors are about this member only. `expected`: description
-    of all members, for the error about a value that matches no member."""
+    """Returns a discriminator that picks a union's member by the shape of the value, so that errors are about this
+    member only. `choose`: returns the member's tag for a value; None if no member matches. `expected`: description of
+    all members, for the error about a value that matches none."""
     return Discriminator(choose, custom_error_type="wrong_type", custom_error_message=expected)
 
 

@@ -77,14 +77,15 @@ class _Preparation:
         self._model = model
         self._window = asyncio.Semaphore(MAX_PREPARING)
         self._resolving = asyncio.Lock()
-        # The resolved constraints by options. The options of one request's conversations differ only in whether the
-        # prompt ends inside the model's reasoning.
+        # Pairs of options and their resolved constraints. There are few, because the options of one request's
+        # conversations differ only in whether the prompt ends inside the model's reasoning.
         self._resolved: list[tuple[GenerationOptions, TokenConstraints | None]] = []
 
     async def of(self, request: ChatRequest) -> PreparedChat:
         """Prepares one conversation. Raises ApiError."""
         async with self._window:
-            # Lets other tasks run, because the preparation of a short conversation never waits for anything.
+            # Lets other tasks run: the preparation of a short conversation never waits, so the event loop would prepare
+            # all conversations in one turn.
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
             with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:
@@ -93,7 +94,8 @@ class _Preparation:
                 return PreparedChat(*prepared, span)
 
     async def _constraints(self, options: GenerationOptions, model: ServedModel) -> TokenConstraints | None:
-        """Resolves equal options only once: compiling a schema takes much longer than preparing a conversation."""
+        """Returns the constraints of a conversation's options. Resolves equal options only once, because compiling a
+        schema takes much longer than preparing a conversation."""
         async with self._resolving:
             for known, constraints in self._resolved:
                 if known == options:

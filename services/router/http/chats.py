@@ -1,4 +1,4 @@
-"""Answers conversations. The format of an answer is up to its ChatWriter."""
+"""Answers conversations. A ChatWriter formats each answer for one API."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from services.router.rpc import Prepared, caller_of
 
 
 class ChatWriter(Protocol):
-    """Formats one answer for one API, like AnswerWriter (services/router/http/answers.py), but from messages instead of
-    text."""
+    """Formats one answer for one API. Has the methods of AnswerWriter (services/router/http/answers.py), but gets
+    parsed messages instead of the model's text."""
 
     # Content type of a stream.
     stream_type: str

@@ -11,8 +11,9 @@ _NO_INTEGER = ("int_type", "int_from_float")
 
 
 def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
-    """Replaces floats such as 5.0 in `body` by integers wherever an error reports that an integer is expected; in a
-    list, replaces all such floats. Returns whether it replaced any."""
+    """Replaces floats such as 5.0 in `body` by integers wherever an error reports that an integer is expected. If the
+    float is an element of a list, replaces all such floats of the list, because validation reports only the first.
+    Returns whether it replaced any."""
     changed = False
     for error in errors:
         if error["type"] in _NO_INTEGER and _is_integral(error["input"]):
@@ -21,14 +22,14 @@ def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
 
 
 def _write(body: Any, location: tuple[int | str, ...]) -> bool:
-    """Replaces the floats at a location. Skips parts of the location that name a union's member instead of a field.
-    Returns whether the location was found."""
+    """Replaces the float at `location` (pydantic's `loc` of an error), or those of the list that contains it. Skips
+    parts of the location that name a union's member instead of a field. Returns whether the location was found."""
     holder: Any = None
     key: Any = None
     value = body
     for part in location:
         if isinstance(value, list) and isinstance(part, int):
-            # If lists are nested, keeps the outermost list, whose floats are replaced at all depths.
+            # If lists are nested, `holder` stays the outermost list: `_integers` replaces its floats at all depths.
             if not isinstance(holder, list):
                 holder, key = value, part
             value = value[part]

@@ -84,7 +84,7 @@ def dump(value: object) -> bytes:
 
 
 def array(items: Iterable[str]) -> Iterator[str]:
-    """Yields the texts of an array. `items`: JSON text of each element."""
+    """Yields the JSON of an array as consecutive texts. `items`: the JSON text of each element."""
     separator = "["
     for item in items:
         yield separator + item
@@ -93,7 +93,8 @@ def array(items: Iterable[str]) -> Iterator[str]:
 
 
 def in_pieces(texts: Iterable[str]) -> Iterator[bytes]:
-    """Joins consecutive texts into messages. It consumes `texts` only as far as the requested messages need them."""
+    """Joins consecutive texts into pieces, in UTF-8. Takes texts from the iterator only when the next piece needs
+    them, so that an answer can be generated while it is sent."""
     piece = bytearray()
     num_texts = 0
     for text in texts:

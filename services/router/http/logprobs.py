@@ -19,7 +19,8 @@ def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class _ChatLogprobs:
-    """Generates the entries on every iteration, because some answers contain the same log probabilities twice."""
+    """The JSON of the entries. It is not stored, but made anew in every iteration. There can be several iterations,
+    because some answers contain the same log probabilities twice."""
 
     entries: Sequence[TokenLogprob]
     names: TokenNames
@@ -57,18 +58,18 @@ class TokenNames:
         return f"token_id:{token_id}" if self.by_id else self.text(token_id)
 
     def text(self, token_id: int) -> str:
-        """Returns the token's text. Answers also contain the token's `bytes`, because a token can be part of a
-        character."""
+        """Returns the token's text. It is not exact if the token is part of a character; for such tokens, answers also
+        contain the `bytes`."""
         return self.vocabulary.shown_text(token_id)
 
 
 def _token(token_id: int, logprob: float, names: TokenNames) -> str:
-    """Returns the JSON of the fields that describe one candidate token, without braces."""
+    """Returns the JSON of the three fields that describe one token, without braces."""
     token, in_bytes = names.fields(token_id)
     return f'"token":{token},"logprob":{finite(logprob)!r},"bytes":{in_bytes}'
 
 
 def finite(logprob: float) -> float:
-    """Returns the log probability, at least -9999: JSON has no infinity, and OpenAI documents -9999 for very unlikely
-    tokens."""
+    """Returns the log probability, or -9999 if it is lower: JSON has no infinity, and OpenAI documents -9999 for very
+    unlikely tokens."""
     return logprob if logprob > -9999.0 else -9999.0

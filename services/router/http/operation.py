@@ -14,7 +14,7 @@ from services.router.http.replies import ErrorReply
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An example request. `value`: the fields of the body and, by name, the path's parameters."""
+    """An example request. `value`: the fields of the body and the parameters of the path, by their names."""
 
     summary: str
     value: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Operation:
     verb: str
     # Path with parameters as in OpenAPI: /v1/models/{model}.
     path: str
-    # The operationId, which is unique in the document.
+    # The operationId, which is unique in the OpenAPI document.
     name: str
     # Name of the API that the operation belongs to.
     tag: str
@@ -49,14 +49,14 @@ class Operation:
     error: type[BaseModel] = ErrorReply
     # Content type of an answer that does not stream.
     content_type: str = "application/json"
-    # Content type of the answer's binary form, which a request can ask for; empty: there is no binary form.
+    # Content type of the binary answer that a request can ask for in place of JSON; empty: there is none.
     binary_type: str = ""
     # Description of each path parameter, by name.
     parameters: Mapping[str, str] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
-    # Whether requests need a key if the router has keys.
+    # Whether requests need an API key if the router is configured with API keys.
     needs_key: bool = True
-    # Whether requests name a model, so that 404 is possible.
+    # Whether requests name a model. If they do, the answer can be 404: there is no such model.
     names_model: bool = False
     # Whether the answer is always 404: the path exists only because clients request it.
     is_always_missing: bool = False

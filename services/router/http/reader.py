@@ -17,12 +17,12 @@ from services.router.text import TextThreads
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
 
-# Cost of parsing, in units of tokenizing one character. PARSED_BYTES_PER_CHAR bytes cost one unit, and each value costs
-# _CHARS_PER_VALUE units.
+# Cost of parsing a body; the unit is the cost of tokenizing one character. PARSED_BYTES_PER_CHAR bytes cost one unit,
+# and each value costs _CHARS_PER_VALUE units.
 PARSED_BYTES_PER_CHAR = 32
 _CHARS_PER_VALUE = 2
-# Maximum number of passes that replace numbers like 5.0 by integers. One pass finds all of them, except in later
-# elements of a list, as validation of a list stops at its first error.
+# Maximum number of validations of one body. After a validation that fails, numbers like 5.0 are replaced by integers
+# where the errors are. Several validations can be needed, because each stops at the first error in a list.
 _MAX_REWRITES = 4
 # Maximum length of a client's value in an error message.
 _MAX_ECHO_CHARS = 64
@@ -54,15 +54,15 @@ _BOUNDS = {
 
 
 async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
-    """Parses a body like parse_body. Long bodies are parsed in a thread, and only one very long body at a time. Also
-    raises ApiError if the body holds too many values (json_bounds.py), or too many large bodies wait
+    """Parses a body like parse_body. Long bodies are parsed on a thread; of the bodies above LARGE_BODY_BYTES, only one
+    at a time. Also raises ApiError if the body has too many values (json_bounds.py), or if too many large bodies wait
     (large_bodies.py)."""
     await threads.large_bodies.enter(len(body))
 
     def work() -> B:
         check_json(body)
         parsed = parse_body(body, model)
-        # Computed here, in the thread, because it walks through the whole body. The result is cached.
+        # The property visits the whole body, so it is computed on the thread. The result is cached.
         _ = parsed.num_ignored_fields
         return parsed
 
@@ -73,7 +73,8 @@ async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
 
 
 def parsing_work(body: bytes) -> int:
-    """Returns the cost of one pass over a body, in TextThreads' unit: characters to tokenize."""
+    """Returns the cost of parsing a body, as the number of characters that can be tokenized in the same time. This is
+    the unit of TextThreads."""
     if len(body) > LARGE_BODY_BYTES:
         return len(body)
     return len(body) // PARSED_BYTES_PER_CHAR + _CHARS_PER_VALUE * num_values(body)

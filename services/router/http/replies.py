@@ -11,8 +11,8 @@ Seconds = Annotated[int, Field(description="Unix time in seconds.")]
 
 class Reply(BaseModel):
     """Base class of the types of JSON answers. The OpenAPI document is made from these types, and tests check answers
-    against them. For speed, most answers are written without the types. A field that an answer can leave out has a
-    default."""
+    against them. For speed, most answers are written as JSON directly, without objects of these types. A field that an
+    answer can leave out has a default."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

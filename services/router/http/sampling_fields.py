@@ -1,6 +1,6 @@
 """The sampling fields of JSON bodies: defines each name, range and description once for all HTTP APIs.
 
-An API whose names or ranges differ declares its own field from the types here: Ollama's `repeat_penalty`, Anthropic's
+An API in which a field has another name or range declares this field itself: Ollama its `repeat_penalty`, Anthropic its
 `temperature`.
 """
 
@@ -82,8 +82,8 @@ class SamplingFields(BaseModel):
     seed: Seed = None
 
     def sampling_params(self, **others: Any) -> SamplingParams:
-        """Converts the fields to SamplingParams. `others`: further fields of SamplingParams, which replace those of the
-        body. Raises ApiError if a value is out of range in single precision."""
+        """Converts the fields to SamplingParams. `others`: further fields of SamplingParams, which take precedence over
+        the body's. Raises ApiError as the function `sampling_params` does."""
         own = {name: getattr(self, name) for name in SamplingFields.model_fields}
         return sampling_params(**own | others)
 
@@ -91,7 +91,7 @@ class SamplingFields(BaseModel):
 def sampling_params(path: str = "", **fields: Any) -> SamplingParams:
     """Builds SamplingParams from a body's JSON fields. `path`: prefix of the fields' names in errors.
 
-    Raises ApiError if a value, rounded to single precision as on the wire, is out of its range."""
+    Raises ApiError if a value is out of its range after rounding to single precision, which the protos use."""
     top_k, seed = fields.pop("top_k", None), fields.pop("seed", None)
     given = SamplingParams(
         # Both -1 and 0 keep all tokens; the proto has only 0.

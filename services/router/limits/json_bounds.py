@@ -4,10 +4,10 @@ Parsing a body holds Python's interpreter lock, which stops every stream of the 
 object or an array 1 to 10 µs with its validation, a number 0.1 µs (docs/adr/0020-what-clients-send.md). A body of 4 MB
 can hold two million values.
 
-For nearly every body, counting brackets, colons and commas is enough, which takes 1 ms for 4 MB. But texts can contain
-many of these characters, too. Then a scan separates texts from structure. The scan stops at the first count that is too
-high, so its own work is limited as well. It does not validate: it counts a valid document correctly, and for an invalid
-one it scans at least as far as a parser that stops at the first error.
+For nearly every body, counting brackets, colons and commas is enough, which takes 1 ms for 4 MB. But strings can
+contain these characters, too. So if there are too many, a scan counts exactly and skips the contents of strings. The
+scan stops as soon as a count is too high, so its own work is limited as well. It does not validate: it counts a valid
+document correctly, and it scans an invalid one at least as far as a parser that stops at the first error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import AnyStr
 
 from services.router.errors import ApiError, invalid
 
-# Limits for one body: objects and arrays; fields of all objects; strings and numbers in arrays, such as token ids.
+# Limits for one body: the number of objects and arrays; of fields in all objects; of strings and numbers in all arrays,
+# such as token ids.
 MAX_CONTAINERS = 32_768
 MAX_FIELDS = 65_536
 MAX_ITEMS = 524_288
@@ -37,14 +38,14 @@ _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END = ord("{"), ord("["), ord("}"), ord("]"
 
 
 def check_json(body: bytes) -> None:
-    """Raises ApiError, naming the field, if the body holds too many values."""
+    """Raises ApiError if the body has more values than the limits above allow. The error names the field."""
     if not _Counts.at_most(body).is_allowed:
         _Scan(body).run(_Counts())
 
 
 def check_json_texts(texts: Sequence[tuple[str, str]]) -> None:
-    """Raises ApiError if the JSON in text fields of a request holds, in all fields together, more values than one body
-    may hold. `texts`: each field's name in errors, and its text."""
+    """Checks the JSON in text fields of a request, such as the arguments of tool calls. Raises ApiError if all of them
+    together have more values than one body can have. `texts`: for each field, its name in errors and its text."""
     most = _Counts()
     for _, text in texts:
         most = most.plus(_Counts.at_most(text))
@@ -71,7 +72,7 @@ class _Counts:
     @classmethod
     def at_most(cls, document: AnyStr) -> _Counts:
         """Returns upper bounds of a document's counts. They can be too high, because brackets, colons and commas inside
-        texts also count.
+        strings also count.
         """
         opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(document, str) else (b"{", b"[", b":", b",")
         num_containers = document.count(opening) + document.count(array)
@@ -92,7 +93,7 @@ class _Level:
 
     def __init__(self, is_object: bool) -> None:
         self.is_object = is_object
-        # Number of strings, objects and arrays so far, if this is an array.
+        # If this is an array: number of its strings, objects and arrays so far. Numbers are not counted.
         self.count = 0
         # If this is an object: start and end, in the body, of the name of its last field.
         self.key = (0, 0)
@@ -115,15 +116,15 @@ class _Scan:
             level = levels[-1] if levels else None
             if first == _QUOTE:
                 if end - start == 1:
-                    # The parser stops here, too. Without this, the scan would read the rest of the body once per
-                    # quotation mark.
+                    # An unterminated string: the parser stops at it, too. If the scan went on, it would search the rest
+                    # of the body again at each later quotation mark.
                     break
                 if body[end - 1] == _COLON:
                     num_fields += 1
                     if level is not None:
                         level.key = (start, end)
                     if num_fields > MAX_FIELDS:
-                        # The error names the object, and the field itself only if it is a top-level field.
+                        # The error names the object that contains the field. A top-level field is named itself.
                         del levels[max(1, len(levels) - 1) :]
                         raise self._too_many(MAX_FIELDS, "fields of objects")
                 elif level is not None and not level.is_object:

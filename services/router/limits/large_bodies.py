@@ -1,8 +1,8 @@
 """Limits how many large bodies a router processes at a time.
 
 Until its prompt is tokenized, a parsed body can take ten times the memory of its bytes. So only a few large bodies are
-processed at a time. Other large bodies wait as bytes. Their total size and their waiting time are limited; beyond these
-limits, the router answers with 429.
+processed at a time. Other large bodies wait unparsed. Both the time that a body waits and the total size of all large
+bodies are limited; beyond these limits, the router answers with 429.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class LargeBodies:
         return self._num_bytes
 
     async def enter(self, num_bytes: int) -> None:
-        """Waits until this call may process its body. Returns at once if the body is small or if the call has already
-        entered. The call leaves with `leave_large_bodies`. Raises ApiError if too many bytes wait, or if the wait
-        exceeds MAX_WAIT_SECONDS."""
+        """Waits until fewer than MAX_AT_A_TIME large bodies are processed, and counts the call's body as one of them
+        until `leave_large_bodies`. Returns at once if the body is small or already counted. Raises ApiError if the
+        large bodies would exceed MAX_HELD_BYTES, or if the wait exceeds MAX_WAIT_SECONDS."""
         place = _place.get()
         if num_bytes <= LARGE_BODY_BYTES or (place is not None and place.is_taken):
             return

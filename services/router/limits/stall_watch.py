@@ -25,7 +25,7 @@ class StallWatch:
         self._limit = limit
         # Start time of each write, oldest first; monotonic seconds. A task has at most one write at a time.
         self._writing: dict[asyncio.Task[object], float] = {}
-        # Tasks that were cancelled because of a stall. They write no more.
+        # Tasks that were cancelled because their write stalled. They do not write again.
         self._stalled: weakref.WeakSet[asyncio.Task[object]] = weakref.WeakSet()
         self._is_watching = False
         # Time of the next check; monotonic seconds.
@@ -56,8 +56,8 @@ class StallWatch:
         now = time.monotonic()
         late, tick = now - self._due, self._limit / NUM_TICKS
         if late > tick:
-            # The router itself was delayed, and has not yet noticed what its clients read during the delay. So clients
-            # get more time.
+            # The event loop was delayed, so the router does not know yet what its clients have read meanwhile. All
+            # writes get additional time for the delay.
             self._writing = {task: min(began + late + tick, now) for task, began in self._writing.items()}
         for task, began in self._writing.items():
             if began + self._limit > now:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from services.router.errors import invalid
 
-# Limit for one text, in UTF-8. While the tokenizers library works, it takes about 200 bytes of memory per byte of text.
+# Maximum size of one text, in bytes of UTF-8. Tokenizing a text takes about 200 bytes of memory per byte of the text in
+# the tokenizers library.
 MAX_TEXT_BYTES = 1024 * 1024
 
 

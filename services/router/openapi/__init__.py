@@ -1,4 +1,5 @@
-"""The documentation of the HTTP APIs, as an OpenAPI document and as a page, made from the types of their JSON."""
+"""The documentation of the HTTP APIs, as an OpenAPI document and as an HTML page. Both are made from the types of the
+APIs' JSON bodies."""
 
 from services.router.openapi.servicer import DocumentServicer
 

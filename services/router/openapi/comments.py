@@ -1,4 +1,5 @@
-"""The comments of Quire's protos, as descriptions for the documentation. protoc stores them with the descriptors."""
+"""The comments of Quire's protos, as descriptions for the documentation. protoc has stored the comments in a file,
+together with the descriptors."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class _Describer:
             described["requestBody"] = {"required": True, "content": {_JSON: content}}
         answers = {} if operation.is_always_missing else {"200": self._answer(operation)}
         described["responses"] = answers | self._errors(operation)
-        # The empty requirement stands for a server without keys.
+        # `{}` allows requests without a key, because a server might be configured without keys.
         described["security"] = [{}, {"key": []}] if operation.needs_key else []
         return described
 

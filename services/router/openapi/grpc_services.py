@@ -1,4 +1,4 @@
-"""The document's list of the gRPC services on the gateway's port."""
+"""The list, in the OpenAPI document, of the gRPC services on the gateway's port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def grpc_services() -> list[dict[str, Any]]:
 
 
 def _type(message: Descriptor) -> dict[str, Any]:
-    """Returns a reference to the message's schema if the document has it (the typed API's messages), else its name."""
+    """Returns a reference to the message's schema if the OpenAPI document contains it, which is so for messages of the
+    typed API. Otherwise returns a schema with the message's name."""
     is_ours = message.file.package == inference_pb2.DESCRIPTOR.package
     return {"$ref": REF + schema_name(message)} if is_ours else {"const": message.full_name}
 

@@ -11,7 +11,8 @@ from services.router.openapi.comments import proto_comments
 
 _INT32 = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
 _UINT32 = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
-# JSON numbers cannot represent all 64-bit integers, so answers write strings. Requests may have numbers too.
+# Answers have 64-bit integers as strings, because JSON numbers cannot represent all of them. Requests can have strings
+# or numbers.
 _INT64 = {"anyOf": [{"type": "string", "pattern": "^-?[0-9]+$"}, {"type": "integer"}]}
 _UINT64 = {"anyOf": [{"type": "string", "pattern": "^[0-9]+$"}, {"type": "integer", "minimum": 0}]}
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
@@ -28,7 +29,7 @@ _SCALARS: dict[int, dict[str, Any]] = {
     FieldDescriptor.TYPE_UINT64: _UINT64,
 }
 _PACKAGE = "quire.inference.v1."
-# Prefix of a reference to one of the document's schemas.
+# Prefix of a reference to a schema in the OpenAPI document.
 REF = "#/components/schemas/"
 
 

@@ -1,5 +1,5 @@
-"""The document as one HTML page without scripts, so that it works offline and in any browser. A viewer from PyPI would
-add megabytes of JavaScript to serve and to keep up to date."""
+"""The OpenAPI document as one HTML page without scripts, so that the page works offline and in any browser. A viewer
+from PyPI would add megabytes of JavaScript to serve and to keep up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of all operations that the document describes, including the document's own paths."""
+"""The list of all operations that the OpenAPI document describes, including those that serve the document itself."""
 
 from __future__ import annotations
 

@@ -21,14 +21,15 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Omits the default null. The list of required fields already shows that the field can be left out."""
+        """Omits a default of null: the list of required fields already shows which fields can be left out."""
         described = super().default_schema(schema)
         if "default" in described and described["default"] is None:
             del described["default"]
         return described
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Puts required fields first. Pydantic puts fields of base classes first, such as the sampling fields."""
+        """Puts required fields first. Without this method, inherited fields such as the sampling fields would be
+        first."""
         described = super().model_schema(schema)
         if required := described.get("required"):
             properties = described["properties"]

@@ -1,4 +1,4 @@
-"""quire.documents.v1.DocumentService: serves the document and the page. The first request creates both."""
+"""quire.documents.v1.DocumentService: serves the OpenAPI document and its HTML page. The first request creates both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class DocumentServicer:
     async def _documents(self, context: Any) -> tuple[bytes, bytes]:
         """Returns the document as JSON and as a page."""
         if self._written is None:
-            # Takes tens of milliseconds. Requests that arrive meanwhile repeat the work, with the same result.
+            # `_write` takes tens of milliseconds. Requests that arrive before its end run it again, with the same
+            # result.
             self._written = await self._threads.run_beside(self._write)
         await context.send_initial_metadata(_CACHED)
         return self._written

@@ -1,4 +1,5 @@
-"""The document's operations of the typed API, which serves every method as JSON under its gRPC path."""
+"""The operations of the typed API in the OpenAPI document. The gateway serves each gRPC method also as JSON over HTTP,
+under the method's gRPC path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's parameters besides its prompt, as plain values: sampling, stop conditions, pooling and truncation."""
+"""A request's parameters besides its prompt, as dataclasses: sampling, stop conditions, pooling and truncation."""
 
 from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
 from services.router.parameters.sampling import (

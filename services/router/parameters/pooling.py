@@ -1,4 +1,5 @@
-"""A model's embedding sizes and a request's pooling parameters, as plain values between the APIs and the schedulers."""
+"""A model's embedding sizes and a request's pooling parameters, in a form that depends neither on the API nor on the
+scheduler's protos."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class PoolingParams:
     normalize: bool | None = None
 
     def check(self, embedding: EmbeddingInfo, param: str) -> None:
-        """Raises ApiError if the model has no embeddings with this number of dimensions. Every model accepts its own
-        number; only Matryoshka models accept others."""
+        """Raises ApiError if the model has no embeddings with `dimensions` dimensions. Every model accepts its own
+        number of dimensions; only Matryoshka models accept other numbers. `param`: name of the field in errors."""
         given = self.dimensions
         if given is None or given == embedding.size:
             return

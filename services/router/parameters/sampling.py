@@ -1,4 +1,5 @@
-"""Sampling parameters and stop conditions of a request, as plain values between the APIs and the schedulers."""
+"""Sampling parameters and stop conditions of a request, in a form that depends neither on the API nor on the
+scheduler's protos."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class SamplingParams:
     logprob_token_ids: tuple[int, ...] = ()
 
     def resolve(self, model_defaults: SamplingParams) -> SamplingParams:
-        """Returns a copy with every field set, except those for log probabilities. A field's value is the client's,
-        else the model's, else the API's default. Draws a seed if the client set none."""
+        """Returns a copy with every field set, except those for log probabilities. Fields that the client has not set
+        get the model's default, or the API's default if the model has none. A missing seed is drawn at random."""
         values = {name: getattr(self, name) for name in _DEFAULTS}
         for name, default in _DEFAULTS.items():
             if values[name] is None:
@@ -57,14 +58,14 @@ _DEFAULTS: dict[str, float | int] = {
     "frequency_penalty": 0.0,
 }
 
-# Clients may send a `top_p` of 0. The router replaces it with LEAST_TOP_P (dispatch/converters.py), because schedulers
-# and workers refuse 0.
+# Clients can send a `top_p` of 0, which schedulers and workers refuse. The router submits LEAST_TOP_P in its place
+# (dispatch/converters.py).
 _RANGES = RANGES | {"top_p": Range(0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class StopConditions:
-    """Conditions that end the output. `max_tokens` is None: the limit is the rest of the context."""
+    """Conditions that end the output. If `max_tokens` is None, the output can fill the rest of the context."""
 
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
@@ -73,14 +74,14 @@ class StopConditions:
     min_tokens: int = 0
 
     def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
-        """Returns every token that ends the output. `eos_token_ids`: the model's own end tokens."""
+        """Returns the ids of all tokens that end the output. `eos_token_ids`: the model's own end tokens."""
         own = frozenset(self.stop_token_ids)
         return own if self.ignore_eos else own | eos_token_ids
 
 
 def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
-    """Returns the parameters with floats rounded to single precision, as on the wire. Raises ApiError, naming the
-    field, if a rounded value is out of range: a `repetition_penalty` of 1e-50 would arrive as 0."""
+    """Returns the parameters with floats rounded to single precision, as the protos have them. Raises ApiError, naming
+    the field, if a rounded value is out of range: schedulers would get a `repetition_penalty` of 1e-50 as 0."""
     rounded: dict[str, float] = {}
     for name, allowed in _RANGES.items():
         given = getattr(sampling, name)
@@ -99,7 +100,7 @@ def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
             )
     if sampling.logprob_token_ids and sampling.logprobs is None:
         rounded["logprobs"] = 0
-    # Removes duplicates, because each token is reported once.
+    # Without duplicates, because each token's log probability is reported once.
     given = tuple(dict.fromkeys(sampling.logprob_token_ids))
     biases = tuple((token_id, _single(bias)) for token_id, bias in sampling.logit_bias)
     return dataclasses.replace(sampling, logit_bias=biases, logprob_token_ids=given, **rounded)  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Cuts prompts that are longer than a number of tokens."""
+    """Shortens prompts that have too many tokens: removes their beginning, or with `keeps_beginning` their end."""
 
-    # Number of tokens to keep. None: as many as the context can hold together with the answer.
+    # Number of tokens to keep. None: as many as fit the context together with `max_tokens` tokens of the answer.
     num_tokens: int | None
     keeps_beginning: bool = False
 

@@ -9,9 +9,9 @@ from services.router.model import ModelInfo
 def output_budget(
     info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str], *, clamps: bool = False
 ) -> int:
-    """Returns the `max_tokens` to submit. `params`: the request's fields for prompt and limit, for errors. Raises
-    ApiError if prompt and answer do not fit the context; with `clamps`, the answer is limited to the remaining context
-    instead."""
+    """Returns the maximum number of output tokens to submit to the scheduler. `max_tokens`: the client's limit.
+    `params`: names of the request's fields for the prompt and for this limit, for errors. Raises ApiError if the prompt
+    and `max_tokens` exceed the context. With `clamps`, a `max_tokens` that is too large is reduced instead."""
     prompt_param, max_tokens_param = params
     if num_prompt_tokens == 0:
         raise invalid(f"Invalid '{prompt_param}': it has no tokens.", prompt_param)

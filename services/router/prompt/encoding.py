@@ -16,9 +16,9 @@ from services.router.template import no_chat_template, num_forms, text_of
 # Maximum number of messages. More are probably a mistake, and would take seconds to render.
 MAX_MESSAGES = 10_000
 MAX_DOCUMENTS = 1024
-# Cost of rendering a message without its text, in characters of text.
+# Cost of rendering a message besides its text. The unit is the cost of rendering one character of text.
 _MESSAGE_CHARS = 32
-# Cost of a tool or a document: large enough that rendering even one runs on a thread.
+# Cost of rendering a tool or a document, in the same unit: large enough that rendering even one runs on a thread.
 _TOOL_CHARS = 4096
 
 
@@ -31,7 +31,8 @@ async def encode_text(model: ServedModel, text: str, param: str, *, add_special_
 
 
 def check_length(model: ServedModel, prompt: str | Sequence[int], param: str) -> None:
-    """Raises ApiError if the prompt certainly exceeds the context, however its text is tokenized."""
+    """Raises ApiError if the prompt certainly exceeds the context: even if a text had only tokens of maximum length, it
+    would have too many."""
     is_text = isinstance(prompt, str)
     least = len(prompt) // model.tokenizer.max_token_chars if is_text else len(prompt)
     if least > model.info.max_model_len:
@@ -56,8 +57,9 @@ async def encode_chat(
 ) -> list[int]:
     """Renders the messages and returns the token ids. Adds no special tokens by default, because templates write them.
     `template`: None if the model has none. `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: number of
-    tokens that a truncation leaves free for the answer. `checks_length`: refuse a text that certainly exceeds the
-    context without tokenizing it. `param`: the name of the messages in errors. Raises ApiError."""
+    tokens that a truncation leaves free for the answer. `checks_length`: whether a text that certainly exceeds the
+    context is refused before it is tokenized. `param`: name, in errors, of the field with the messages. Raises
+    ApiError."""
     size = sum(map(_message_chars, messages))
     arguments: dict[str, Any] = {
         "messages": messages,
@@ -69,7 +71,7 @@ async def encode_chat(
     }
     calls = [(param, text) for message in messages for text in _call_arguments(message)]
     if calls:
-        # Templates get the arguments as parsed values, so their size is limited like a body's.
+        # Templates get the arguments of tool calls as parsed JSON, so the number of values is limited as in a body.
         await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
     if template is None:
         raise no_chat_template(model.info.name)
@@ -82,7 +84,7 @@ async def encode_chat(
 
 
 def _call_arguments(message: Mapping[str, Any]) -> list[str]:
-    """Returns the arguments of each call in the message, as JSON."""
+    """Returns the arguments of each tool call in the message, as JSON texts."""
     return [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
 
 

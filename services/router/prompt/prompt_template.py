@@ -1,7 +1,7 @@
 """The chat template that renders a request's prompt: the model's, or the request's own.
 
-The operator chose the model's template, so this process renders it. A request's own template is untrusted code, so
-processes with limits render it.
+The operator chose the model's template, so the router's own process renders it. A request's own template is untrusted
+code, so separate processes with limits render it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class PromptTemplate(Protocol):
     def source(self) -> str: ...
 
     async def traits(self) -> TemplateTraits:
-        """Returns the parts of a request that the template shows. Raises ApiError if the template cannot be probed."""
+        """Returns which parts of a request the template writes into the prompt. Raises ApiError if test messages cannot
+        be rendered to find out."""
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
         """Returns the prompt's text. `size`: an estimate of the work, in characters. `arguments`: those of
@@ -49,7 +50,7 @@ class ForeignTemplate:
     source: str
     special_tokens: Mapping[str, str]
     processes: ForeignTemplates
-    # Time limit for traits and rendering together, as time.monotonic() seconds.
+    # Deadline for `traits` and `render` together, in seconds of time.monotonic().
     deadline: float
 
     async def traits(self) -> TemplateTraits:

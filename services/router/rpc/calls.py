@@ -17,7 +17,7 @@ from services.router.metrics import RequestMetrics
 from services.router.rpc.request_fields import in_proto_terms
 from services.router.rpc.status_details import details_metadata
 
-# A call ends if its client reads nothing for this long. Its generation ends too, which frees its place in the batch.
+# A call ends if its client reads nothing for this long. Then its generation ends, too, and leaves the batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -36,8 +36,8 @@ class Calls:
         self._long_answer_turn = asyncio.Lock()
 
     def with_errors(self, error_body: ErrorBody) -> Calls:
-        """Returns a copy whose errors have another shape. The copy shares all state, so that the long answers of all
-        APIs take turns."""
+        """Returns a copy that sends errors in another API's shape, which `error_body` makes. The copy shares all state:
+        for example, the long answers of all APIs take turns (see `write_each`)."""
         calls = copy(self)
         calls._error_body = error_body
         return calls

@@ -1,8 +1,8 @@
 """Authentication and errors around each method of a servicer.
 
 By default, a method runs, and its request is read, only for callers with a valid key. So callers without a key cannot
-occupy the queue of large requests, and learn nothing. `@public` opens a method to all callers. main.py registers only
-`Guarded` servicers, so no method can be served without this check.
+fill the queue of large requests, and learn nothing about the server. `@public` opens a method to all callers. main.py
+registers only `Guarded` servicers, so every method that is not public checks the key.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
             if isinstance(answer, Prepared):
                 leave_large_bodies()
                 answer = await answer.answer()
-            # Without this check, grpc would report RESOURCE_EXHAUSTED, which clients answer with a retry.
+            # grpc would report RESOURCE_EXHAUSTED for an answer that is too large, and clients would retry. So this
+            # check reports another status.
             if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
                 message = f"The answer has {size} bytes, more than the maximum of {MAX_MESSAGE_BYTES}."
                 raise invalid(f"{message} Ask for less in one request.")
@@ -94,8 +95,9 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
             error.__context__ = None
         except ClientStalledError:
             logger.warning("ended %s: the client read nothing for %g s", method.__name__, CLIENT_STALL_SECONDS)
-            # The status queues behind data that the client has not read. grpc sends it without this task, whereas
-            # context.abort would keep the task and the call's memory until the status is sent.
+            # The status waits in a queue behind data that the client has not read. If this method returns, grpc sends
+            # the status later without the task. context.abort would keep the task, and so the call's memory, until the
+            # status is sent.
             context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
             context.set_details("The client read its answer too slowly.")
             return None

@@ -12,17 +12,19 @@ from services.router.errors import ApiError, invalid
 
 # A part of a path: a field's name, and for a repeated field or map the index or key of an entry.
 _PART = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
-# Longer paths are not looked up: they contain names that the client made up, and the lookup's cost grows with length.
+# Longer paths are not looked up. They contain names that the client made up, and the cost of looking up a path grows
+# with its length.
 _MAX_PATH_CHARS = 256
 _MAX_PATH_PARTS = 16
-# Names of the field with the model's name, in the order of preference.
+# Names that the protos use for the field that errors name `model`, in the order of preference.
 _MODEL_NAMES = ("model", "name", "model_name")
 
 
 def proto_path(descriptor: Any, param: str) -> str | None:
-    """Returns the full path of the field that an error names `param`: `options.sampling.logit_bias` for
-    `options.logit_bias`. In `param`, the messages around the field can be missing or have another API's names. If
-    several fields fit, returns the shallowest. Returns None if no field fits or `param` is too long."""
+    """Returns the full path, in the request's message, of a field that an error names `param`. For example, the path of
+    `options.logit_bias` is `options.sampling.logit_bias`. In `param`, the messages around the field can be missing or
+    have another API's names. If several fields fit, returns the shallowest. None if no field fits or `param` is too
+    long."""
     if len(param) > _MAX_PATH_CHARS or param.count(".") >= _MAX_PATH_PARTS:
         return None
     parts = param.split(".")
@@ -36,8 +38,8 @@ def proto_path(descriptor: Any, param: str) -> str | None:
 
 
 def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
-    """Returns the error with the field's name replaced by its path in the request's message, also in the text. Cuts
-    names that are too long."""
+    """Returns the error with the field's name replaced by the field's path in the request's message, in `param` and in
+    the error's text. Cuts a name that is too long."""
     if error.param is None:
         return error
     if len(error.param) > _MAX_PATH_CHARS:
@@ -66,7 +68,7 @@ def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
         path = prefix + field.name
         entry = field.message_type
         if field.enum_type is None and (entry is None or not _has_enums(entry)):
-            # Skips lists as a whole: they can hold thousands of messages or numbers.
+            # A field without enums is skipped as a whole: it can be a list of thousands of messages or numbers.
             continue
         if entry is not None and entry.GetOptions().map_entry:
             field = entry.fields_by_name["value"]

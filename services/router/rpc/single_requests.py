@@ -36,7 +36,7 @@ def _reading(handler: Any) -> Any:
     behaviour = handler.unary_stream or handler.unary_unary
 
     async def answer(_: object, context: Any) -> Any:
-        # In a list, so that pop() removes this frame's reference to the request.
+        # The request is kept in a list, so that pop() removes this frame's reference to it.
         read = [await context.read()]
         if read[0] is grpc.aio.EOF:
             await context.abort(grpc.StatusCode.INTERNAL, "The call ended before its request arrived.")

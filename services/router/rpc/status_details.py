@@ -9,19 +9,19 @@ from services.router.errors import ApiError, shorter
 
 try:
     from google.rpc import error_details_pb2, status_pb2
-except ImportError:  # googleapis-common-protos is not installed: the typed API runs without it
+except ImportError:  # googleapis-common-protos is not installed: errors are sent without details
     status_pb2 = None
 
 # Domain of the server in google.rpc.ErrorInfo.
 DOMAIN = "quire"
-# In base64 this is 2 KiB. With `quire-error` and the message, the trailers stay below 8 KiB, the amount of metadata
-# that every gRPC peer accepts.
+# Maximum size of a serialized google.rpc.Status; in base64, it is 2 KiB. Together with `quire-error` and the message,
+# the trailers then stay below 8 KiB, the amount of metadata that every gRPC peer accepts.
 _MAX_BYTES = 1536
 
 
 def details_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
-    """Returns trailing metadata besides `quire-error`: the status with details and, if a retry can help,
-    `grpc-retry-pushback-ms`, the delay that gRPC's own retries wait."""
+    """Returns the trailers that are sent in addition to `quire-error`: `grpc-status-details-bin` and, if a retry can
+    help, `grpc-retry-pushback-ms`, the delay before gRPC's built-in retry."""
     metadata: list[tuple[str, str | bytes]] = []
     if status_pb2 is not None:
         metadata.append(("grpc-status-details-bin", _status(error)))
@@ -31,7 +31,7 @@ def details_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def _status(error: ApiError) -> bytes:
-    """Returns a serialized google.rpc.Status of at most _MAX_BYTES; shortens the texts until they fit."""
+    """Returns a serialized google.rpc.Status of at most _MAX_BYTES. Its message and field name are shortened to fit."""
     message, field = error.details(), error.param
     while True:
         data: bytes = _status_of(error, message, field).SerializeToString()

@@ -1,9 +1,10 @@
-"""Reads the requests of the typed APIs. Large requests are parsed in a thread, after their fields are counted.
+"""Reads the requests of the typed gRPC APIs. Large requests are parsed in a thread, unless they have too many fields.
 
-gRPC would parse every request on the event loop. protobuf's parser holds Python's interpreter lock, and an empty
-message in a list takes two bytes on the wire but a hundred in memory. `BoundedServer`, which stands between the
-generated add_…_to_server functions and the server, passes large requests on as bytes. `Guarded` (guard.py) reads them
-after it has authenticated the caller; they queue among the large bodies (large_bodies.py).
+Without this module, gRPC would parse every request on the event loop. The number of fields is limited, because
+protobuf's parser holds Python's interpreter lock even in a thread, and because an empty message in a list takes two
+bytes on the wire but a hundred in memory. `BoundedServer`, which stands between the generated add_…_to_server functions
+and the server, passes large requests on as bytes. `Guarded` (guard.py) authenticates the caller and then has the bytes
+parsed. Requests above LARGE_BODY_BYTES queue with HTTP's large bodies (large_bodies.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from shared.malformed import UndecodableRequestError
 
 # Maximum number of fields in a request, summed over all of its messages.
 MAX_WIRE_FIELDS = 131_072
-# Requests of up to this size are parsed on the event loop. They hold at most 8,192 fields.
+# Requests of up to this size are parsed on the event loop, uncounted. They have at most 8,192 fields of two bytes each.
 SMALL_BYTES = 16 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -73,7 +74,7 @@ class _Unparsed(UnreadRequest):
 
     @property
     def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
-        # The generated code passes a message class's FromString.
+        # `parse` is the method FromString of a message class; the generated code uses it as deserializer.
         message_class: Any = getattr(self.parse, "__self__", None)
         return message_class.DESCRIPTOR
 
@@ -166,8 +167,8 @@ def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Returns the value and the position after it. If the varint is cut or too long, returns 7, which is no valid tag,
-    and a position after the end."""
+    """Parses a varint. Returns its value and the position after it. If the varint is truncated or longer than ten
+    bytes, returns 7, which is no valid tag, and a position after `end`, so that the message counts as malformed."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]

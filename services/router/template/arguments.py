@@ -6,9 +6,9 @@ from typing import Any
 
 
 def parsed_arguments(text: str) -> dict[str, Any]:
-    """Returns the JSON object in `text`. Parses the complete part of truncated JSON; returns {} if nothing is
-    readable."""
-    import pydantic_core  # imported here, because the typed API runs without it if no request uses tools
+    """Returns the JSON object in `text`. Of truncated JSON, returns the complete part. Returns {} if `text` is no JSON
+    object."""
+    import pydantic_core  # not at the top: a router that serves only the typed gRPC APIs need not have it installed
 
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True)

@@ -43,8 +43,8 @@ class ChatTemplate:
 
     @functools.cached_property
     def traits(self) -> TemplateTraits:
-        """The parts of a request that the template shows. The first access renders a few small conversations, in every
-        form that a request's messages can take."""
+        """Tells which parts of a request the template writes to the prompt. The first access renders a few small
+        conversations to find out; it tries the same forms of messages as for a request."""
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
@@ -129,7 +129,7 @@ class ChatTemplate:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
             if not prints_parts(text, form):
                 return text
-            # The template printed a list instead of its text; another form might work.
+            # The template printed a list of content parts instead of their text; another form might work.
             printed = text if printed is None else printed
         if printed is not None:
             return printed
@@ -165,7 +165,7 @@ class ChatTemplate:
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         prepared = dict(message)
-        # OpenAI's newer name for the system role, which few templates support.
+        # `developer` is OpenAI's newer name for the system role. Few templates support it.
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
         if (thought := prepared.get("reasoning")) is not None:
@@ -177,7 +177,7 @@ class ChatTemplate:
         return prepared
 
     def _described(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the tools with empty descriptions for missing ones, if the template requires descriptions."""
+        """Returns the tools. If the template requires descriptions, tools without a description get an empty one."""
         if all(map(_is_described, tools)) or not self._wants_descriptions:
             return [dict(tool) for tool in tools]
         return [
@@ -200,14 +200,14 @@ def _attempt(render: Callable[[], str]) -> str | None:
     try:
         return render()
     except MemoryError:
-        # A request's own template has used up its memory; the process must end.
+        # A template from a request has used up the memory of this child process, so the process must end.
         raise
     except Exception:
         return None
 
 
 def _unparsable(why: str, line: int | None = None) -> ApiError:
-    """Returns an error about the model and not the messages: no request can use this template."""
+    """Returns an error whose param is the model, not the messages, because the template fails for every request."""
     where = "" if line is None else f"line {line}: "
     message = f"The model's chat template cannot be parsed: {where}{why.rstrip('.')}."
     return invalid(message, "model", UNPARSABLE)
@@ -227,8 +227,8 @@ def import_renderer() -> None:
 
 
 def from_tokenizer_config(config: Mapping[str, Any], name: str = "default") -> ChatTemplate | None:
-    """Returns the template in a tokenizer_config.json; None if it has none. `name` selects one of several templates; a
-    single template is the default."""
+    """Returns the template in a tokenizer_config.json; None if it has no template of this name. A template that is not
+    in a list has the name `default`."""
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source if {"name", "template"} <= entry.keys()}

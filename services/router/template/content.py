@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from jinja2 import Environment, TemplateError, nodes
 
-# Maximum number of passes that follow content through `set` statements and macro arguments.
+# Maximum number of passes over the syntax tree that follow content through `set` statements and macro arguments.
 _MAX_PASSES = 4
 
 
@@ -40,8 +40,8 @@ def content_form(source: str) -> ContentForm:
 
 
 def _is_over_calls(loop: nodes.For) -> bool:
-    """Returns whether the loop reads a `function` from each item. Such a loop is over calls: Mistral's templates also
-    read calls from the content, in messages of a separate role."""
+    """Returns whether the loop reads `function` from its items. Then the items are tool calls, not parts of content.
+    Mistral's templates loop over `content` in this way: in messages of a separate role, `content` holds tool calls."""
     if not isinstance(loop.target, nodes.Name):
         return False
     item = loop.target.name
@@ -55,7 +55,7 @@ def _is_constant(node: nodes.Expr, value: str) -> bool:
 
 
 def _without_generation_tags(source: str) -> str:
-    """Removes transformers' own `generation` block, which plain Jinja does not support."""
+    """Removes the tags of the `generation` block, an extension of transformers that plain Jinja does not support."""
     for sign in ("{%- ", "{% "):
         for end in (" -%}", " %}"):
             source = source.replace(f"{sign}generation{end}", "").replace(f"{sign}endgeneration{end}", "")

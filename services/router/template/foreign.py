@@ -33,7 +33,8 @@ MAX_WAITING = 64
 _MAX_KNOWN = 256
 _RETRY_AFTER_SECONDS = 5.0
 _MAX_LINE_BYTES = 16 * 2**20
-# A child normally stops a rendering itself. This limit is for a child that gets no CPU time.
+# A child is killed if it sends no answer within this time. A child normally ends a rendering itself; this limit is for
+# a child that gets no CPU time.
 _MAX_SECONDS_WITHOUT_ANSWER = 30.0
 
 # A child's answer if a rendering exceeded the child's limits.
@@ -44,7 +45,7 @@ LOST = {"lost": True}
 class _Known:
     """Cached probe results of a template. A rendering finds only the content form; a probe finds the traits, too."""
 
-    # A name of ContentForm.
+    # Name of a member of ContentForm.
     content_form: str | None = None
     traits: TemplateTraits | None = None
 
@@ -75,9 +76,9 @@ class ForeignTemplates:
         arguments: Mapping[str, Any],
         deadline: float | None = None,
     ) -> str:
-        """Renders the template. `arguments`: those of ChatTemplate.render. `deadline`: time.monotonic() seconds; None:
-        MAX_SECONDS from now. Raises ApiError if the template cannot be parsed, refuses the messages or takes too long,
-        or if too many templates wait."""
+        """Returns the prompt. `arguments`: the arguments of ChatTemplate.render. `deadline`: time.monotonic() seconds;
+        None: MAX_SECONDS from now. Raises ApiError if the template cannot be parsed, refuses the messages or takes too
+        long, or if too many templates wait."""
         key = _key(source, special_tokens)
         known = self._known.get(key) or _Known()
         task = {"content_form": known.content_form, "arguments": arguments}
@@ -91,7 +92,7 @@ class ForeignTemplates:
     async def traits(
         self, source: str, special_tokens: Mapping[str, str], deadline: float | None = None
     ) -> TemplateTraits:
-        """Returns the parts of a request that the template shows. Raises ApiError as `render` does."""
+        """Tells which parts of a request the template writes to the prompt. Raises ApiError as `render` does."""
         key = _key(source, special_tokens)
         known = self._known.get(key) or _Known()
         traits = known.traits
@@ -118,7 +119,8 @@ class ForeignTemplates:
         task = {"source": source, "special_tokens": special_tokens, **what}
         rendering = self._executor.submit(self._ask, task)
         self._open.add(rendering)
-        # A rendering that has begun continues even if its request is cancelled, and counts until it ends.
+        # A rendering that has begun continues even if its request is cancelled. Until it ends, it counts towards
+        # MAX_WAITING.
         rendering.add_done_callback(self._open.discard)
         try:
             async with asyncio.timeout(left):
@@ -157,7 +159,8 @@ def check_size(source: str) -> None:
 
 
 class _Child:
-    """A child process that one thread at a time uses. Starts with its first task, and restarts after it was killed."""
+    """A child process that one thread at a time uses. The first task starts it, and the first task after the process
+    was killed starts it again."""
 
     def __init__(self) -> None:
         self._process: Popen[bytes] | None = None

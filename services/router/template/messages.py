@@ -2,8 +2,8 @@
 
 Templates disagree on three points: whether a message's content is a string or a list of parts, whether a call's
 arguments are an object or JSON text, and whether missing content is null or empty. Some templates mix forms: they loop
-over the parts of a user's message, but concatenate the content of a tool's message as a string. The template's probe or
-syntax tree selects the first form; the other forms are for templates that fail on the first.
+over the parts of a user's message, but concatenate the content of a tool's message as a string. A probe of the
+template, or its syntax tree, selects the first form. The other forms are tried if the template fails on the first.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 # Maximum number of forms in which one conversation is rendered.
 MAX_FORMS = 10
-# Maximum number of roles, and of message parts per role, that `prints_parts` searches for in a prompt.
+# `prints_parts` searches a prompt for the parts of at most this number of roles, and at most this number of parts per
+# role.
 _MAX_ROLES = 8
 _PARTS_OF_ROLE = 8
 
 
 def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
-    """Yields at most MAX_FORMS forms. `messages`: in OpenAI's JSON form. `content_form`: the form of content that the
-    template expects."""
+    """Yields the messages in at most MAX_FORMS forms, the most likely first. `messages`: in OpenAI's JSON form.
+    `content_form`: the form of content that the template expects."""
     contents: list[Messages] = []
     for form in _with_contents(messages, content_form):
         if form not in contents:
@@ -40,12 +41,13 @@ def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
 
 
 def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the maximum number of renderings. A conversation of plain texts is always rendered in its first form."""
+    """Returns the maximum number of times that these messages are rendered. Plain texts without calls and tool messages
+    are rendered once, because templates accept their first form."""
     return MAX_FORMS if any(_is_ambiguous(message) for message in messages) else 1
 
 
 def one_call_each(messages: Messages) -> Messages:
-    """Returns the messages with one call per message. The results of a call follow its message."""
+    """Splits messages with several calls into one message per call. A call's results follow the call's message."""
     written: Messages = []
     rest = list(reversed(messages))
     while rest:
@@ -69,7 +71,8 @@ def one_call_each(messages: Messages) -> Messages:
 
 def prints_parts(text: str, messages: Messages) -> bool:
     """Returns whether a prompt shows a content part as a Python or JSON value instead of its text. This happens if the
-    template prints content without a test of its type. A message that quotes such a value does not count."""
+    template prints content without a test of its type. A value that also stands in a message's text does not
+    count."""
     values = {
         written for part in _first_parts(messages) for written in (str(part), json.dumps(part, ensure_ascii=False))
     }
@@ -77,14 +80,15 @@ def prints_parts(text: str, messages: Messages) -> bool:
     if not printed:
         return False
     contents = (message.get("content") for message in messages)
-    # Joined once, so that the time stays linear in the number of messages.
+    # The contents are joined once, not once per value, so that the time stays linear in the number of messages.
     quotable = "\0".join(join_parts(content) if isinstance(content, list) else content or "" for content in contents)
     return any(written not in quotable for written in printed)
 
 
 def _first_parts(messages: Messages) -> list[Mapping[str, Any]]:
-    """Returns the first parts of a few messages of each role. These are enough, because a template that prints any part
-    also prints the first part of its message, and treats all messages of one role alike."""
+    """Returns the first content part of up to _PARTS_OF_ROLE messages of each role, for up to _MAX_ROLES roles.
+    `prints_parts` needs no more: a template that prints a part also prints the message's first part, and a template
+    treats all messages of one role alike."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for message in messages:
         content, role = message.get("content"), message["role"]
@@ -147,9 +151,9 @@ def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_calls(messages: Messages) -> Iterator[Messages]:
-    """Yields the messages with the arguments of calls as a parsed value, then as JSON text, then as an object even if
-    the model wrote something else. Yields each variant with missing content as null, and then with missing content as
-    an empty string."""
+    """Yields the messages in up to three variants. The arguments of calls are the parsed value; then JSON text; then
+    the parsed value if it is an object, else {}. If a message lacks content, yields each variant twice: as it is, and
+    with an empty string as the missing content."""
     variants = [[_with_arguments(message, _value) for message in messages]]
     if any(message.get("tool_calls") for message in messages):
         variants += [messages, [_with_arguments(message, _object) for message in messages]]
@@ -165,8 +169,8 @@ def _with_content(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
-    """Returns the message with its calls' arguments parsed by `read`: templates expect objects, OpenAI's API has
-    text."""
+    """Returns the message with the arguments of its calls parsed by `read`. In OpenAI's API the arguments are text, but
+    templates expect objects."""
     if not message.get("tool_calls"):
         return message
     calls = copy.deepcopy(message["tool_calls"])
@@ -179,7 +183,8 @@ def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict
 
 def _value(arguments: str) -> Any:
     """Returns the parsed arguments. If they are not JSON, because they are truncated or the model wrote something else,
-    returns the part that can be parsed."""
+    returns the part that can be parsed. Only then is pydantic_core needed, which a router that serves only the typed
+    gRPC APIs might lack."""
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -187,7 +192,6 @@ def _value(arguments: str) -> Any:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """Returns the parsed arguments if they are an object, and {} otherwise. Valid JSON needs no library, so that a
-    router that serves only the typed API can probe its templates."""
+    """Returns the parsed arguments if they are an object, and {} otherwise."""
     value = _value(arguments)
     return value if isinstance(value, dict) else {}

@@ -1,9 +1,10 @@
-"""Finds out what a chat template shows, by rendering small conversations.
+"""Finds out what a chat template shows, that is, which parts of a request it writes to the prompt.
 
-A template's source does not show this reliably: it can name tools only in a text, or use variables. So a probe renders
-a conversation with words that no template contains, and checks whether these words are in the prompt. Some templates
-refuse such a conversation, for example because the first message must be a system message. Then the source is searched
-instead. A template that refuses system messages counts as a template that does not show them.
+The template's source does not tell this reliably: the word `tools` can stand in a literal text, and a variable can have
+any name. So a probe renders a small conversation with words that no template contains, and checks whether these words
+are in the prompt. Some templates refuse such a conversation, for example because they require a system message first.
+The probe is then repeated after a system message; if that fails, too, the source is searched for tools and calls. A
+template that refuses system messages counts as a template that does not show them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.router.template.messages import THOUGHT_FIELDS, Messages
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
 _TEXT, _MORE, _KEY = "quire-probe-text", "quire-probe-more", "quire-probe-key"
-# No name is part of another.
+# None of these names is a part of another: `_has` would take the longer one for the shorter.
 _NAME, _ARGUMENT = "quire_probe", "quire_argument"
 # The called function's name differs from the tool's name, because a prompt can contain the tool's name without the
 # call.
@@ -71,7 +72,7 @@ _TWO_CALLS_TURNS = [
 ]
 
 
-# Returns the prompt for messages and tools; None if the template fails.
+# A function that returns the prompt for messages and tools, or None if the template fails.
 Render = Callable[[Messages, Sequence[Mapping[str, Any]] | None], str | None]
 
 
@@ -106,7 +107,7 @@ def probe_content(render: Render) -> ContentForm | None:
 
 
 def probe_traits(source: str, render: Render) -> TemplateTraits:
-    """Returns the template's traits. `render` must try the same forms of messages as a request's rendering does."""
+    """Returns the template's traits. `render` must try the same forms of messages as the rendering of a request."""
     needs_tools = _needs_tools(render)
     of_system = render([{"role": "system", "content": _SYSTEM}, _USER], [_TOOL] if needs_tools else None)
     return TemplateTraits(
@@ -118,7 +119,8 @@ def probe_traits(source: str, render: Render) -> TemplateTraits:
 
 
 def probe_thoughts(render: Render) -> bool:
-    """Returns whether a template shows an assistant's reasoning before its calls, but refuses content beside it."""
+    """Returns whether a template shows the reasoning of a message with calls, but fails if the message also has
+    content."""
     _, called, result = _CALL_TURNS
     thoughtful = called | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)
     for before in _openings():

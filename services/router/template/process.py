@@ -2,10 +2,10 @@
 
 Reads one JSON object per line from standard input: {"source", "special_tokens", "content_form"} with either
 {"arguments"} or {"probes": true}. Answers each with a line: {"text"} or {"traits"}, both with the "content_form" that
-was found, or {"error", "param"}, or LOST. Exits at the end of its input.
+was found, or {"error", "param"}, or LOST (foreign.py). Exits at the end of its input.
 
-The process forks for each rendering. The kernel kills a fork that exceeds its limits. This process continues at once,
-because it has already loaded the libraries.
+The process forks for each object, and the fork renders. If the fork exceeds its limits, the fork dies and the parent
+answers LOST. The parent can fork again at once, because it has already loaded the libraries.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _render_in_limits(line: str) -> None:
     """Writes the answer and exits. Runs in a fork."""
     memory = _address_space() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    # The signals have no handlers, so they kill the process at any point of its computation.
+    # The timers' signals have no handlers, so they kill the process at any point of its computation.
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     answer = json.dumps(render(json.loads(line))).encode() + b"\n"

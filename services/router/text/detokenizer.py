@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as Library
 
 _REPLACEMENT = "\ufffd"
-# A UTF-8 character has at most four bytes, so only this many of the prompt's tokens can affect the output.
+# Number of the prompt's last tokens that can affect the output's text: a UTF-8 character has at most four bytes.
 _NUM_CONTEXT_TOKENS = 4
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -39,8 +39,8 @@ class Vocabulary:
         self._to_bytes = _token_bytes_function(definition)
         self._strips_first_space = _strips_first_space(definition)
         added = {token["id"]: token for token in definition.get("added_tokens") or ()}
-        # Added tokens are converted here, because the library would treat their characters as bytes and break non-ASCII
-        # characters.
+        # Ids of added tokens in a byte-level vocabulary. Their text is their name. Only other tokens' names are written
+        # in the alphabet for bytes; an added token's non-ASCII characters would be taken for bytes.
         self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
         self._special = frozenset(token_id for token_id, token in added.items() if token["special"])
         # Caches by token id, limited by the size of the vocabulary. A text is None if its bytes are not valid UTF-8.
@@ -93,7 +93,7 @@ class Vocabulary:
         return self._library.id_to_token(token_id) or ""
 
     def shown_text(self, token_id: int) -> str:
-        """Returns the token's text, with replacement characters for incomplete characters."""
+        """Returns the token's text, with U+FFFD in place of bytes that are not valid UTF-8."""
         text = self.token_text(token_id)
         return self.token_bytes(token_id).decode(errors="replace") if text is None else text
 
@@ -147,7 +147,8 @@ class _BytesDetokenizer:
 
 
 class _WindowDetokenizer:
-    """Decodes the tokens [prefix, read) and [prefix, end), and sends the difference once its last character is
+    """Decodes a window of tokens with the tokenizers library. The window starts with the tokens whose text was returned
+    last; the tokens since then follow. `push` returns the text that the latter add, once its last character is
     complete."""
 
     __slots__ = ("_hidden", "_ids", "_library", "_prefix_text", "_read")
@@ -210,7 +211,8 @@ def _byte_level_bytes(token: str) -> bytes:
 
 
 def _byte_by_character() -> dict[str, int]:
-    """Returns GPT-2's alphabet for bytes: printable bytes are their own characters, the others start at U+0100."""
+    """Returns the byte of each character in GPT-2's alphabet for bytes. A printable byte is its own character; the
+    other bytes are the characters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""One choice's text while it is generated: detokenization and stop strings, for streamed and unary responses."""
+"""Converts the tokens of one choice to text and finds stop strings, for streamed and unary responses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class TextOutput:
         self._matcher = matcher
         self._end_token_ids = end_token_ids
         self._min_tokens = min_tokens
-        # Tokens so far; after a stop string, up to and including the token that completed it.
+        # Number of tokens so far. Tokens after the one that completed a stop string do not count.
         self.num_tokens = 0
         # Whether a stop string was found.
         self.stopped = False
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
-        """Returns the new text that can be sent, and the number of `token_ids` that count. All count, unless a stop
-        string ends before the last token."""
+        """Returns the new text that can be sent, and the number of `token_ids` that belong to the output: all, or the
+        tokens up to the one that completes a stop string."""
         push, end_token_ids, matcher = self._detokenizer.push, self._end_token_ids, self._matcher
         pieces = []
         for position, token_id in enumerate(token_ids):
@@ -55,5 +55,6 @@ class TextOutput:
         return self._matcher.found if self._matcher is not None and self.stopped else None
 
     def finish(self) -> str:
-        """Returns the text that was held back, at the end of the output. Drops an incomplete character."""
+        """Returns the text that was held back. Call it at the end of the output. Drops a character that is still
+        incomplete."""
         return self._matcher.flush() if self._matcher is not None else ""

@@ -2,7 +2,8 @@
 
 All stop strings of a request share one Aho-Corasick automaton (Aho and Corasick, "Efficient string matching", 1975).
 Its state is the longest suffix of the text that is a prefix of a stop string. The state's depth is therefore the number
-of characters to hold back. The first stop string that is complete ends the text, however the text is split.
+of characters to hold back. The stop string that is complete first ends the text, no matter into which pieces the text
+is split.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class StopStrings:
         self.children: list[dict[str, int]] = [{}]
         self.depth = [0]
         self.fallback = [0]
-        # For each state: length of the longest stop string that ends there; 0 if none does.
+        # For each state: length of the longest stop string that is a suffix of the state's text; 0 if there is none.
         self.match_length = [0]
         for stop in stops:
             self._insert(stop)
@@ -94,6 +95,6 @@ class StopMatcher:
         return whole[:sendable]
 
     def flush(self) -> str:
-        """Returns the text that was held back, at the end of the output."""
+        """Returns the text that was held back. Call it at the end of the output."""
         held, self._held = self._held, ""
         return held

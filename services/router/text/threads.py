@@ -1,4 +1,4 @@
-"""Threads for work on long texts, which would block the event loop."""
+"""Threads for work on long texts, because such work would block the event loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from services.router.errors import overloaded
 from services.router.limits import LargeBodies
 from services.router.template import ForeignTemplates
 
-# For shorter texts, the work takes less time than passing it to a thread.
+# Texts of up to this length are processed on the event loop, in less time than it takes to use a thread.
 _INLINE_CHARS = 2048
-# Maximum number of long texts that wait for a thread, across all models.
+# Maximum number of long texts that threads process or that wait for a thread, across all models.
 _MAX_PENDING = 256
 
 R = TypeVar("R")
@@ -29,9 +29,10 @@ class TextThreads:
         self._num_pending = 0
         # Renders the chat templates that requests contain.
         self.foreign_templates = ForeignTemplates()
-        # Limits how many large bodies are converted at a time; these threads do the conversion.
+        # Limits how many large request bodies are converted at a time. Threads of this object convert them.
         self.large_bodies = LargeBodies()
-        # One thread, because the tokenizers library keeps memory for each thread that has used it.
+        # Runs the work of `run_alone`. It has only one thread, because the tokenizers library keeps memory for each
+        # thread that has used it.
         self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="long-texts")
 
     @property
@@ -48,15 +49,15 @@ class TextThreads:
         return await self.run_beside(work)
 
     async def run_alone(self, work: Callable[[], R]) -> R:
-        """Returns `work()`, run on a separate thread that runs one piece of work at a time. Use it for work that takes
-        much memory. Raises ApiError when overloaded.
-        """
+        """Returns `work()`, run on the single thread for work that takes much memory. Raises ApiError when
+        overloaded."""
         self._check_room()
         return await self._run_on(self._long_texts, work)
 
     async def run_beside(self, work: Callable[[], R]) -> R:
-        """Returns `work()`, always run on a thread. If the caller is cancelled, the call first waits until the work has
-        ended, because the work still uses the caller's objects. Work that has not begun is cancelled at once."""
+        """Returns `work()`, always run on a thread. If the caller is cancelled, work that has not begun is dropped.
+        CancelledError is raised only after work that has begun ends, because the work still uses the caller's
+        objects."""
         return await self._run_on(self._executor, work)
 
     async def _run_on(self, executor: ThreadPoolExecutor, work: Callable[[], R]) -> R:
@@ -72,8 +73,8 @@ class TextThreads:
             raise
         finally:
             self._num_pending -= 1
-            # An exception of `work` refers to this frame; the cycle would keep the frame alive until a garbage
-            # collection.
+            # An exception of `work` refers to this frame, and the frame's futures refer to the exception. Without
+            # `del`, this cycle would keep the frame alive until a garbage collection.
             del running, ended
 
     def _check_room(self) -> None:

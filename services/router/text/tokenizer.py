@@ -1,4 +1,4 @@
-"""A model's tokenizer, made from the bundle that its worker sent, without disk or hub access."""
+"""A model's tokenizer, made from the files that the worker sent, without access to a disk or the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from services.router.template import ChatTemplate, from_tokenizer_config, specia
 from services.router.text.detokenizer import Vocabulary
 from services.router.text.threads import TextThreads
 
-# Maximum size in bytes of a group of a request's texts that are tokenized together. Only one longer text at a time is
-# tokenized, across all requests.
+# A request's texts are tokenized in groups of at most this many bytes. A longer text is a separate group; only one such
+# text is tokenized at a time, across all requests.
 _GROUP_BYTES = 64 * 1024
 
 
@@ -23,7 +23,7 @@ class Tokenizer:
     """Converts text to token ids and back. Text that spells a special token becomes that token, as in vLLM."""
 
     def __init__(self, tokenizer_json: bytes, tokenizer_config_json: bytes, threads: TextThreads) -> None:
-        """`threads`: threads for work on long texts. Raises ValueError if the bundle cannot be read."""
+        """`threads`: threads for work on long texts. Raises ValueError if the files cannot be read."""
         self.threads = threads
         try:
             self._library = Library.from_str(tokenizer_json.decode())
@@ -39,11 +39,11 @@ class Tokenizer:
             self.vocabulary = Vocabulary(self._library)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(f"the tokenizer bundle cannot be read: {error}") from error
-        # No token has more characters, so a text has at least len(text) / max_token_chars tokens.
+        # Length of the longest token. A text has at least len(text) / max_token_chars tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
 
     def warm_templates(self) -> list[str]:
-        """Warms the templates as ChatTemplate.warm does. Returns the problems of templates that cannot be parsed."""
+        """Calls `warm` of the chat templates. Returns an error text for each template that cannot be parsed."""
         templates = [template for template in (self.chat_template, self.tool_template) if template is not None]
         return [problem for template in templates if (problem := template.warm()) is not None]
 
@@ -71,7 +71,7 @@ class Tokenizer:
         params: Sequence[str] = (),
     ) -> list[list[int]]:
         """Encodes as `encode` does, and cuts each text to `max_tokens` tokens: drops its end or, with `keeps_end`, its
-        beginning. Keeps special tokens."""
+        beginning. The special tokens that the tokenizer adds count towards `max_tokens` and are not cut off."""
         num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
 
         def work(group: Sequence[str]) -> list[list[int]]:
@@ -85,7 +85,8 @@ class Tokenizer:
     async def _in_groups(
         self, texts: Sequence[str], params: Sequence[str], work: Callable[[Sequence[str]], list[list[int]]]
     ) -> list[list[int]]:
-        """Returns the results of `work` for all texts, on a limited number of bytes at a time."""
+        """Calls `work` for one group of texts at a time, and returns the token ids of all texts. Raises ApiError as
+        `encode` does."""
         sizes = list(map(num_bytes, texts))
         for index, size in enumerate(sizes):
             check_text_size(size, params[index] if params else None)
@@ -106,7 +107,8 @@ class Tokenizer:
 
 
 def _groups(texts: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[Sequence[str], int]]:
-    """Yields groups of texts in order, with each group's bytes: at most _GROUP_BYTES, or a single longer text."""
+    """Yields groups of consecutive texts, each with its size in bytes. A group has at most _GROUP_BYTES, or is a single
+    longer text."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > _GROUP_BYTES:

@@ -1,5 +1,5 @@
-"""The content blocks of messages. Blocks other than text, reasoning and tools are refused with an error that names
-their type."""
+"""The content blocks of messages. Blocks that are not text, reasoning, tool calls or tool results are refused with an
+error that names their type."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class ToolUseBlock(Body):
 
 
 class OtherBlock(Body):
-    """A block of any other type. It is refused, unless it is encrypted reasoning, which is ignored."""
+    """A block of a type that is not supported at this place. It is refused, except for encrypted reasoning in a message
+    of the assistant, which is ignored."""
 
     known_extras = frozenset({"data"})
 
@@ -76,9 +77,10 @@ class ToolResultBlock(Body):
     )
 
     def text(self, param: str) -> str:
-        """Returns the result as text. `param`: the content's name in errors. Raises ApiError if a block is not text."""
+        """Returns the result as text. `param`: path of `content` in the request, for error messages. Raises ApiError if
+        a block is not text."""
         text = text_of(self.content, param)
-        # Chat templates have no other way to mark an error.
+        # Chat templates cannot mark a result as an error, so its text has to say it.
         return f"Error: {text}" if self.is_error and not text.lower().startswith("error") else text
 
 
@@ -97,7 +99,8 @@ StringOrBlocks = Annotated[
 
 
 def text_of(content: str | Sequence[TextBlock | OtherBlock] | None, param: str) -> str:
-    """Joins the texts of blocks. `param`: the content's name in errors. Raises ApiError if a block is not text."""
+    """Returns the content as one text, with a newline between blocks. `param`: path of `content` in the request, for
+    error messages. Raises ApiError if a block is not text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []

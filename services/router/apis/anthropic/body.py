@@ -1,4 +1,4 @@
-"""The bodies of /v1/messages and /v1/messages/count_tokens. Unknown fields are ignored and counted."""
+"""The bodies of /v1/messages and /v1/messages/count_tokens. Unknown fields are ignored; a metric counts them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AnthropicTool(Body):
     )
 
     def to_tool(self, param: str) -> Tool:
-        """Converts the tool. `param`: its name in errors. Raises ApiError."""
+        """Converts the tool. `param`: path of the tool in the request, for error messages. Raises ApiError."""
         if self.type not in (None, "custom"):
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
@@ -89,8 +89,8 @@ class AnthropicToolChoice(Body):
 
 
 class Thinking(Body):
-    # `block_binding` concerns reasoning from other conversations. The chat template does not tell it from other
-    # reasoning.
+    # `block_binding` concerns reasoning from other conversations. It has no effect, because chat templates treat all
+    # reasoning alike.
     known_extras = frozenset({"block_binding"})
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(
@@ -127,7 +127,7 @@ class OutputConfig(Body):
 class CountTokensBody(Body):
     """The fields that determine the prompt."""
 
-    # `compaction` has no effect here: the tokens of the whole conversation are counted.
+    # `compaction` has no effect on the number of tokens, because the whole conversation is counted.
     known_extras = _WITHOUT_EFFECT | {"compaction", "thread"}
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
@@ -155,7 +155,7 @@ class CountTokensBody(Body):
         if (self.model_extra or {}).get("thread") is not None:
             raise ThreadUnsupportedError.of("thread")
         messages = self._messages()
-        # If the last turn is the assistant's, the answer continues its text.
+        # If the last turn is the assistant's and has no tool calls, the answer continues its text.
         is_prefilled = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
         thinks = None if self.thinking is None else self.thinking.type != "disabled"
         effort = None if self.output_config is None else self.output_config.effort
@@ -178,7 +178,7 @@ class CountTokensBody(Body):
         thinking = self.thinking
         if thinking is None or thinking.type == "disabled" or thinking.budget_tokens is None:
             return None
-        # Optional, because clients send a budget to every model, even if it does not reason.
+        # An optional budget has no effect on models that do not reason. Clients send the budget to all models.
         return ThinkingBudget(thinking.budget_tokens, "thinking.budget_tokens", is_optional=True)
 
     def _messages(self) -> list[dict[str, Any]]:

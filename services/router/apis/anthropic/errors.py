@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape."""
+"""Errors in the format of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class ThreadUnsupportedError(ApiError):
 
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:
-    """Returns Anthropic's error body. The message names the field, because the shape has no field for it."""
+    """Returns the error in the format of Anthropic's API. The format has no field for the parameter's name, but the
+    message contains it."""
     described: dict[str, Any] = {
         "type": _TYPES.get(error.kind, "invalid_request_error"),
         "message": error.message,

@@ -32,8 +32,8 @@ class Turn(Body):
     )
 
     def to_template(self, param: str, made: set[str], *, shows_thinking: bool = True) -> list[dict[str, Any]]:
-        """Converts the turn to messages. `param`: its name in errors. `made`: ids of the calls in earlier turns; the
-        method adds this turn's calls. Raises ApiError."""
+        """Converts the turn to messages. `param`: path of the turn in the request, for error messages. `made`: ids of
+        the tool calls in earlier turns; the method adds the ids of this turn's calls. Raises ApiError."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         if self.role == "assistant":
@@ -43,8 +43,8 @@ class Turn(Body):
 
 
 def shown_turns(turns: Sequence[Turn]) -> Iterator[tuple[int, Turn]]:
-    """Yields the turns that the model sees, with their indices. Leaves out system messages that were to apply only
-    until the user's next message."""
+    """Yields the turns that the model sees, with their indices. Leaves out a system message if `clear_at` limits it to
+    the user's next message and the user has written since."""
     last_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
     for index, turn in enumerate(turns):
         if turn.role != "system" or turn.clear_at != "next_user_message" or index > last_user:
@@ -63,7 +63,7 @@ def _assistant(blocks: Sequence[Block], param: str, *, shows_thinking: bool) -> 
                 function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
                 calls.append({"id": block.id, "type": "function", "function": function})
             case OtherBlock(type="redacted_thinking"):
-                # Reasoning that Anthropic encrypted cannot be read here.
+                # Reasoning that Anthropic encrypted is ignored: only Anthropic can decrypt it.
                 pass
             case _:
                 raise not_supported(block.type, f"{param}[{index}]")
@@ -76,8 +76,8 @@ def _assistant(blocks: Sequence[Block], param: str, *, shows_thinking: bool) -> 
 
 
 def _others(role: str, blocks: Sequence[Block], param: str, made: Set[str]) -> list[dict[str, Any]]:
-    """Converts a turn of the user or the system. Each tool result becomes a separate message, between the messages of
-    the texts around it."""
+    """Converts a turn of the user or the system. Each tool result becomes a message. The texts before, between and
+    after the results become messages, too; the order stays the same."""
     messages: list[dict[str, Any]] = []
     texts: list[str] = []
 

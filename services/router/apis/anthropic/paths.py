@@ -1,4 +1,4 @@
-"""The document's operations of Anthropic's Messages API."""
+"""The operations of Anthropic's Messages API, for the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _STOP_REASONS = {
     EndReason.LENGTH: "max_tokens",
     EndReason.TOOL_CALLS: "tool_use",
 }
-# Signature of thinking blocks, which the server does not check. Clients drop blocks without a signature.
+# Signature of all thinking blocks. The server does not check signatures, but clients drop thinking blocks without one.
 _SIGNATURE = "quire"
 
 
@@ -38,8 +38,8 @@ class AnthropicWriter:
     stream_type = EVENT_STREAM
 
     def __init__(self, model: str, shows_thinking: bool, max_tokens: int = 0) -> None:
-        """`shows_thinking`: if false, thinking blocks are empty. `max_tokens`: the request's limit. An answer that is
-        cut below this limit has filled the context."""
+        """`shows_thinking`: if false, thinking blocks have no text. `max_tokens`: the request's limit. If an answer is
+        cut although it has fewer tokens than `max_tokens`, then the context was full."""
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
         self._shows_thinking = shows_thinking
@@ -52,7 +52,7 @@ class AnthropicWriter:
         parts = []
         if not self._has_begun:
             self._has_begun = True
-            # The number of cached tokens is known only at the end.
+            # The number of cached tokens is known only at the end, so the first event counts none.
             usage = Usage(len(delta.prompt_token_ids), 0, 0)
             parts += [_event("message_start", message=self._message([], None, None, usage)), _event("ping")]
         parts += [self._segment_event(event) for event in self._segmenter.push(delta)]

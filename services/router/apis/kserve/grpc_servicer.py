@@ -33,7 +33,8 @@ class GrpcInferenceServicer:
     # None if the libraries for generation are not installed.
     generation: TensorGeneration | None
 
-    # Health probes have no API keys. Methods that reveal the names of models need a key.
+    # The methods for health probes are public, because probes have no API keys. Methods that reveal the names of models
+    # need a key.
 
     @public
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> pb.ServerLiveResponse:  # noqa: N802

@@ -18,12 +18,13 @@ EXTENSIONS = ["binary_tensor_data", "generate", "parameters"]
 def server_version() -> str:
     try:
         return installed_version("quire")
-    except PackageNotFoundError:  # a bare source tree
+    except PackageNotFoundError:  # a source tree that is not installed
         return "0"
 
 
 def name_and_version(path: str) -> tuple[str, str]:
-    """Splits a path's model into name and version: `x/versions/1` gives ("x", "1"), and `x` gives ("x", "")."""
+    """Splits the model in a URL's path into name and version: `x/versions/1` gives ("x", "1"), and `x` gives
+    ("x", "")."""
     name, between, version = path.rpartition("/versions/")
     return (name, version) if between else (path, "")
 
@@ -46,7 +47,7 @@ class ServerState:
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
         if not self.is_ready:
-            # Answers immediately: without a ready scheduler, `model` can wait until a scheduler has started.
+            # `model` could now wait until a scheduler has started, but health probes need an answer at once.
             return False
         model = await self.model(name, version)
         return any(

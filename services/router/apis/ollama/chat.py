@@ -78,8 +78,9 @@ class ChatBody(OllamaBody):
 
 
 def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
-    """Converts messages for chat templates. Calls without ids get numbers as ids. A result without an id belongs to the
-    first call that has no result yet."""
+    """Converts messages for chat templates. A call without an id gets one that contains the call's number. A result
+    without an id belongs to the first call that has no result yet, or to the first such call of the function that the
+    result names."""
     rendered: list[dict[str, Any]] = []
     # (id, name) of calls without a result so far.
     open_calls: list[tuple[str, str]] = []
@@ -110,7 +111,8 @@ def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
 
 
 def _answered(open_calls: list[tuple[str, str]], message: OllamaMessage) -> tuple[str, str]:
-    """Returns (id, name) of the call to which a result belongs, and removes it from `open_calls`."""
+    """Returns (id, name) of the call to which a result belongs, and removes the call from `open_calls`. If there is no
+    such call, returns the id and the name that the result has itself."""
     for position, (call_id, name) in enumerate(open_calls):
         if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
             del open_calls[position]

@@ -52,7 +52,7 @@ class EmbedBody(Body):
 
     @property
     def params(self) -> list[str]:
-        """Names of the texts in errors."""
+        """Path of each text in the body, for error messages."""
         is_list = isinstance(self.input, list)
         return [f"input[{index}]" if is_list else "input" for index in range(len(self.texts))]
 

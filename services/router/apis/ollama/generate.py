@@ -20,8 +20,8 @@ class GenerateBody(OllamaBody):
     prompt: str | None = Field(None, description="Prompt. If there is none, the answer says that the model is loaded.")
     system: str | None = Field(None, description="System message.")
     raw: bool | None = Field(None, description="If true, the prompt is used as it is, without the chat template.")
-    # Features that are not implemented: a text after the gap to fill, templates in Go's language, tokens of earlier
-    # turns, and images.
+    # Features that are not implemented: filling a gap before the suffix, templates in Go's language, context as tokens
+    # of earlier turns, and images.
     suffix: str | None = Field(None, description="Not supported.")
     template: str | None = Field(None, description="Not supported.")
     context: list[int] | None = Field(None, description="Not supported.")

@@ -1,4 +1,4 @@
-"""Descriptions of models for Ollama's clients: names with a tag, and the details that a router has."""
+"""Descriptions of models for Ollama's clients: names with a tag, and those details that a router knows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ShowBody(Body):
 
 
 async def find(placement: Placement, name: str) -> ServedModel:
-    """Finds a model by its name, with or without the tag that Ollama's clients add. Raises ApiError."""
+    """Finds a model by its name. The name can have the tag `:latest`, which Ollama's clients add. Raises ApiError."""
     for known in (name, name.removesuffix(_TAG)):
         try:
             return await placement.model(known)

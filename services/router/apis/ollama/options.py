@@ -28,7 +28,7 @@ from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditi
 
 # Samplers that are not implemented, with the values that turn them off.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
-# Options without effect. Most of them control how Ollama loads a model; here, the server's own options do.
+# Options without effect. Most of them control how Ollama loads a model, which Quire's servers do before any request.
 _WITHOUT_EFFECT = frozenset(
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "vocab_only"}
     | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "penalize_newline"}
@@ -119,7 +119,7 @@ _NO_OPTIONS = Options.model_validate({})
 class OllamaBody(Body):
     """Fields that chat and generate share."""
 
-    # No effect: prompts are never cut, and the context is never shifted.
+    # These fields have no effect: Quire never cuts prompts, and never shifts the context to make room for more tokens.
     known_extras = frozenset({"truncate", "shift"})
 
     model: str = Field(min_length=1, description="Name or alias of a served model, with or without `:latest`.")
@@ -191,6 +191,6 @@ class OllamaBody(Body):
 
 
 def refuse(name: str, value: object) -> None:
-    """Raises ApiError if a field that is not supported has a value."""
+    """Raises ApiError if `value` is not empty. `name`: a field that is not supported."""
     if value:
         raise ApiError(ErrorKind.UNSUPPORTED, f"'{name}' is not supported by this server.", name)

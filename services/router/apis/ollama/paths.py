@@ -1,4 +1,4 @@
-"""The document's operations of Ollama's API."""
+"""The operations of Ollama's API, for the OpenAPI document."""
 
 from __future__ import annotations
 

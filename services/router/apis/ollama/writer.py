@@ -1,4 +1,4 @@
-"""Writes an answer in Ollama's format, as lines of JSON or whole."""
+"""Writes an answer in Ollama's format: streamed as lines of JSON, or whole."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def loaded(model: str, *, is_chat: bool, done_reason: str) -> bytes:
 
 
 def ollama_error(error: ApiError) -> dict[str, str]:
-    """Returns Ollama's error body. The message names the field, because the shape has no field for it."""
+    """Returns the error in the format of Ollama's API. The format has no field for the parameter's name, but the
+    message contains it."""
     return {"error": error.message}
 
 

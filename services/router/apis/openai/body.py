@@ -1,6 +1,7 @@
 """Base class of OpenAI's chat and completion bodies.
 
-Unknown fields are ignored and counted. Known fields that are not implemented and would change the answer are refused.
+Unknown fields are ignored; a metric counts them. Known fields that are not implemented and would change the answer are
+refused.
 """
 
 from __future__ import annotations
@@ -241,7 +242,8 @@ class GenerationBody(Body, StructureFields, SamplingFields):
         return Truncation(kept, self.truncation_side == "right")
 
     def options(self, max_tokens: int | None, logprobs: int | None) -> GenerationOptions:
-        """Returns the generation options. Raises ApiError if a value is out of range in single precision."""
+        """Returns the generation options. Raises ApiError if `logit_bias` has an invalid key, or if a value is out of
+        range in single precision."""
         return GenerationOptions(
             sampling=self.sampling_params(
                 logit_bias=_logit_bias(self.logit_bias or {}),
@@ -271,7 +273,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
 def _logit_bias(entries: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     bias = []
     for key, value in entries.items():
-        # No token id has ten digits or more. Shorter ids are checked against the vocabulary later.
+        # No token id has ten digits or more. Whether a shorter id is in the vocabulary is checked later.
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             message = f"Invalid key in 'logit_bias': {key[:32]!r}. Expected a token id."
             raise invalid(message, "logit_bias", "invalid_value")

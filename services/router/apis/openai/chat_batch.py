@@ -19,13 +19,14 @@ from services.router.generation import check_num_logprobs
 from services.router.prompt import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
-# Cost of one conversation in TextThreads' unit, characters to tokenize. From 16 conversations on, a thread is used.
+# Cost of converting one conversation, in TextThreads' unit: characters to tokenize. From 16 conversations on, they are
+# converted in a thread.
 _CONVERSATION_CHARS = 128
 _Conversation = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class ChatCompletionBatchRequest(ChatCompletionRequest):
-    # A list of conversations, where the base class has one conversation.
+    # A list of conversations. In the base class, `messages` is a single conversation.
     messages: list[_Conversation] = Field(  # type: ignore[assignment]
         min_length=1,
         max_length=MAX_CONVERSATIONS,
@@ -57,12 +58,12 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
 
     @property
     def translation_work(self) -> int:
-        """Additional cost of `to_chats` in TextThreads' unit, characters to tokenize."""
+        """Cost of converting the parsed body, in TextThreads' unit: characters to tokenize."""
         return len(self.messages) * _CONVERSATION_CHARS
 
     def to_chats(self) -> list[ChatRequest]:
-        """Returns a request for each conversation. All requests share the objects of the body's other fields, which are
-        made only once. Raises ApiError."""
+        """Returns a request for each conversation. The body's other fields are converted only once, and all requests
+        refer to the same objects. Raises ApiError."""
         shared = self.chat_of(self.messages[0], "messages[0]")
         chats = [shared]
         for index, messages in enumerate(self.messages[1:], 1):

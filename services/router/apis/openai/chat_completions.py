@@ -64,8 +64,8 @@ class OtherPart(Body):
 
 
 def _part_kind(value: object) -> str | None:
-    """Returns the tag of a part's union member, by its `type`. Parts without a type count as text parts, whose check
-    reports the missing type."""
+    """Returns the tag of the union member that a part is validated as. A part whose `type` is missing or unknown is
+    validated as a text part, so that the error names its `type`."""
     if not isinstance(value, dict):
         return None
     kind = value.get("type")
@@ -109,7 +109,7 @@ class ChatMessage(Body):
     tool_call_id: str | None = Field(None, description="For a tool message: id of the call that it is the result of.")
     tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="Tool calls of the assistant.")
     function_call: FunctionCall | None = Field(None, description="Older form of `tool_calls`.")
-    # Earlier reasoning of the model has two names: DeepSeek's, which most servers use, and vLLM's newer one.
+    # Two names for the model's reasoning in earlier turns: DeepSeek's, which most servers use, and vLLM's newer one.
     reasoning_content: str | None = Field(None, description="Reasoning of the assistant.")
     reasoning: str | None = Field(None, description="vLLM's newer name of `reasoning_content`.")
 
@@ -230,7 +230,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
         return self.chat_of(self.messages, "messages")
 
     def chat_of(self, messages: Sequence[ChatMessage], path: str) -> ChatRequest:
-        """Returns the request for an answer to `messages`. `path`: their name in errors. Raises ApiError."""
+        """Returns the request for an answer to `messages`. `path`: path of the messages in the body, for error
+        messages. Raises ApiError."""
         limit, limit_param = self.output_limit
         tools, tool_choice = (
             self.functions_and_choice()
@@ -257,7 +258,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
 
 
 def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[str, Any]]:
-    """Returns the messages as chat templates expect them. `path`: their name in errors. Raises ApiError."""
+    """Returns the messages as chat templates expect them. `path`: path of the messages in the body, for error messages.
+    Raises ApiError."""
     written = with_tool_messages([message.to_template() for message in messages], path)
     check_tool_messages(written, path)
     return written
@@ -265,7 +267,7 @@ def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[s
 
 def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
     """Raises ApiError if a message has parts of types that are not supported, or has no content although its author is
-    not the assistant. `path`: the messages' name in errors."""
+    not the assistant. `path`: path of the messages in the body, for error messages."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):
@@ -276,7 +278,8 @@ def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
             if isinstance(part, RefusalPart | ThinkingPart) and message.role != "assistant":
                 text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message can have such a part."
                 raise invalid(text, param, "invalid_value")
-        # An assistant's message can have only reasoning, or nothing if its answer was cut.
+        # A message of the assistant can lack content: it can consist of calls or reasoning, or be empty because the
+        # answer was cut.
         if message.content is None and message.role != "assistant":
             param = f"{path}[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

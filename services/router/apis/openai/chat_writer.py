@@ -13,13 +13,13 @@ from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.http import EVENT_STREAM, TokenNames, chat_logprobs, dumps, texts_of
 
-# JSON of `content` in a choice's first chunk; the key: whether the message begins with content.
+# JSON of `content` in the first chunk of a choice, by whether the message begins with content.
 _FIRST = {True: '""', False: "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """Options for the optional parts of an answer."""
+    """Which of its optional parts an answer has."""
 
     with_logprobs: bool = False
     # Whether a stream ends with the usage.
@@ -34,8 +34,8 @@ class ChatStyle:
     with_function_call: bool = False
 
     def finish_reason(self, reason: EndReason) -> str:
-        """Returns OpenAI's finish_reason. If the request names the function to call, a call ends with `stop`, as in
-        OpenAI's API."""
+        """Returns OpenAI's finish_reason. As in OpenAI's API, it is `stop` for an answer with a call if the request
+        names the function to call."""
         is_call = reason is EndReason.TOOL_CALLS
         if is_call and self.with_function_call and not self.names_function:
             return "function_call"
@@ -61,12 +61,14 @@ class ChatCompletionWriter:
         new = self._new(delta)
         if index >= self._num_begun:
             # The first token gets a chunk even if it has no text yet: clients measure the time to the first token by
-            # this chunk. OpenAI's SDK expects choices to begin in order.
+            # this chunk. Choices with a lower index also get their first chunk now, because OpenAI's SDK expects
+            # choices to begin in order.
             for choice in range(self._num_begun, index + 1):
                 first_tail = self._tails.first(delta.usage)
                 if style.with_token_ids and not choice:
                     first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{first_tail}'
-                # As in OpenAI's API, content is null if the message begins with reasoning or a call, or could do so.
+                # As in OpenAI's API, content is null if the message begins with reasoning or a call, or if that is not
+                # known yet.
                 begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
                 is_content = choice == index and not begins_otherwise
                 parts.append(
@@ -102,7 +104,8 @@ class ChatCompletionWriter:
         elif delta.tool_calls:
             fields.append(f'"tool_calls":{dumps([_call_chunk(call) for call in delta.tool_calls])}')
         tells_tokens = bool(delta.logprobs and style.with_logprobs) or bool(delta.token_ids and style.with_token_ids)
-        # Log probabilities and token ids need a chunk: without other fields, it gets empty content.
+        # New log probabilities and token ids need a chunk even if there is no new text. The delta then has an empty
+        # content.
         if delta.content or (not fields and tells_tokens):
             fields.append(f'"content":{encode_basestring(delta.content)}')
         return ",".join(fields)
@@ -146,7 +149,7 @@ class ChatCompletionWriter:
 
     def _message(self, message: Message) -> dict[str, Any]:
         calls, reasoning = message.tool_calls, message.reasoning
-        # Content is null only beside calls or reasoning; an empty message has an empty text.
+        # Missing content is null in a message with calls or reasoning, and an empty text in any other message.
         content = message.content or (None if calls or reasoning else "")
         written: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls and self._style.with_function_call:

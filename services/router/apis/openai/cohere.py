@@ -109,7 +109,7 @@ class CohereEmbedBody(Body):
         return tuple(dict.fromkeys(self.embedding_types or ("float",)))
 
     def named_texts(self) -> tuple[list[str], list[str]]:
-        """Returns the texts, and their names in errors."""
+        """Returns the texts, and the path of each text in the body, for error messages."""
         if self.texts is not None:
             return self.texts, [f"texts[{index}]" for index in range(len(self.texts))]
         inputs = self.inputs or []
@@ -152,7 +152,8 @@ class CohereService:
 async def _encode(
     body: CohereEmbedBody, model: ServedModel, texts: Sequence[str], names: Sequence[str]
 ) -> list[list[int]]:
-    """Returns the token ids of each text. Raises ApiError if a text is too long and must not be cut."""
+    """Returns the token ids of each text, cut as `truncate` says. Raises ApiError if a text has no tokens, or is too
+    long although `truncate` is NONE."""
     limit = min(body.max_tokens or model.info.max_model_len, model.info.max_model_len)
     remedy = "set 'truncate' to 'END'"
     if body.truncate == "NONE":
@@ -192,12 +193,13 @@ def _texts(
 
 
 def _signs(vector: bytes) -> bytes:
-    """Returns one bit per value: 1 if the value is not negative. The first value is the highest bit of its byte."""
+    """Returns the signs of the vector's values, eight to a byte: bit 1 if the value is not negative. The first value of
+    eight is the highest bit."""
     bits = "".join(["1" if value >= 0 else "0" for value in floats_of(vector)])
     return int(bits, 2).to_bytes(len(bits) // 8, "big")
 
 
-# Functions that return a vector's JSON. `binary` bytes are the `ubinary` bytes minus 128.
+# Functions that return a vector's JSON, by the type of its encoding. `binary` bytes are the `ubinary` bytes minus 128.
 _WRITERS: dict[EmbeddingType, Callable[[bytes], str]] = {
     "float": floats_text,
     "base64": base64_text,

@@ -29,7 +29,7 @@ _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionStyle:
-    """Options for the parts of an answer."""
+    """The number of answers, and which of its optional parts an answer has."""
 
     # Number of answers returned per prompt.
     num_kept: int
@@ -55,15 +55,16 @@ class _Choice:
     )  # fmt: skip
 
     def __init__(self, echo: str) -> None:
-        # Text that is not sent yet, and the offset of the next token's text.
+        # Text that is not sent yet.
         self.pieces = [echo]
+        # Offset, in the choice's whole text, of the first token that is not sent yet.
         self.num_chars = len(echo)
         self.logprobs = TokenLogprobs()
         # Log probabilities of the prompt; None until the first of them arrive.
         self.prompt_logprobs: PromptLogprobs | None = None
         self.echo = echo
-        # For a stream that echoes log probabilities: number of prompt tokens sent, and the offsets of the prompt tokens
-        # that follow.
+        # For a stream that echoes log probabilities: number of prompt tokens sent, and the text offsets of the prompt
+        # tokens that are not sent yet.
         self.num_echoed = 0
         self.offsets: Iterator[int] = iter(())
         self.token_ids: list[int] = []
@@ -215,7 +216,8 @@ class CompletionWriter:
         return echoed_offsets(token_ids, self._names, end, skip_special_tokens=skip)
 
     def _extras(self, index: int, *, streamed: bool) -> list[tuple[str, Any]]:
-        """Returns the choice's fields that vLLM adds to OpenAI's, as (name, value)."""
+        """Returns those fields of the choice that only vLLM's API has, as (name, value). Leaves out fields that the
+        request does not ask for."""
         choice, prompt = self._choices[index], self._prompts[index // self._style.num_candidates]
         extras: list[tuple[str, Any]] = []
         if choice.finish_reason is not None:

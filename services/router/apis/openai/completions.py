@@ -145,7 +145,7 @@ class CompletionRequest(GenerationBody):
         return [given] if isinstance(given[0], int) else given
 
     def param(self, index: int) -> str:
-        """Returns the name of prompt `index` in errors."""
+        """Returns the path of prompt `index` in the body, for error messages."""
         return "prompt" if isinstance(self.prompt, str) or isinstance(self.prompt[0], int) else f"prompt[{index}]"
 
 
@@ -203,7 +203,8 @@ async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]
 async def _echoes(body: CompletionRequest, model: ServedModel, prompts: list[list[int]]) -> list[str]:
     if body.texts and body.truncation is None:
         return body.texts
-    # The echo of token ids includes special tokens. The echo of a text leaves them out, because the server added them.
+    # A prompt of token ids is echoed with its special tokens. The echo of a truncated text leaves them out, because the
+    # server added them to the text.
     return await model.tokenizer.decode(prompts, skip_special_tokens=bool(body.texts))
 
 

@@ -87,8 +87,8 @@ class EmbeddingBody(PoolingBody, TemplateFields):
     )
 
     def checked_messages(self) -> list[dict[str, Any]]:
-        """Checks constraints that the schema cannot express. Returns the conversation's messages as chat templates
-        expect them, or an empty list if the body has `input`. Raises ApiError."""
+        """Returns the conversation's messages as chat templates expect them, or an empty list if the body has `input`.
+        Raises ApiError for errors that the schema cannot express."""
         if self.input is None and self.messages is None:
             raise invalid("Missing required parameter: 'input'.", "input", "missing_required_parameter")
         if self.messages is None:
@@ -126,7 +126,7 @@ class EmbeddingBody(PoolingBody, TemplateFields):
             continue_final_message=bool(self.continue_final_message),
             template=templates[0] if templates else None,
             template_kwargs=self.chat_template_kwargs,
-            # With truncate_prompt_tokens, a later step shortens the conversation. So its length is not checked here.
+            # With truncate_prompt_tokens, the length is not checked, because the caller shortens the conversation.
             checks_length=self.truncate_prompt_tokens is None,
         )
 

@@ -43,7 +43,7 @@ class FunctionFields(BaseModel):
         """Raises ApiError if the fields are invalid. `has_tools`: whether the body has `tools` or `tool_choice`."""
         if has_tools and (self.functions or self.function_call is not None):
             param = "functions" if self.functions else "function_call"
-            raise invalid(f"'{param}' is the older form of 'tools': use one of them.", param)
+            raise invalid(f"'{param}' belongs to the older form of 'tools': use only one of the two forms.", param)
         if isinstance(self.function_call, FunctionName):
             names = {function.name for function in self.functions or ()}
             if self.function_call.name not in names:
@@ -62,8 +62,8 @@ class FunctionFields(BaseModel):
 
 
 def with_tool_messages(messages: Sequence[dict[str, Any]], path: str) -> list[dict[str, Any]]:
-    """Converts function calls to tool calls, and messages of role `function` to tool messages. `path`: the messages'
-    name in errors. Raises ApiError if a function message answers no earlier call."""
+    """Converts function calls to tool calls, and messages of role `function` to tool messages. `path`: path of the
+    messages in the body, for error messages. Raises ApiError if a function message belongs to no earlier call."""
     written: list[dict[str, Any]] = []
     # Id of each function's last call.
     calls: dict[str, str] = {}

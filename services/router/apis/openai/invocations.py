@@ -17,7 +17,7 @@ from services.router.errors import invalid
 from services.router.limits import check_json
 
 
-# Used only in the document: each body is validated by the API that `invoked` returns.
+# Used only for the OpenAPI document. A request's body is validated by the API that `invoked` returns for it.
 class Invocation(RootModel[ChatCompletionRequest | CompletionRequest | EmbeddingBody | ScoreBody | RerankBody]):
     """The body of a request to one of these APIs: chats, completions, embeddings, score or rerank."""
 

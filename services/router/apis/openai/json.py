@@ -1,4 +1,5 @@
-"""JSON that the answers of OpenAI's API share. Parts that are equal in all chunks of a stream are encoded only once."""
+"""JSON of the answers to chats and completions, in OpenAI's format. Parts that are equal in all chunks of a stream are
+encoded only once."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """The fields that identify an answer."""
+    """The fields at the head of an answer, which are equal in all chunks of a stream."""
 
     id: str
     # Seconds since the epoch.
@@ -64,25 +65,26 @@ def error_event(error: ApiError) -> bytes:
 
 
 class ChunkTails:
-    """Writes the end of each chunk of a stream, with the usage so far if requested. A chunk without new tokens has no
-    usage, so that clients can compute the number of new tokens in each chunk."""
+    """Writes the end of each chunk of a stream, with the usage so far if requested. The usage is written only if it
+    counts more tokens than the usage written last; otherwise the field is null."""
 
     __slots__ = ("_num_told", "_without")
 
     def __init__(self, with_usage: bool) -> None:
-        """`with_usage`: whether chunks have the field `usage`, which is null in a chunk without usage."""
+        """`with_usage`: whether chunks have the field `usage`, which can be null."""
         self._without = ',"usage":null}\n\n' if with_usage else "}\n\n"
         self._num_told = -1
 
     def tail(self, usage: Usage | None) -> str:
-        """Returns the end of a chunk. `usage`: usage so far, or None for a chunk without usage."""
+        """Returns the end of a chunk. `usage`: usage so far; None if the request does not ask for it in every chunk."""
         if usage is None or usage.completion_tokens <= self._num_told:
             return self._without
         self._num_told = usage.completion_tokens
         return f',"usage":{dumps(usage_object(usage))}}}\n\n'
 
     def first(self, usage: Usage | None) -> str:
-        """Returns the end of a choice's first chunk, which has no token yet."""
+        """Returns the end of a choice's first chunk, which contains no token: its usage counts no tokens in the
+        answer."""
         return self.tail(None if usage is None else dataclasses.replace(usage, completion_tokens=0))
 
 
@@ -133,7 +135,8 @@ class EchoedPrompt:
     entries: Sequence[PromptLogprob]
     # Offset of each token's text.
     offsets: Iterable[int]
-    # Number of most likely tokens to return. `entries` can have more, for `prompt_logprobs`.
+    # Number of most likely tokens to return at each position. `entries` have more of them if the request has a larger
+    # `prompt_logprobs`.
     num_top: int
     # Whether `token_ids` begin with the prompt's first token.
     has_first: bool = True
@@ -165,8 +168,8 @@ def echoed_offsets(
 
 
 def prompt_logprobs(token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames) -> Items:
-    """Returns `prompt_logprobs` in vLLM's format, for `texts_of` to encode: for each token, an object with this token
-    and the most likely tokens, by token id."""
+    """Returns `prompt_logprobs` in vLLM's format, for `texts_of` to encode: null for the prompt's first token, and for
+    every other token an object with this token and the most likely tokens, by token id."""
     return Items(chain((None,), (_candidates(*pair, names) for pair in zip(token_ids[1:], entries, strict=True))))
 
 
@@ -179,7 +182,7 @@ def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[
 
 
 def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
-    """Returns log probabilities by token name. If two tokens have the same name, keeps the position's own token,
-    because `tokens` lists it."""
+    """Returns the log probabilities at one position, by token name. If another token has the same name as the
+    position's own token, only the own token is kept, because `tokens` lists it."""
     tops = {names.name(token_id): finite(logprob) for token_id, logprob in top}
     return tops | {names.name(own_id): finite(own_logprob)}

@@ -1,4 +1,4 @@
-"""The document's operations of OpenAI's API and of vLLM's additional paths."""
+"""The operations of OpenAI's API and of vLLM's additional paths, for the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The document's operations for embeddings: OpenAI's, Cohere's, and vLLM's with their alternative paths."""
+"""The operations of OpenAI's, Cohere's and vLLM's APIs for embeddings, with vLLM's alternative paths, for the OpenAPI
+document."""
 
 from __future__ import annotations
 

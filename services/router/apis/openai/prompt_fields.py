@@ -33,14 +33,14 @@ class TemplateFields(BaseModel):
     )
 
     def check_prompt(self) -> None:
-        """Raises ApiError if the fields contradict each other."""
+        """Raises ApiError if `continue_final_message` and `add_generation_prompt` are both true."""
         if self.continue_final_message and self.add_generation_prompt:
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
             raise invalid(message, "continue_final_message")
 
 
 class PromptFields(TemplateFields):
-    """Mixin of bodies with a conversation to be answered."""
+    """Mixin of bodies with a conversation whose prompt asks for the assistant's answer."""
 
     add_generation_prompt: bool | None = Field(
         None,

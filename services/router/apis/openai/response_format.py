@@ -16,7 +16,7 @@ class JsonSchemaFormat(Body):
     known_extras = frozenset({"description"})
 
     name: str | None = Field(None, description="Name of the schema; no effect.")
-    # OpenAI documents an object, but a boolean is also a valid JSON schema.
+    # Not only an object, as in OpenAI's documentation: a boolean is also a valid JSON schema.
     schema_: Any = Field(None, alias="schema", description="The JSON schema. Default: any JSON object.")
     strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 
@@ -67,7 +67,7 @@ def _value_structure(kind: str, value: Any, param: str) -> Structure:
         if not isinstance(value, str):
             raise invalid(f"Invalid type for '{param}': expected a string.", param, "invalid_type")
         return Structure(StructureKind.REGEX, value, param)
-    # The value can be an object with a name and a schema, like OpenAI's `json_schema`.
+    # With the type `json_schema`, the value can be an object with a name and a schema, as in OpenAI's API.
     if kind == "json_schema" and isinstance(value, dict) and "schema" in value:
         return schema_structure(value["schema"], f"{param}.schema")
     return schema_structure(value, param)

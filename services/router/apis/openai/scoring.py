@@ -36,12 +36,13 @@ class ScoreBody(PoolingBody):
 
     @property
     def params(self) -> tuple[str, str]:
-        """The names that the request uses for the two fields."""
+        """The names that the request uses for the two fields with texts: the newer ones, or `text_1` and `text_2`."""
         is_newer = self.queries is not None or self.documents is not None
         return ("queries", "documents") if is_newer else ("text_1", "text_2")
 
     def pair(self) -> tuple[str | list[str], str | list[str]]:
-        """Returns the values of both fields. Raises ApiError."""
+        """Returns the texts of the first and the second field. Raises ApiError if one of them is missing, or if the
+        request mixes older and newer names."""
         if self.params[0] == "queries" and (self.text_1 is not None or self.text_2 is not None):
             raise invalid("'queries' and 'documents' are new names of 'text_1' and 'text_2': use one pair.", "queries")
         for param in self.params:
@@ -130,8 +131,9 @@ class ScoringService:
         names: Sequence[str],
         *rest: object,
     ) -> Prepared:
-        """Tokenizes the texts. Returns `answer(request, context, *rest)` as the rest of the call; `request` is the
-        EmbeddingRequest for the texts. Raises ApiError."""
+        """Prepares the call: tokenizes the texts and builds the EmbeddingRequest for them. The prepared call runs
+        `answer(request, context, *rest)`. `names`: path of each text in the body, for error messages. Raises
+        ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:

@@ -28,7 +28,7 @@ def _grammar_kind(value: object) -> str | None:
     return "#text" if isinstance(value, str) else "#typed" if isinstance(value, dict) else None
 
 
-# Like vLLM, accepts a schema also as JSON text.
+# A JSON schema, as an object or, like in vLLM, as JSON text.
 Schema = Annotated[Annotated[str, Tag("#text")] | Annotated[Any, Tag("#schema")], union(_schema_kind, "a JSON schema")]
 Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 
@@ -36,7 +36,7 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 class StructuredOutputs(Body):
     """vLLM's field that combines its `guided_` fields."""
 
-    # Options of vLLM's own implementation.
+    # These fields control vLLM's implementation, and have no effect in Quire.
     known_extras = frozenset(
         {"disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
         | {"_backend", "_backend_was_auto"}
@@ -61,7 +61,7 @@ class StructuredOutputs(Body):
 
 
 class StructureFields(BaseModel):
-    """Mixin of bodies. A request may set only one of these fields."""
+    """Mixin of bodies that ask for generation. A request can set at most one of these fields."""
 
     response_format: ResponseFormat | None = Field(
         None,
@@ -79,7 +79,8 @@ class StructureFields(BaseModel):
         None, description="Grammar that the answer must match, in Lark or GBNF notation."
     )
     guided_json_object: bool | None = Field(None, description="Whether the answer must be a JSON object.")
-    # Other servers' names of the same fields. Their clients send empty texts instead of leaving fields out.
+    # The same fields under other servers' names. Empty texts have no effect, because clients of those servers send them
+    # for fields that are not used.
     json_schema: Schema | None = Field(None, description="llama.cpp's and SGLang's name of `guided_json`.")
     regex: str | None = Field(None, description="SGLang's name of `guided_regex`.")
     ebnf: str | None = Field(None, description="SGLang's name of `guided_grammar`.")
@@ -126,7 +127,7 @@ class StructureFields(BaseModel):
 def _structures(
     path: str, schema: Any, regex: str | None, choice: list[str] | None, grammar: str | None, *, is_object: bool | None
 ) -> list[Structure]:
-    """Returns the structures that are given. `path`: prefix of the fields' names."""
+    """Returns a structure for each argument that is set. `path`: prefix of the fields' names in the body."""
     given = []
     if schema is not None:
         given.append(schema_structure(schema, f"{path}json"))

@@ -71,7 +71,7 @@ class DetokenizeRequest(Body):
 
 
 def tokenizer_info(model: ServedModel) -> dict[str, Any]:
-    """Returns a model's tokenizer_config.json, with the chat template that the server uses for it."""
+    """Returns a model's tokenizer_config.json, with the chat template and the maximum length that the server uses."""
     template = model.tokenizer.chat_template
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

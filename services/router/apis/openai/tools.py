@@ -23,7 +23,7 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
-    # Calls that a client assembled from a stream have this field.
+    # A call has this field if a client assembled it from the chunks of a stream.
     known_extras = frozenset({"index"})
 
     id: str = Field(description="Id of the call, to which its result refers.")

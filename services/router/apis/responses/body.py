@@ -1,4 +1,4 @@
-"""The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored and counted. Known
+"""The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored; a metric counts them. Known
 fields that are not implemented and would change the answer are refused."""
 
 from __future__ import annotations

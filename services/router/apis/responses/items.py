@@ -11,7 +11,7 @@ from services.router.chat import check_call_made, thought
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.http import Body, string_or_array, union
 
-# Fields of output items, which clients send back as input items.
+# Fields of output items. Input items can have them, because clients send output items back as input.
 _OF_ITEMS = frozenset({"id", "status"})
 
 
@@ -58,7 +58,8 @@ class FunctionCallOutputItem(Body):
 
 
 class ReasoningItem(Body):
-    """Reasoning from an earlier response. Reasoning from another server can have only a summary."""
+    """Reasoning from an earlier response. If the response is from another server, the reasoning's text can be missing;
+    then the summary is used."""
 
     known_extras = _OF_ITEMS | {"encrypted_content"}
 
@@ -94,10 +95,10 @@ Item = Annotated[
 
 
 def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Converts items to messages. Consecutive items of the assistant (text, reasoning, calls) become one message.
-    Raises ApiError."""
+    """Converts items to messages. Consecutive items of the assistant (reasoning, text, calls) become one message. A
+    second text begins a new message, and so does reasoning that follows a text or a call. Raises ApiError."""
     messages: list[dict[str, Any]] = []
-    # The assistant's message to which the next items of the assistant belong.
+    # The message to which the assistant's next items are added; None: they begin a new message.
     turn: dict[str, Any] | None = None
     made: set[str] = set()
     for index, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""The document's operations of OpenAI's Responses API."""
+"""The operations of OpenAI's Responses API, for the OpenAPI document."""
 
 from __future__ import annotations
 

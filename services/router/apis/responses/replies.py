@@ -167,7 +167,8 @@ class _Event(Reply):
 
 
 class ResponseStateEvent(_Event):
-    """The state of the response. The last event of a stream is completed, incomplete or failed."""
+    """The response in its current state. The last event of a stream is of this kind: its type ends in `completed`,
+    `incomplete` or `failed`."""
 
     type: Literal[
         "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"

@@ -76,7 +76,8 @@ class ResponseObject:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs(logprobs)}
 
     def logprobs(self, entries: Sequence[TokenLogprob]) -> Items | list[Any]:
-        """Returns log probabilities, for `texts_of` to encode."""
+        """Returns the log probabilities of a text's tokens, for `texts_of` to encode; empty if the request does not ask
+        for them."""
         if self.vocabulary is None:
             return []
         content: Items = chat_logprobs(entries, TokenNames(self.vocabulary))["content"]
@@ -124,7 +125,8 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
 
 
 def _decimal(value: float | None) -> float | None:
-    """Rounds a float32 to seven digits, which restores the number that the client sent."""
+    """Rounds a single-precision value to seven significant digits. It is then equal to the number that the client sent,
+    unless that number has more digits."""
     return None if value is None else float(f"{value:.7g}")
 
 

@@ -33,7 +33,7 @@ class ResponseTool(Body):
     )
 
     def to_tool(self, param: str) -> Tool:
-        """Converts the tool. `param`: its name in errors. Raises ApiError."""
+        """Converts the tool. `param`: path of the tool in the request, for error messages. Raises ApiError."""
         if self.type != "function":
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
@@ -74,7 +74,7 @@ class ResponseToolChoice(Body):
     )
 
     def echo(self) -> dict[str, Any]:
-        """Returns the choice as the response repeats it. The choice must have passed `choose`."""
+        """Returns the choice as the response repeats it. `choose` must have accepted the choice before."""
         if self.type == "function":
             return {"type": self.type, "name": self.name}
         tools = [{"type": tool.type, "name": tool.name} for tool in self.tools or ()]
@@ -94,7 +94,7 @@ StringOrToolChoice = Annotated[
 def choose(
     choice: str | ResponseToolChoice | None, tools: tuple[Tool, ...], parallel: bool
 ) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """Returns the tools that the model may call, and the choice among them. Raises ApiError."""
+    """Returns the tools that the model may call, and whether it must call one of them. Raises ApiError."""
     if choice is None or isinstance(choice, str):
         mode = _MODES[choice or "auto"]
         if mode is ToolMode.REQUIRED and not tools:

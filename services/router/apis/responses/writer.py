@@ -36,7 +36,8 @@ class ResponseWriter:
         self._segmenter = Segmenter()
         self._num_events = 0
         self._end_reason: EndReason | None = None
-        # Log probabilities of tokens since the last content event, and of all tokens of the open content.
+        # Log probabilities of the tokens since the last event with content, and of all earlier tokens of the message
+        # that is being written.
         self._new_logprobs = TokenLogprobs()
         self._logprobs = TokenLogprobs()
         self._items: list[dict[str, Any]] = []
@@ -52,7 +53,7 @@ class ResponseWriter:
         if delta.end_reason is not None:
             self._end_reason = delta.end_reason
             parts += [self._segment_event(event) for event in self._segmenter.close()]
-        # The events that end an item repeat its whole text several times, so they are sent in pieces.
+        # When an item ends, several events repeat its whole text. Such events are sent in pieces.
         texts = chain.from_iterable(parts)
         return "".join(texts).encode() if num_items == len(self._items) else in_pieces(texts)
 
@@ -131,7 +132,7 @@ class ResponseWriter:
         return self._response.logprobs(taken)
 
     def _event(self, kind: str, **fields: object) -> Iterable[str]:
-        """Yields the texts of an event. Encodes each text when it is read."""
+        """Returns the texts that make up an event. Each text is encoded only when it is taken from the iterator."""
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
         return chain((f"event: {kind}\ndata: ",), texts_of(event), ("\n\n",))

@@ -40,7 +40,8 @@ async def chat_from_proto(request: inference_pb2.ChatRequest, model: ServedModel
 
 
 async def tokenized_chat_from_proto(request: inference_pb2.TokenizeRequest, model: ServedModel) -> ChatRequest:
-    """Returns a chat request whose prompt is to be tokenized. Raises ApiError if a value is invalid."""
+    """Converts a TokenizeRequest with a chat to a chat request, whose prompt can then be tokenized. Raises ApiError if
+    a value is invalid."""
     options = GenerationOptions(SamplingParams(), StopConditions())
     adds = request.HasField("add_special_tokens") and request.add_special_tokens
     return await _chat_of(request.chat, model, options, adds_special_tokens=adds)
@@ -116,8 +117,8 @@ def _json_object(text: str, param: str) -> dict[str, Any]:
 
 
 def messages_from_proto(messages: Sequence[inference_pb2.ChatMessage]) -> list[dict[str, Any]]:
-    """Returns the messages as chat templates expect them. Raises ApiError if there are no messages or too many, or if a
-    message has no role."""
+    """Returns the messages as chat templates expect them. Raises ApiError if there are no messages or too many, if a
+    message has no role, or if a tool message is invalid."""
     if not messages:
         raise invalid("Invalid 'messages': it must not be empty.", "messages", "empty_array")
     if len(messages) > MAX_MESSAGES:

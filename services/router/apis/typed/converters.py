@@ -61,7 +61,8 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
 
 
 def _truncation_from_proto(options: inference_pb2.GenerationOptions) -> Truncation | None:
-    """Returns the truncation of the prompt, if any. Raises ApiError if no token would be left."""
+    """Returns how the prompt is to be truncated; None: not at all. Raises ApiError if the number of tokens to keep is
+    invalid."""
     if not options.HasField("truncate_prompt_tokens"):
         return None
     given, param = options.truncate_prompt_tokens, f"{_OPTIONS}truncate_prompt_tokens"
@@ -93,7 +94,8 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
 
 
 def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> inference_pb2.Delta:
-    """Replaces the text of `message` by the parsed content, reasoning and tool calls. Changes and returns `message`."""
+    """Changes and returns `message`: replaces its text by the parsed content, reasoning and tool calls, and its finish
+    reason by the parsed one."""
     message.text, message.reasoning = parsed.content, parsed.reasoning
     message.tool_calls.extend(
         inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
@@ -105,7 +107,7 @@ def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> i
 
 
 class DeltaConverter:
-    """Converts the deltas of one request. They must be passed in order."""
+    """Converts the deltas of one request. The deltas of each choice must be passed in their order."""
 
     def __init__(self, prompt_token_ids: Sequence[int]) -> None:
         self._prompt_token_ids = prompt_token_ids

@@ -22,8 +22,8 @@ from services.router.rpc import Caller
 async def embedding_from_proto(
     request: inference_pb2.EmbedRequest, model: ServedModel, caller: Caller, traceparent: str
 ) -> EmbeddingRequest:
-    """Converts an EmbedRequest. Raises ApiError if a value is invalid, an input is too long, or the model does not
-    support such embeddings."""
+    """Converts an EmbedRequest. Raises ApiError if a value is invalid, if an input is too long, or if the model does
+    not support the requested embeddings."""
     _check_number(len(request.inputs), "inputs")
     kinds = {given.WhichOneof("input") for given in request.inputs}
     if len(kinds) > 1 or None in kinds:

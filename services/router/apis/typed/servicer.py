@@ -164,8 +164,8 @@ class InferenceServicer:
     async def _generate(
         self, request: GenerationRequest, span: RequestSpan, context: Any, told: Sequence[int], *, whole: bool
     ) -> None:
-        """Generates and sends an answer. `told`: the prompt's token ids to return. `whole`: whether to send each choice
-        as a whole, after its end."""
+        """Generates and sends an answer. `told`: the prompt's token ids if the answer is to contain them, else empty.
+        `whole`: whether to send each choice only after its end."""
         if whole:
             request = bounded(request, MAX_TOKENS_PARAM)
         to_proto = DeltaConverter(request.prompts[0])
@@ -203,7 +203,7 @@ class InferenceServicer:
 async def _prompt(
     request: inference_pb2.GenerateRequest, model: ServedModel, options: GenerationOptions
 ) -> tuple[list[int], str]:
-    """Returns the prompt's token ids, and the name of its field. Raises ApiError."""
+    """Returns the prompt's token ids, and the name of the request's field with the prompt. Raises ApiError."""
     truncation = options.truncation
     match request.WhichOneof("prompt"):
         case "text":

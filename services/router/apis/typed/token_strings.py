@@ -11,11 +11,12 @@ from services.router.limits import num_bytes
 from services.router.text import TextThreads
 from shared.grpc_server import MAX_MESSAGE_BYTES
 
-# Maximum number of strings in one answer. This number of strings takes at least half of the maximum message size.
+# Maximum number of strings in one answer. If the strings have usual lengths, the answer then takes at least half of the
+# maximum message size.
 MAX_TOKEN_STRINGS = 262_144
 # Number of strings that are made between two checks of the answer's size.
 _RUN_STRINGS = 4096
-# Size of the tag and length that precede the text in a message.
+# Maximum size of the tag and the length that protobuf writes before a text in a message.
 _HEAD_BYTES = 8
 
 M = TypeVar("M", inference_pb2.TokenizeResponse, inference_pb2.DetokenizeResponse)

@@ -1,4 +1,4 @@
-"""Whole answers as deltas, for clients that do not stream."""
+"""Collects the deltas of each choice until the choice is complete, for clients that do not stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class _Gathered:
 
 
 async def whole_choices(deltas: AsyncIterator[list[ChoiceDelta]]) -> AsyncIterator[list[ChoiceDelta]]:
-    """Merges the deltas of each choice, and yields them when the choice ends: one delta, or several for a long text."""
+    """Collects the deltas of each choice, and yields them when the choice ends: merged to one delta, or to several if
+    the text is long."""
     unfinished: dict[int, _Gathered] = {}
     async for news in deltas:
         for delta in news:

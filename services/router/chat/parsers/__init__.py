@@ -1,4 +1,5 @@
-"""Forms in which models write tool calls and reasoning. Each file has one form and its incremental parser."""
+"""Forms in which models write tool calls and reasoning. Most files contain one form and its incremental parser; the
+others contain what several parsers share."""
 
 from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.parsers.builder import Ids, MessageBuilder

@@ -1,4 +1,5 @@
-"""Reader for answers that are either calls in the model's form or a structure. A grammar enforces one of the two."""
+"""Reader for answers that are either calls in the model's form or a structure. A grammar ensures that they are one of
+the two."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from services.router.chat.parsers.form import Functions, Marked, Objects, Read, 
 
 
 def calls_or_content(form: ToolForm) -> Read:
-    """Returns a reader: an answer that begins as calls has only calls, and any other answer is content. `form` must
-    have a shape."""
+    """Returns a reader for answers that are either calls or content. If an answer begins like a call of this form, it
+    is read as calls; otherwise all of it is content. `form.shape` must not be None."""
     if isinstance(form.shape, Objects):
         return form.shape.read
     assert isinstance(form.shape, Marked)

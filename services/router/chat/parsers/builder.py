@@ -10,7 +10,7 @@ Ids = Callable[[], str]
 
 
 class MessageBuilder:
-    """Collects what the parsers write for one choice. `take` returns everything new since the previous call."""
+    """Collects what the parsers write for one choice. `take` returns what was added since the last `take`."""
 
     __slots__ = (
         "_arguments",
@@ -32,21 +32,23 @@ class MessageBuilder:
     )
 
     def __init__(self, new_id: Ids, max_calls: int | None = None, hidden_tokens: tuple[str, ...] = ()) -> None:
-        """`new_id` makes the id of a call. `max_calls`: further calls are dropped. `hidden_tokens`: special tokens that
-        the parsers get as text and the client does not."""
+        """`new_id` returns an id for a new call. Only the first `max_calls` calls are kept; None: all calls.
+        `hidden_tokens`: special tokens that the parsers need as text, but that the client must not see."""
         self._new_id = new_id
         self._max_calls = max_calls
         self.hidden_tokens = hidden_tokens
-        # False if the grammar allows only calls: any other text is then a truncated call.
+        # Whether text outside of calls is content. If False, the grammar allows only calls: other text is then the
+        # start of a truncated call, and is dropped.
         self.takes_content = True
-        # Whether the message has any reasoning, and whether the reasoning has ended.
+        # `has_reasoned`: the message has reasoning. `reasoning_is_over`: no more reasoning can follow, because it has
+        # ended or because the message began without it.
         self.has_reasoned = False
         self.reasoning_is_over = False
-        # Number of characters that were already pushed, but not yet read, when the reasoning ended.
+        # Number of characters that the feed had received, but the parser had not read yet, when the reasoning ended.
         self.num_left_by_reasoning = 0
         self._num_calls = 0
-        # `_closing`: the tag that ends the content. `_tag`: text that can be the start of that tag. `_space` and
-        # `_space_after`: pieces of the space before and after that text.
+        # `_closing`: the tag that ends the content. `_tag`: text that is held back because it can be the start of that
+        # tag. `_space` and `_space_after`: pieces of the space before and after `_tag`.
         self._closing = ""
         self._tag = ""
         self._space: list[str] = []
@@ -66,20 +68,21 @@ class MessageBuilder:
             self._content.append(self._without_closing(text) if self._closing else text)
 
     def content_ends_with(self, closing: str) -> None:
-        """Removes this tag, and the space around it, from the end of the content. The caller calls `finish` after the
-        last text."""
+        """Makes `content` remove the tag `closing`, and the space around it, from the end of the content. Call `finish`
+        after the last text."""
         self._closing = closing
 
     def finish(self) -> None:
-        """Releases content that was held back: no more will follow."""
+        """Ends the content: adds the text that was held back, unless it is the closing tag."""
         if self._tag != self._closing:
             self._content += (*self._space, self._tag)
         self._tag = ""
         self._space, self._space_after = [], []
 
     def _without_closing(self, text: str) -> str:
-        """Returns `text` without a possible closing tag at its end, which is held back. Takes time in proportion to
-        `text`, however much text is held back."""
+        """Returns the part of the text so far that is certainly content and was not returned before. Holds back a
+        possible closing tag at the end, and the space around it. Takes time in proportion to `text`, however much is
+        held back."""
         shown: list[str] = []
         if self._tag == self._closing:
             if not text or text.isspace():
@@ -108,7 +111,7 @@ class MessageBuilder:
         self._reasoning.append(text)
 
     def no_call(self, text: str) -> None:
-        """Adds content that at first looked like a call."""
+        """Adds `text`, which at first looked like a call, to the content, without the hidden tokens."""
         for token in self.hidden_tokens:
             text = text.replace(token, "")
         self.content(text)
@@ -132,7 +135,7 @@ class MessageBuilder:
         return self._max_calls is not None and self._num_calls > self._max_calls
 
     def take(self) -> tuple[str, str, list[ToolCallDelta]]:
-        """Returns the content, reasoning and calls that were written since the previous call."""
+        """Returns the content, reasoning and calls that were written since the last `take`."""
         self._join_arguments()
         taken = "".join(self._content), "".join(self._reasoning), self._calls
         self._content.clear()

@@ -14,9 +14,10 @@ _WORDS = re.compile(r"\S+")
 
 
 def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[str]:
-    """Writes content until one of `markers`, takes the marker and returns it. Returns an empty string if the text ends
-    first. A marker must not be a prefix of another marker. Starts a record with the marker and the space before it:
-    that space belongs to the form and not to the content, like the space at the end of a message with calls."""
+    """Writes the text before the first of `markers` as content, takes the marker and returns it. Returns an empty
+    string if there is no marker. A marker must not be a prefix of another marker. After a marker, `feed` has an open
+    record, which begins with the space before the marker: that space is content only if the marker begins no call.
+    Space at the end of a message with calls is dropped."""
     firsts = "".join(sorted({marker[0] for marker in markers}))
     plain = _without(firsts)
     hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] in firsts]
@@ -49,8 +50,8 @@ def read_marked(
     feed: Feed, builder: MessageBuilder, ends: Mapping[str, str], read: Callable[[str], Reading[bool]]
 ) -> Reading[None]:
     """Reads a message of content and calls, where a marker precedes each call. `ends` maps each marker to the text that
-    closes its call; this text can be missing. `read` takes the text after a marker and its space. It returns False if
-    that text is not a call; then all text since the marker is content."""
+    closes its call; the model can leave this text out. `read(marker)` reads a call from `feed`, after the marker and
+    the space behind it. It returns False if there is no call; then everything since the marker is content."""
     while marker := (yield from content_until(feed, builder, tuple(ends))):
         yield from feed.all(SPACE)
         if (yield from read(marker)):
@@ -63,7 +64,7 @@ def read_marked(
 
 @functools.cache
 def _without(characters: str) -> re.Pattern[str]:
-    """Returns a pattern for text without space and without these characters."""
+    """Returns a pattern for text without whitespace and without any of `characters`."""
     return re.compile(rf"[^\s{re.escape(characters)}]+")
 
 

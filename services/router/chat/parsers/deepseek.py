@@ -1,4 +1,5 @@
-"""DeepSeek V3, R1 and V3.1: calls between special tokens, after any content. V3 adds a type and a code block.
+"""DeepSeek V3, R1 and V3.1: calls between special tokens, after any content. V3 and R1 write a type and a
+code block (the first example), V3.1 does not (the second example).
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
     ```json
@@ -9,7 +10,7 @@
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Köln"}<｜tool▁call▁end｜>
     <｜tool▁calls▁end｜>
 
-The parser accepts both forms for every model.
+The parser accepts both for every model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TOKENS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
     while (yield from content_until(feed, builder, (_ALL_BEGIN, _BEGIN))):
-        # Takes both tokens, or only the second one, because models forget the first.
+        # A call begins with _ALL_BEGIN and _BEGIN, or only with _BEGIN, because models forget the first token.
         yield from feed.all(SPACE)
         yield from feed.word(_BEGIN)
         if (yield from _read_call(feed, builder)):

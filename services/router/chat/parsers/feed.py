@@ -39,7 +39,8 @@ class Feed:
         return len(self._text) - self._at
 
     def peek(self) -> Reading[str]:
-        """Returns the next character without taking it; empty at the end of the text."""
+        """Returns the next character without taking it, or an empty string at the end of the text. Waits if no text is
+        left."""
         while self._at == len(self._text):
             if self.is_over:
                 return ""
@@ -68,7 +69,7 @@ class Feed:
         return piece
 
     def put_back(self, text: str) -> None:
-        """Puts back the text that was taken last, so that it is read again."""
+        """Puts back `text`, which must be the text that was taken last, so that it is read again."""
         self._text = text + self._text[self._at :]
         self._at = 0
         num_chars = len(text)
@@ -79,7 +80,8 @@ class Feed:
             num_chars -= min(num_chars, len(piece))
 
     def word(self, word: str) -> Reading[bool]:
-        """Takes `word` if the text continues with it. Waits only while the text is a prefix of `word`."""
+        """Takes `word` if the text continues with it. Waits only while the text that has arrived is a prefix of
+        `word`."""
         if (yield from self.ahead(word)):
             self.take(len(word))
             return True
@@ -103,12 +105,14 @@ class Feed:
         return ""
 
     def is_cut(self, *words: str) -> bool:
-        """Returns whether the text ends here or within one of `words`. Call it after `word` returned False."""
+        """Returns whether the text is complete and the rest of it is empty or a prefix of one of `words`. Call it after
+        `word` returned False."""
         rest = self._text[self._at :]
         return self.is_over and any(word.startswith(rest) for word in words)
 
     def record(self, before: str = "") -> None:
-        """Starts to record the text that is taken, after `before`, because it might turn out to be plain text."""
+        """Starts a record of the text that is taken from now on, with `before` at its start. A parser needs the record
+        if text that looked like a call turns out to be content."""
         self._record = [before]
 
     def recorded(self) -> str:

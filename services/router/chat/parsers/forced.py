@@ -1,9 +1,10 @@
 """Calls that a grammar forces the model to write, in vLLM's form. They work with every model.
 
-For a named function the whole text is its arguments. For a required call the text is an array of calls:
+For a named function, the whole text is the function's arguments. For a required call, the text is an array of calls:
     [{"name": "get_weather", "parameters": {"city": "Köln"}}]
 
-Text that is not a complete call is the start of a truncated one, and is dropped.
+The grammar allows nothing else. Text that the parser cannot read as a call is therefore the start of a truncated call,
+and is dropped.
 """
 
 from __future__ import annotations

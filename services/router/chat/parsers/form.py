@@ -23,11 +23,13 @@ Read = Callable[[Feed, MessageBuilder, Functions], Reading[None]]
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Shape of calls that begin with a unique marker and have JSON arguments, as `ToolForm.write` writes them."""
+    """Shape of calls that begin with a unique marker. Without `rules`, Quire derives the grammar from `ToolForm.write`;
+    the arguments must then be JSON."""
 
     marker: str
-    # Returns the grammar rules for `calls`, for a form whose arguments are not JSON. The first argument turns a text
-    # with tags into an expression; the second says whether several calls are allowed. The rule `name` already exists.
+    # For a form whose arguments are not JSON: returns the grammar rules, with `calls` as the entry rule. The first
+    # parameter converts text that contains tags to a grammar expression. The second says whether several calls are
+    # allowed. The rule `name`, for the functions' names, already exists.
     rules: Callable[[Callable[[str], str], bool], str] | None = None
 
 
@@ -38,7 +40,7 @@ class Objects:
     # Reads the calls at the start of a message; without calls, the message is content.
     read: Read
     arguments: str
-    # Separator of several calls. None: several calls form an array.
+    # Text between two calls. None: several calls form an array.
     separator: str | None = None
 
 
@@ -46,11 +48,12 @@ class Objects:
 class ToolForm:
     # Reads one message to its end. feed.py describes parsers.
     read: Read
-    # Writes the calls of one message, each a name and its JSON arguments. The prompt uses this to explain the form, and
-    # to render earlier calls, if the chat template does not support tools.
+    # Returns the text of one message's calls, each given as a name and JSON arguments. If the chat template does not
+    # support tools, Quire uses this text in the prompt, as an example of the form and for the calls of earlier turns.
     write: Callable[[list[tuple[str, str]]], str]
     # Special tokens that the form uses.
     tokens: tuple[str, ...] = ()
     new_id: Callable[[], str] = openai_id
-    # How calls differ from a structure that the model may write instead. None: Quire has no grammar for these calls.
+    # How a parser tells calls from a structure, if the model may write either. None: Quire has no grammar for these
+    # calls.
     shape: Marked | Objects | None = None

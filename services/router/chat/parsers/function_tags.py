@@ -1,4 +1,4 @@
-"""Calls as tags with arguments as text; only the function's schema has their types.
+"""Calls written as tags, with the arguments as text. Only the function's schema tells an argument's type.
 
     <tool_call>
     <function=get_weather>
@@ -8,11 +8,13 @@
     </function>
     </tool_call>
 
-String arguments are streamed, every other argument is passed on once it is complete. Models forget tags:
+String arguments are streamed; every other argument is passed on once it is complete.
 
-- A call can stand without the outer tags if it names one of the request's functions. - A line that begins with another
-parameter's tag, or with the end of the call, ends a parameter that has no end tag. The call ends with its outer tag, or
-with the function's end tag if the text ends there or another call follows.
+Models forget tags, so the parser also accepts:
+
+- A call without the outer tags, if it names one of the request's functions.
+- A parameter without an end tag, if the next line begins with the tag of another parameter or with the end of the call.
+  The end of the call is the outer end tag, or the function's end tag if the text ends there or another call follows.
 
 Qwen3-Coder and Qwen3.5 use this form. Seed-OSS has other outer tags and no line breaks beside values:
 
@@ -82,7 +84,8 @@ class FunctionTags:
     def _read_call(
         self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, functions: Functions, *, is_marked: bool
     ) -> Reading[bool]:
-        """Takes the text after the function's tag. `is_marked`: the outer tag was there, so any name makes a call."""
+        """Reads a call after its `<function=`. Returns False if the text is not a call. `is_marked`: the outer begin
+        tag was there, so the text can be a call of any function."""
         name = yield from feed.all(NAME_CHARACTERS)
         if not TOOL_NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
@@ -107,8 +110,8 @@ class FunctionTags:
             writer.close()
         has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
         if not keys:
-            # A call that is truncated before its arguments does not count, and neither does a function tag within other
-            # text.
+            # There is no argument. If the end tag is missing, too, the text is a truncated call, which does not count,
+            # or, without the outer tag, other text that contains a function tag.
             if not has_ended and (not is_marked or feed.is_cut(_PARAMETER, _FUNCTION_END)):
                 return False
             builder.begin_call(name)
@@ -118,9 +121,9 @@ class FunctionTags:
     def _read_value(
         self, feed: Feed, may_follow: Callable[[str], bool], functions: Functions, emit: Emit
     ) -> Reading[_End]:
-        """Takes a value and its end, and leaves out the line breaks beside the tags. `may_follow` returns whether a key
-        can belong to another parameter. If the text ends, a last line that could be the start of a tag is not part of
-        the value."""
+        """Takes a parameter's value and the tag that ends it, and emits the value without the line breaks beside the
+        tags. Returns how the value ended. `may_follow(key)` returns whether the key can be that of the next parameter.
+        If the text ends within the value, text that could be the start of a tag is not emitted."""
         yield from feed.word("\n")
         held, is_new_line = "", True
         while character := (yield from feed.peek()):
@@ -160,7 +163,8 @@ class FunctionTags:
         return _End()
 
     def _call_is_over(self, feed: Feed, functions: Functions) -> Reading[bool]:
-        """Returns whether a function's end tag ends the call: the outer tag, another call, or nothing follows."""
+        """Returns whether the function's end tag, which was just taken, ends the call. It does if the outer end tag,
+        another call or nothing follows."""
         if (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin)):
             return True
         if feed.is_cut(self.end, self.begin, _FUNCTION):
@@ -183,14 +187,15 @@ class FunctionTags:
         written = []
         for key, value in parsed_arguments(arguments).items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            # The parser removes one line break beside each tag. So a value that begins or ends with a line break gets
-            # one more.
+            # The parser removes one line break beside each tag. If the value begins or ends with a line break, an extra
+            # one is therefore written on both sides.
             around = "\n" if "\n" in (text[:1], text[-1:]) else self.line_break
             written.append(f"{_PARAMETER}{key}>{around}{text}{around}{_PARAMETER_END}\n")
         return "".join(written)
 
     def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Returns the grammar rules. Values can be any text, because only the function's schema has their types."""
+        """Returns the grammar rules, as `Marked.rules` does. A value can be any text, because the grammar does not use
+        the functions' schemas."""
         begin, end = expression(f"{self.begin}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{self.end}")
         further = r'("\n" call)*' if several else ""
         line_break = r"\n" if self.line_break else ""
@@ -213,6 +218,6 @@ def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[st
 
 QWEN3_CODER = FunctionTags("<tool_call>", "</tool_call>", line_break="\n").form()
 SEED_OSS = FunctionTags("<seed:tool_call>", "</seed:tool_call>", line_break="").form()
-# Seed-OSS sometimes writes within its reasoning how many tokens are left. With a budget of 0, its template begins such
-# a remark in the prompt.
+# Seed-OSS sometimes writes within its reasoning how many tokens of its thinking budget are left. With a budget of 0,
+# its template puts the beginning of such a remark at the end of the prompt.
 SEED_THINK = ReasoningForm("<seed:think>", "</seed:think>", opens=("<seed:think><seed:cot_budget_reflect>",))

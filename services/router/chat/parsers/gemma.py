@@ -1,11 +1,11 @@
-"""FunctionGemma and Gemma 4: calls between tokens. Arguments look like JSON, but keys have no quotes and tokens of
-their own quote strings.
+"""FunctionGemma and Gemma 4: calls between special tokens. Arguments look like JSON, but keys have no quotes, and
+a special token (<escape> or <|"|>) stands at each end of a string instead of a quotation mark.
 
     <start_function_call>call:get_weather{city:<escape>Köln<escape>,days:[1,2]}<end_function_call>
     <|tool_call>call:get_weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>
 
-FunctionGemma quotes values of any type, so the function's schema determines an argument's type. Commas can be missing.
-The end of strings, arrays and objects can be missing before the token that ends the call.
+FunctionGemma quotes values of any type, so the function's schema determines an argument's type. The model can leave out
+commas. It can also leave out the ends of strings, arrays and objects directly before the token that ends the call.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class GemmaCalls:
         name = yield from feed.all(NAME_CHARACTERS)
         if not TOOL_NAME.fullmatch(name) or not (yield from feed.word("{")):
             return False
-        # One entry per open object or array: its closing bracket, and the text before its next item.
+        # Both lists have one entry per open object or array: its closing bracket, and the text to write before its next
+        # item.
         closers, before = ["}"], [""]
         types_here = STRING
         has_begun = False
@@ -125,9 +126,8 @@ class GemmaCalls:
         return key
 
     def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str]) -> Reading[str]:
-        """Takes a value. Of an object or array, takes only the opening bracket, and returns it. `types`: types for a
-        quoted value.
-        """
+        """Takes a value and emits it as JSON. If it is an object or array, takes and emits only the opening bracket and
+        returns it; otherwise returns an empty string. `types`: JSON types that a quoted value can have."""
         yield from feed.all(SPACE)
         if (yield from feed.word(self.quote)):
             writer = ArgumentWriter(emit, types)
@@ -143,7 +143,8 @@ class GemmaCalls:
         return ""
 
     def _read_bare(self, feed: Feed, characters: re.Pattern[str]) -> Reading[str]:
-        """Takes text of these characters, up to the next token."""
+        """Takes text that consists of `characters`, up to the next token of this form. A "<" that begins no such token
+        belongs to the text."""
         pieces: list[str] = []
         while character := (yield from feed.peek()):
             if character == "<":
@@ -159,7 +160,8 @@ class GemmaCalls:
         return "".join(pieces)
 
     def _read_string(self, feed: Feed, emit: Emit) -> Reading[None]:
-        """Takes a string until its closing token, or until the call's end token if nothing or another call follows."""
+        """Takes a string and the quote token that closes it. If the quote token is missing, the string ends before the
+        call's end token (see `_string_is_over`)."""
         while character := (yield from feed.peek()):
             if character == "<":
                 if (yield from feed.word(self.quote)) or (yield from self._string_is_over(feed)):
@@ -172,7 +174,8 @@ class GemmaCalls:
         return (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin))
 
     def _string_is_over(self, feed: Feed) -> Reading[bool]:
-        """Returns whether the call's end token is next and ends the call. A string can also contain this token."""
+        """Returns whether the call's end token comes next and ends the string and the call, because nothing or another
+        call follows it. Otherwise the token is part of the string."""
         if not (yield from feed.word(self.end)):
             return False
         taken = self.end + (yield from feed.all(SPACE))

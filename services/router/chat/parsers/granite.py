@@ -2,9 +2,9 @@
 
     <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
-A message that begins with JSON, without token or tag, is a call only if it names one of the request's functions.
+A message that begins with JSON, without the token or tag, is a call only if it names one of the request's functions.
 
-Granite 3.2 marks its reasoning with sentences, or with short versions of them:
+Granite 3.2 introduces its reasoning and its answer with phrases, which can also begin with "Here's":
 
     Here is my thought process: Köln is in Germany. Here is my response: The weather there is fine.
 """

@@ -67,7 +67,7 @@ class Header:
         return name if is_function else ""
 
     def kind(self, names: Container[str], *, may_call: bool) -> Kind:
-        """Returns the kind of message. `names`: as in `function`."""
+        """Returns the kind of the message that has this header. `names`: as in `function`."""
         if may_call and self.function(names):
             return Kind.CALL
         is_content = self.channel == "final" or (self.channel != "analysis" and not self.recipient)
@@ -84,7 +84,8 @@ class HarmonyReader:
     tells_reasoning: bool = True
     # Header of the message that the prompt has already begun. None: the text begins with a header.
     begins: Header | None = None
-    # Reads the final message, and everything after it, if it is a structure. None: the final message is text.
+    # If the answer must be a structure: reads the first message that is content, and all text after it. None: messages
+    # that are content are ordinary text.
     structure: Read | None = None
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -110,7 +111,7 @@ class HarmonyReader:
 
 
 class _Texts:
-    """Joins the texts of several messages with line breaks."""
+    """Emits the texts of several messages, with line breaks between them."""
 
     __slots__ = ("_emit", "_is_empty", "_is_next")
 
@@ -136,8 +137,9 @@ def without(text: str, tokens: tuple[str, ...]) -> str:
 
 
 def _read_header(feed: Feed) -> Reading[Header | str]:
-    """Takes a header and its <|message|>. Returns the text that was taken if it is content and not a header. A header
-    without <|message|> ends with the message or the text."""
+    """Takes and returns a header, and takes its <|message|>. If <|message|> is missing, the header ends where the
+    message or the whole text ends. If the text turns out to be content and not a header, returns the text that was
+    taken."""
     pieces = [(yield from feed.all(SPACE))]
     begin = yield from feed.one_of(HEADER_BEGINS)
     if not begin:
@@ -160,7 +162,8 @@ def _read_header(feed: Feed) -> Reading[Header | str]:
             pieces.append(feed.here(_PLAIN) or feed.take())
         size += len(pieces[-1])
     text = "".join(pieces)
-    # Without a special token, the text can also be content.
+    # If <|message|> is missing and no <|start|> or <|channel|> was found, the text can also be content, so it is no
+    # header.
     return Header.of(text) if is_marked and size < MAX_HEADER_CHARS else text
 
 
@@ -211,5 +214,5 @@ def _write(calls: list[tuple[str, str]]) -> str:
     )
 
 
-# Reads and writes only calls, for callers that need a ToolForm.
+# The gpt-oss form as a ToolForm, for code that handles the calls of any model.
 HARMONY_CALLS = ToolForm(HarmonyReader().read, _write, TOKENS)

@@ -3,8 +3,8 @@
     <|action_start|><|plugin|>
     {"name": "get_weather", "arguments": {"city": "Köln"}}<|action_end|>
 
-The arguments can also have the name `parameters`. Any other token in place of <|plugin|> begins code, which stays
-content.
+The key of the arguments can also be `parameters`. If another token stands in place of <|plugin|>, the model writes code
+instead of a call, and the text stays content.
 """
 
 from __future__ import annotations

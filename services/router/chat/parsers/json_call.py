@@ -15,7 +15,7 @@ from services.router.chat.tools import TOOL_NAME
 NAME_CHARACTERS = re.compile(r"[a-zA-Z0-9_-]+")
 # Begins and ends a code block.
 FENCE = "```"
-# Names that models use for the arguments of a call.
+# Keys under which models write the arguments of a call.
 ARGUMENTS = ("arguments", "parameters")
 
 _IN_STRING = re.compile(r'[^"\\]+')
@@ -26,9 +26,9 @@ Emit = Callable[[str], None]
 
 
 def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
-    """Takes an object with a name and arguments, and writes it as a call. Returns False if the object is not a call, or
-    calls a function that is not in `names`. Then nothing is written, but text can already be taken. Keys can have any
-    order. The closing brace can be missing, because models forget it."""
+    """Takes an object with a name and arguments, and writes it as a call. The keys can have any order. The closing
+    brace can be missing, because models forget it. Returns False if the object is not a call, or calls a function that
+    is not in `names`. It has then written nothing, but can have taken part of the text."""
     if not (yield from feed.word("{")):
         return False
     name = ""
@@ -69,8 +69,8 @@ def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None 
 
 
 def read_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
-    """Takes an array of calls. The caller must have started a record. Returns False if the array does not begin with a
-    call. After the first call, text that is not a call is content."""
+    """Takes an array of calls. The caller must have called `feed.record`. Returns False if the array does not begin
+    with a call. If a later item is not a call, the array ends before it, and the item is content."""
     if not (yield from feed.word("[")):
         return False
     yield from feed.all(SPACE)
@@ -91,8 +91,8 @@ def read_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None
 
 
 def read_call_or_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
-    """Takes one call or an array of calls, as `read_call` and `read_calls` do. The caller must have started a
-    record."""
+    """Takes one call or an array of calls, as `read_call` and `read_calls` do. The caller must have called
+    `feed.record`."""
     if (yield from feed.peek()) == "[":
         return (yield from read_calls(feed, builder, names))
     return (yield from read_call(feed, builder, names))
@@ -189,9 +189,8 @@ def _read_name(feed: Feed) -> Reading[str]:
 
 
 def _read_arguments(feed: Feed, emit: Emit) -> Reading[None]:
-    """Takes the value of the arguments. For null, writes an empty object. For a string that holds JSON, which some
-    models write, writes that JSON.
-    """
+    """Takes the value of a call's arguments and emits it. Some models write a string that contains JSON: then emits
+    that JSON. For null or an empty string, emits an empty object."""
     character = yield from feed.peek()
     if character and character in "{[":
         yield from read_value(feed, emit)

@@ -12,8 +12,8 @@ for _kind in (SyntaxWarning, DeprecationWarning):  # Python 3.12 and later; earl
     warnings.filterwarnings("ignore", "invalid escape sequence", _kind)
 
 
-# Parsing a literal takes up to 2 us per character, on the event loop. A single string takes less than a hundredth of
-# that.
+# Longest literal that is parsed, because parsing takes up to 2 us per character and blocks the event loop. The limit
+# does not apply to single strings, which take less than a hundredth of that time.
 _MAX_CHARS = 4_096
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
 

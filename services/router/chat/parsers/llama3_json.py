@@ -2,8 +2,8 @@
 
     <|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}; {"name": "get_time", "parameters": {}}
 
-Llama 3.1 to 3.3 have this token. Llama 4 has <|python_start|> and <|python_end|>. They surround the calls or, in its
-template, the content before the calls.
+Llama 3.1 to 3.3 have this token. Llama 4 has <|python_start|> and <|python_end|> instead. It writes them around the
+calls; its chat template writes them around the content before the calls.
 
 Without the token, only JSON that names one of the request's functions is a call.
 """
@@ -59,8 +59,8 @@ def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Re
 
 
 def _read_objects(feed: Feed, builder: MessageBuilder, names: Functions | None) -> Reading[bool]:
-    """Reads calls in a row; text after the last call is content. Returns False, with the record open, if there is no
-    call."""
+    """Reads calls in a row; text after the last call is content. The caller must have called `feed.record`. Returns
+    False, and leaves the record open, if there is no call."""
     is_first = True
     while (yield from read_call(feed, builder, names)):
         is_first = False

@@ -1,4 +1,5 @@
-"""Mistral: a token, then a JSON array of calls or a name with its arguments. The second form can repeat.
+"""Mistral: a token, then a JSON array of calls, or one call as a name and its arguments. In the second form, every call
+begins with the token, and some models write a call id.
 
 [TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Köln"}}]
 [TOOL_CALLS]get_weather{"city": "Köln"}[TOOL_CALLS]get_time{}
@@ -44,7 +45,7 @@ def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
     if not TOOL_NAME.fullmatch(name):
         return False
     if (yield from feed.word(_CALL_ID)):
-        # The model might repeat an id that it has seen, so the call gets a new id.
+        # Drops the model's id, because it might repeat the id of an earlier call. `begin_call` makes a new one.
         yield from feed.all(NAME_CHARACTERS)
     yield from feed.word(_ARGS)
     yield from feed.all(SPACE)

@@ -3,8 +3,8 @@
     [get_weather(city="Köln", days=[1, 2]), get_time()]
 
 Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, the list must begin with a
-call of one of the request's functions. Each argument is parsed as a Python literal once it is complete, or else as
-JSON. A literal has at most 4,096 characters, unless it is a single string. Any other value is passed on as text.
+call of one of the request's functions. Once an argument is complete, it is parsed as a Python literal (of at most
+4,096 characters, unless it is a single string) or as JSON. An argument that is neither becomes a string.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
 
 
 def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
-    """Reads a list of calls; text after the last valid call is content. Returns False, with the record open, if the
-    list does not begin with a call."""
+    """Reads a list of calls; text after the last valid call is content. The caller must have called `feed.record`.
+    Returns False, and leaves the record open, if the list does not begin with a call."""
     if not (yield from feed.word("[")):
         return False
     yield from feed.all(SPACE)
@@ -97,7 +97,8 @@ def _read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None
 
 
 def _broken_off(feed: Feed, builder: MessageBuilder, separator: str) -> bool:
-    """Closes the arguments of an open call and makes the rest content. Returns False if no call is open."""
+    """Ends a call whose text is malformed: closes its arguments and writes the text since its last argument as content.
+    Returns False, and writes nothing, if the call has no argument yet."""
     if separator == "{":
         return False
     builder.arguments("}")
@@ -107,7 +108,8 @@ def _broken_off(feed: Feed, builder: MessageBuilder, separator: str) -> bool:
 
 
 def _read_value(feed: Feed) -> Reading[str]:
-    """Takes an argument's source: everything up to a comma or closing bracket outside of it."""
+    """Takes and returns the source text of one argument's value, up to the comma or closing bracket that follows the
+    value."""
     pieces: list[str] = []
     depth = 0
     while character := (yield from feed.peek()):
@@ -142,7 +144,8 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 
 
 def _as_json(source: str) -> str:
-    """Returns the literal's value as JSON; the source itself as a JSON string if it is neither a literal nor JSON."""
+    """Returns the value of a Python literal as JSON, and JSON unchanged. If `source` is neither, returns it as a JSON
+    string."""
     return literal_json(source) or any_json(source) or json.dumps(source, ensure_ascii=False)
 
 

@@ -7,7 +7,7 @@
     The weather there is fine.
 
 The line breaks beside the tags belong neither to the reasoning nor to the answer. Some models also put the answer
-between tags. Some templates write the begin tag in the prompt; the text then begins inside the reasoning.
+between tags. Some templates write the begin tag in the prompt; the model's output then begins inside the reasoning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReasoningForm:
     other_ends: tuple[str, ...] = ()
     # Whether the answer begins with reasoning even if neither the prompt nor the answer has the begin tag.
     starts_inside: bool = False
-    # Texts besides `begin` that leave reasoning open at the end of a prompt.
+    # Further texts that leave reasoning open if the prompt ends with one of them.
     opens: tuple[str, ...] = ()
     # Text that the model writes directly after `begin` and that is not part of the reasoning.
     label: str = ""
@@ -50,14 +50,16 @@ class ReasoningForm:
         return (*self.begins, *self.ends)
 
     def is_open(self, prompt: str) -> bool | None:
-        """Returns whether a prompt leaves reasoning open; None if it does not end with a tag. Only the prompt's end
-        counts, because messages can contain tags, too."""
+        """Returns True if the prompt ends with a tag that begins reasoning, False if it ends with a tag that ends
+        reasoning, and None otherwise. Tags before the prompt's end do not count, because messages can contain tags,
+        too."""
         text = prompt.rstrip()
         return True if text.endswith((*self.begins, *self.opens)) else False if text.endswith(self.ends) else None
 
 
 def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_inside: bool) -> Reading[None]:
-    """Reads the reasoning and the space around it. `is_inside`: the text begins inside the reasoning."""
+    """Reads the reasoning, if there is any, and the space around it. `is_inside`: the text begins inside the reasoning,
+    without its begin tag."""
     feed.record()
     yield from feed.all(SPACE)
     has_tag = bool((yield from feed.one_of(form.begins)))

@@ -1,8 +1,8 @@
 """Converts arguments that a model writes as text to JSON, by the types in the function's schema.
 
-The order of the types, and the texts that each type accepts, are those of vLLM's `coerce_to_schema_type`. There is one
-exception: if the schema allows a number and a string, and the number would lose characters (such as the zeros of 007),
-the value is a string. A value that fits none of its types is JSON if it parses as JSON, and a string otherwise.
+The types are tried in the order of vLLM's `coerce_to_schema_type`, and each accepts the same texts as there. There is
+one exception: if the schema allows a number and a string, and the number would lose characters (such as the zeros of
+007), the value is a string. A value that fits none of its types is JSON if it parses as JSON, and a string otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from services.router.chat.parsers.json_call import Emit
 from services.router.chat.parsers.literals import literal_json
 
 STRING = frozenset({"string"})
-# Strings of these types are streamed.
+# Strings are streamed if the schema allows no types but these.
 _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
@@ -148,7 +148,8 @@ class ArgumentWriter:
 
 
 def as_json(text: str, types: Set[str]) -> str:
-    """Returns the text as JSON, as a value of one of the types if it fits one."""
+    """Converts the text to a JSON value of the first of `types` that it fits. Text that fits none is kept if it is
+    JSON, and becomes a string otherwise."""
     word = text.strip()
     if "null" in types and word.lower() in _NULLS:
         return "null"
@@ -166,8 +167,8 @@ def as_json(text: str, types: Set[str]) -> str:
 
 
 def _number(word: str, is_integer: bool) -> str | None:
-    """Returns the number unchanged if it is valid JSON, and otherwise as Python prints it. None: it is not a finite
-    number."""
+    """Returns the number unchanged if it is valid JSON, and otherwise as Python prints it. Returns None if `word` is
+    not a finite number or, with `is_integer`, not an integer."""
     match = _NUMBER.fullmatch(word)
     try:
         if match is not None and not (is_integer and (match[1] or match[2])):
@@ -189,8 +190,8 @@ def _is_printed_alike(number: str) -> bool:
 
 
 def _container(word: str, types: Set[str]) -> str | None:
-    """Returns an object or array as JSON; parses JSON, Python literals, and JSON inside a JSON string. None: it is
-    neither."""
+    """Returns the object or array in `word` as JSON. `word` can be JSON, a Python literal, or JSON inside a JSON
+    string. None: it contains no object or array, or one that is not among `types`."""
     first = {bracket for bracket, name in (("{", "object"), ("[", "array")) if name in types}
     try:
         value = json.loads(word, parse_constant=_refuse)

@@ -1,4 +1,4 @@
-"""xLAM: a message that is a JSON array of calls. In a code block or after a tag, the array can follow content.
+"""xLAM: a message that is a JSON array of calls. An array in a code block or after a tag can also follow content.
 
     [{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
@@ -13,7 +13,7 @@ from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Objects, ToolForm
 from services.router.chat.parsers.json_call import FENCE, read_call_or_calls, read_first_calls, skip_label, write_calls
 
-# Texts that can precede calls, and the texts that close the calls.
+# Maps each text that can precede calls to the text that closes the calls.
 _MARKERS = {FENCE: FENCE, "<tool_call>": "</tool_call>", "[TOOL_CALLS]": "[/TOOL_CALLS]"}
 
 

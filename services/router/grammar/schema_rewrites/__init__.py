@@ -1,10 +1,10 @@
-"""Rewrites JSON Schema keywords that llguidance does not implement with keywords that it implements, where possible.
+"""Replaces JSON Schema keywords that llguidance does not implement by keywords that it implements, where possible.
 
 First, references.py makes every reference point to a definition of the root, so that no reference points into a schema
-that is rewritten later. Each other module rewrites some keywords of one schema; the module's caller visits the inner
-schemas later. A keyword that cannot be rewritten stays, and llguidance refuses it. The result accepts the same
-instances, except for formats, which can be narrower. Section numbers are those of JSON Schema draft 2020-12, core (C)
-and validation (V).
+that is rewritten later. Then checked.py visits each schema, outer schemas before inner ones, and calls the other
+modules; each of them rewrites some keywords of the visited schema. A keyword that cannot be rewritten stays, and
+llguidance refuses it. The result accepts the same instances, except for formats, which can be narrower. Section numbers
+are those of JSON Schema draft 2020-12, core (C) and validation (V).
 """
 
 from services.router.grammar.schema_rewrites.checked import checked_schema

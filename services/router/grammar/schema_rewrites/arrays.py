@@ -1,6 +1,6 @@
 """Rewrites `contains` and `uniqueItems`, for arrays whose maximum length or possible items are known.
 
-For arrays of any length, llguidance has no keywords that express these two.
+No keyword that llguidance implements can express either of them for arrays of any length.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from services.router.grammar.schema_rewrites.negation import negated
 from services.router.grammar.schema_rewrites.values import type_of
 
 _NO_ARRAY = {"type": [name for name in TYPES if name != "array"]}
-# Maximum number of combinations of positions for the items that `contains` asks for.
+# Maximum number of alternatives that replace `contains`: one for each choice of the matching items' positions.
 _MAX_SETS = 64
-# Maximum number of arrays that `uniqueItems` enumerates.
+# Maximum number of arrays in the `enum` that replaces `uniqueItems`.
 _MAX_ARRAYS = 400
 
 
@@ -41,8 +41,8 @@ def contains(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _counted(contained: Any, least: int, most: int | None, schema: Schema, document: SchemaDocument) -> Any:
-    """Returns a schema of arrays in which `least` to `most` items match `contained`; None if there is no such
-    schema."""
+    """Returns a schema that requires `least` to `most` items of an array to match `contained`; None if no supported
+    keywords express that. `schema`: the schema that has the `contains`."""
     if most is not None and most < least:
         return _NO_ARRAY
     if contained is True or contained == {}:
@@ -70,7 +70,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _longest(schema: Schema) -> int | None:
-    """Returns the maximum number of items; None if there is no limit."""
+    """Returns the maximum number of items that the schema allows; None if there is no limit."""
     limits = [schema["maxItems"]] if _is_count(schema.get("maxItems")) else []
     if schema.get("items") is False:
         limits.append(len(schema.get("prefixItems", ())))
@@ -78,8 +78,8 @@ def _longest(schema: Schema) -> int | None:
 
 
 def _at_places(contained: Any, least: int, most: int | None, longest: int, document: SchemaDocument) -> Any:
-    """Returns what `_counted` returns, for arrays of at most `longest` items. None if there are too many combinations
-    of positions.
+    """Returns what `_counted` returns, for arrays of at most `longest` items: one alternative for each choice of the
+    matching items' positions. None if there are too many alternatives, or if `contained` cannot be negated.
     """
     if longest > _MAX_SETS:
         return None
@@ -126,7 +126,8 @@ def unique_items(schema: Schema, document: SchemaDocument) -> None:
     document.spend(sum(map(len, arrays)))
     del schema["uniqueItems"]
     if all(_is_listed(inner, document) for inner in items[: len(first) + 1]):
-        # The list already includes everything that these keywords say, and llguidance would check each array again.
+        # The list of arrays already takes account of the four keywords below. If they stayed, llguidance would check
+        # each array of the list against them.
         least, most = schema.pop("minItems", 0), schema.pop("maxItems", limit)
         arrays = [array for array in arrays if least <= len(array) <= most]
         schema.pop("prefixItems", None)
@@ -135,7 +136,7 @@ def unique_items(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _is_listed(schema: Any, document: SchemaDocument) -> bool:
-    """Returns whether the schema accepts all of its finite values."""
+    """Returns whether the schema certainly accepts every value that `finite_values` returns for it."""
     if isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
         schema = document.resolve(schema["$ref"])
     if not isinstance(schema, dict):
@@ -151,12 +152,12 @@ def _is_listed(schema: Any, document: SchemaDocument) -> bool:
 
 
 def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:
-    """Returns all arrays with a different value at each position. `values`: for each position, its possible values by
-    their keys. Returns None if there are too many arrays."""
+    """Returns all arrays, of any length up to len(values), whose items all differ. `values`: for each position, the
+    possible values by their `key`. Returns None if there are more than _MAX_ARRAYS arrays."""
     beginnings: list[tuple[str, ...]] = [()]
     found = [*beginnings]
     for length, of_place in enumerate(values):
-        # Lower bound of the number of arrays after this position.
+        # Lower bound of the number of arrays, including those that end at this position.
         if len(found) + len(beginnings) * (len(of_place) - length) > _MAX_ARRAYS:
             return None
         beginnings = [(*before, value) for before in beginnings for value in of_place if value not in before]

@@ -1,5 +1,5 @@
-"""Checks and rewrites the JSON schema of an output. Refuses a schema with a keyword that llguidance would get wrong,
-and names it.
+"""Checks and rewrites the JSON schema of an output. Refuses a schema if llguidance would get one of its keywords wrong;
+the error names the keyword.
 
 llguidance itself refuses most of what it does not implement. The keywords that it treats too leniently were found by
 sampling outputs for the schemas of the JSON Schema Test Suite and validating them (benchmarks/json_schema.py,
@@ -25,7 +25,8 @@ from services.router.grammar.schema_rewrites.patterns import patterns
 from services.router.grammar.schema_rewrites.references import with_plain_references
 from shared.grammar import GrammarError
 
-# Maximum depth of the rewritten schema, which is deeper than the given one. It keeps Python's recursion shallow.
+# Maximum depth of the rewritten schema, which can be deeper than the original. The limit keeps Python's recursion
+# shallow.
 _MAX_DEPTH = 160
 _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
@@ -33,8 +34,8 @@ _COUNTS = frozenset(
 
 
 def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
-    """Returns the schema that llguidance gets. `is_compound`: a schema that Quire made of several documents
-    (schema_rewrites/compound.py). Raises GrammarError."""
+    """Returns the schema rewritten for llguidance. `source`: the schema, as JSON. `is_compound`: whether Quire made the
+    schema of several documents (schema_rewrites/compound.py). Raises GrammarError."""
     try:
         schema = json.loads(source, parse_constant=_no_constant)
     except ValueError as error:
@@ -68,8 +69,8 @@ def _no_constant(name: str) -> None:
 
 
 def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
-    """Returns the schema without keywords that have no effect, which llguidance would refuse nevertheless, and with the
-    other keywords rewritten for llguidance."""
+    """Returns the schema rewritten for llguidance, and without those keywords that have no effect but that llguidance
+    would refuse."""
     document.spend()
     if depth > _MAX_DEPTH:
         raise GrammarError("it is nested too deeply")
@@ -79,7 +80,8 @@ def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
         keyword: int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
         for keyword, value in schema.items()
     }
-    # Runs first, because the other rewrites remove keywords that evaluate members and items.
+    # `unevaluated` runs first: it needs the keywords that evaluate members and items, and the other rewrites remove
+    # some of them.
     unevaluated(kept, document)
     dependencies(kept)
     property_names(kept, document)

@@ -1,7 +1,7 @@
-"""Combines several schema documents into one. Each definition of a compound schema is a separate document.
+"""Makes one schema document of a compound schema, each of whose definitions is a separate document.
 
-A document has its own `#`, identifiers, anchors and draft. So each document's references are made plain before all
-documents are merged into one.
+A document has its own `#`, identifiers, anchors and draft. So before the documents are merged, references.py makes all
+references of each document point to the document's root or to definitions of the root.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from services.router.grammar.schema_rewrites.references import with_plain_refere
 
 
 def one_document(root: Schema) -> SchemaDocument:
-    """Returns one document of all definitions. `root` refers only to its definitions, as `#/$defs/name`. Their names
-    contain no dots and need no escapes in a JSON pointer. Raises GrammarError."""
+    """Returns one document with all definitions of the compound schema `root`. The references outside the definitions
+    must have the form `#/$defs/name`. The names must have no dots and need no escapes in a JSON pointer. Raises
+    GrammarError."""
     documents = {name: with_plain_references(schema) for name, schema in root["$defs"].items()}
     definitions: Schema = {}
     for name, document in documents.items():
@@ -29,8 +30,8 @@ def one_document(root: Schema) -> SchemaDocument:
 
 
 def _moved(schema: Any, name: str) -> Any:
-    """Returns the schema as part of the definition `name`. The schema's own definitions move to the root, beside the
-    definition `name`.
+    """Returns a copy of a schema from the document `name`, with its references changed for the merged document: `#`
+    becomes `#/$defs/name`, and `#/$defs/inner` becomes `#/$defs/name.defs.inner`.
     """
     if not isinstance(schema, dict):
         return schema

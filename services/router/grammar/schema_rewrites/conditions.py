@@ -26,8 +26,8 @@ def conditions(schema: Schema, document: SchemaDocument) -> None:
 
 
 def allowed_types(schema: Schema) -> frozenset[str]:
-    """Returns the types that `type`, `enum` and `const` allow. `integer` without `number`: the only allowed numbers are
-    integers.
+    """Returns the types that `type`, `enum` and `const` allow. If they include `integer` but not `number`, integers are
+    the only allowed numbers.
     """
     types = ALL_TYPES
     given = schema.get("type")
@@ -88,8 +88,9 @@ def _one_of(schema: Schema, types: frozenset[str], document: SchemaDocument) -> 
 def where_alone(
     options: list[Any], beside: Any, types: frozenset[str], document: SchemaDocument
 ) -> list[list[Any]] | None:
-    """Returns, for each option, schemas that exclude all other options; None if no schema expresses that. `beside`: the
-    keywords beside the options. `types`: the types that a value can have."""
+    """Returns, for each option of a `oneOf`, the schemas that a value must match besides the option, so that it matches
+    no other option. None if supported keywords cannot express these schemas. `beside`: the other keywords of the schema
+    that has the `oneOf`. `types`: the types that a value can have."""
     if told_apart(options, beside, document):
         return [[] for _ in options]
     found: list[list[Any]] = [[] for _ in options]

@@ -1,4 +1,4 @@
-"""Finds out whether two schemas have no instance in common. Finds only simple reasons."""
+"""Finds schemas that have no instance in common. Recognizes only simple contradictions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def disjoint(left: Any, right: Any, document: SchemaDocument, depth: int = 0) ->
 
 
 def told_apart(options: Iterable[Any], beside: Any, document: SchemaDocument) -> bool:
-    """Returns whether one member tells the options apart: all options require it, with different values, like the tag
-    of a union. `beside`: the keywords beside the options."""
+    """Returns whether one member distinguishes the options, like the tag of a union: all options require the member,
+    and no two of them allow the same value for it. `beside`: the other keywords of the schema that has the options."""
     parts = [_conjuncts({"allOf": [beside, option]}, document, 0) for option in options]
     parts = [conjuncts for conjuncts in parts if False not in conjuncts]
     if not parts or any(_types(conjuncts) != {"object"} for conjuncts in parts):
@@ -52,7 +52,8 @@ def _differ(schemas: list[Any], document: SchemaDocument) -> bool:
 
 
 def finite_values(schema: Any, document: SchemaDocument) -> list[Any] | None:
-    """Returns a finite list that includes every possible instance; None if there is no short list."""
+    """Returns a list that includes every instance of the schema, and perhaps other values. None if neither `const`,
+    `enum` nor the types null and boolean limit the instances to such a list."""
     conjuncts = _conjuncts(schema, document, 0)
     if False in conjuncts:
         return []
@@ -67,8 +68,8 @@ def finite_values(schema: Any, document: SchemaDocument) -> list[Any] | None:
 
 
 def _conjuncts(schema: Any, document: SchemaDocument, depth: int) -> list[Any]:
-    """Returns all schemas that apply together: the schema, its reference's target, and `allOf`. The list contains False
-    if one of them accepts nothing."""
+    """Returns schemas that an instance of `schema` must all match: `schema` itself, the target of its `$ref`, and the
+    schemas of its `allOf`, recursively. The list contains False if one of them is the schema `false`."""
     if schema is True:
         return []
     if schema is False:
@@ -105,7 +106,7 @@ def _listed(schema: Schema) -> list[Any] | None:
 
 
 def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document: SchemaDocument, depth: int) -> bool:
-    """Returns whether no value of the type `name` matches both sides."""
+    """Returns whether no value of the type `name` matches all of `lefts` and `rights`. False if that is unknown."""
     left, right = _values(name, lefts), _values(name, rights)
     if left is not None and right is not None:
         return not left & right
@@ -125,7 +126,8 @@ def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document:
 
 
 def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
-    """Returns the listed values of one type, as comparable keys; None if no schema lists its values."""
+    """Returns those values of the type `name` that every `const` and `enum` lists, each as its `key`. None if no schema
+    has a `const` or an `enum`."""
     found: set[str] | None = None
     for conjunct in conjuncts:
         listed = _listed(conjunct)
@@ -136,7 +138,7 @@ def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
 
 
 def _apart(schemas: list[Schema], lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
-    """Returns whether a lower bound exceeds an upper bound."""
+    """Returns whether some lower bound and some upper bound allow no number. `lower`, `upper`: keywords."""
     lows = [(schema[bound], bound) for schema in schemas for bound in lower if is_number(schema.get(bound))]
     highs = [(schema[bound], bound) for schema in schemas for bound in upper if is_number(schema.get(bound))]
     return any(
@@ -151,7 +153,7 @@ def _required(conjuncts: list[Schema]) -> set[str]:
 
 
 def _member(name: str, conjuncts: list[Schema]) -> Any:
-    """Returns a schema that every member of this name must match."""
+    """Returns a schema that the member `name` of an object must match, if all of `conjuncts` apply to the object."""
     asked = []
     for conjunct in conjuncts:
         if name in conjunct.get("properties", {}):

@@ -1,4 +1,4 @@
-"""The document of a schema during rewriting: its definitions, and a limit on the work."""
+"""A schema document that is being rewritten: its definitions, and a limit on the work of the rewriting."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from shared.grammar import GrammarError
 Schema = dict[str, Any]
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
-# Maximum number of schemas in the result and of comparisons of schemas, together. This much work takes about 50 ms.
+# Maximum work on one document: the number of schemas in the result plus the number of comparisons of two schemas. This
+# much work takes about 50 ms.
 _MAX_WORK = 20_000
 
 
 @dataclass(slots=True)
 class SchemaDocument:
-    """`root`: the original schema, whose references all point to definitions of the root. `ignores_beside_ref`: the
-    draft ignores keywords beside a `$ref`. `added`: definitions that the rewriting adds."""
+    """`root`: the schema that references.py returned, before the rewriting. Its references all point to `root` or to
+    definitions of `root`. `ignores_beside_ref`: whether the schema's draft ignores keywords beside a `$ref`. `added`:
+    definitions that the rewriting adds."""
 
     root: Any
     ignores_beside_ref: bool = False
@@ -28,7 +30,7 @@ class SchemaDocument:
     _work: int = 0
 
     def resolve(self, reference: Any) -> Any:
-        """Returns the original schema that a reference points to; None if the target is not in the document."""
+        """Returns the part of `root` that a reference points to; None if the target is not in the document."""
         if reference == "#":
             return self.root
         if not isinstance(reference, str) or not reference.startswith("#/") or reference.count("/") != 2:
@@ -37,7 +39,8 @@ class SchemaDocument:
         return self.root.get(keyword, {}).get(name.replace("~1", "/").replace("~0", "~"))
 
     def define(self, name: str, schema: Schema) -> str:
-        """Adds a definition once, under this name or a similar one, and returns a reference to it."""
+        """Adds a definition and returns a reference to it. Appends hyphens to the name if `root` has a definition of
+        this name. A second call with the same name must give the same schema, and adds nothing."""
         while name in self.root.get("$defs", {}):
             name += "-"
         self.added[name] = schema

@@ -1,9 +1,10 @@
 """Rewrites `unevaluatedProperties` (C 11.3) and `unevaluatedItems` (C 11.2), which apply to members and items that no
 other keyword evaluated.
 
-If the schema has alternatives, the instance decides which of them apply. So the result has one option for each set of
-schemas that can apply together. An option need not exclude the other schemas, because they could only evaluate further
-members and items.
+If the schema has alternatives (such as `anyOf`), the instance decides which of them apply, and so which members and
+items are evaluated. So the result is an `anyOf` with one option for each set of alternatives that can apply together.
+An option also accepts instances to which further alternatives apply: further alternatives can only evaluate further
+members and items, so the original schema accepts such instances, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LAST = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "i
 _MAX_OPTIONS = 64
 _MAX_CHOICES = 6
 _MAX_DEPTH = 16
-# Keywords that apply schemas to the same value. Members and items that these schemas evaluate count as evaluated.
+# Keywords that apply schemas to the instance itself. Members and items that these schemas evaluate count as evaluated.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
@@ -34,7 +35,8 @@ class _Option:
     # Evaluated members, by name and by pattern.
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    # Evaluated items: their number at the start of the array, and schemas of `contains`, whose matches also count.
+    # Evaluated items: the first `num_items` of the array, and each item that matches a schema of `contained`, the
+    # values of `contains`.
     num_items: int = 0
     contained: tuple[Any, ...] = ()
     # Whether all members, or all items, are evaluated.
@@ -93,7 +95,8 @@ def unevaluated(schema: Schema, document: SchemaDocument) -> None:
         for name in schema.keys() - own.keys():
             del schema[name]
         if len(said) == 1 and len(said[0]) == 1:
-            # The schema already has all keywords of the only option, except the last one.
+            # There is only one option, and the schema already has its keywords except `additionalProperties` or
+            # `items`.
             schema |= {name: value for name, value in said[0][0].items() if name == _LAST[keyword]}
         else:
             demand(schema, any_of(map(all_of, said)))
@@ -107,12 +110,12 @@ class _Evaluation:
     def __init__(self, keyword: str, document: SchemaDocument) -> None:
         self._keyword = keyword
         self._document = document
-        # Each of these two keywords evaluates everything that is left.
+        # Each of these two keywords evaluates all members or items that the other keywords have not evaluated.
         self._last = {keyword, _LAST[keyword]}
 
     def options(self, schema: Any, depth: int) -> list[_Option]:
-        """Returns options for a schema: if a value matches the schema, at least one option applies to it. Raises
-        _UnknownError.
+        """Returns options for a schema: a value that matches the schema matches all schemas of at least one option.
+        Raises _UnknownError.
         """
         self._document.spend()
         if depth > _MAX_DEPTH or (isinstance(schema, dict) and isinstance(schema.get("items"), list)):
@@ -139,7 +142,8 @@ class _Evaluation:
         )
 
     def _choices(self, schema: Schema, depth: int) -> Iterable[list[_Option]]:
-        """Yields the options of each schema that is applied in place."""
+        """Yields a list of options for each inner schema, or set of alternatives, that applies to the instance itself.
+        At least one option of each list applies."""
         for inner in schema.get("allOf", ()):
             yield self.options(inner, depth)
         if "$ref" in schema:

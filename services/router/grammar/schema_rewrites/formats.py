@@ -14,7 +14,8 @@ from services.router.grammar.schema_rewrites.regex_format import regular_express
 
 _HEX = "[0-9A-Fa-f]"
 _ENCODED = f"%{_HEX}{{2}}"
-# RFC 3987 2.2, without the bidirectional formatting characters that 4.1 forbids, and without private use.
+# Non-ASCII characters of IRIs (`ucschar` in RFC 3987 2.2), without the bidirectional formatting characters that section
+# 4.1 forbids. Private-use characters are not included.
 _UCS = (
     "\\x{A0}-\\x{1FFF}\\x{2030}-\\x{2060}\\x{2070}-\\x{D7FF}\\x{F900}-\\x{FDCF}\\x{FDF0}-\\x{FFEF}"
     "\\x{10000}-\\x{1FFFD}\\x{20000}-\\x{2FFFD}"
@@ -34,8 +35,8 @@ def formats(schema: Schema, document: SchemaDocument) -> None:
 
 
 def format_pattern(name: str) -> str | None:
-    """Returns a regular expression for the format's strings. Returns an expression for any string if the format is
-    unknown, and None if only llguidance implements the format."""
+    """Returns a regular expression for the format's strings. If the format is unknown, the expression matches every
+    string. None if there is no expression, because only llguidance implements the format."""
     if name == "uuid":  # RFC 9562 4
         return f"^{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$"
     if name in _OF_THE_LIBRARY:
@@ -45,8 +46,8 @@ def format_pattern(name: str) -> str | None:
 
 
 def _date() -> str:
-    """Date (RFC 3339 5.6 and 5.7). llguidance allows February 29 in every year; this pattern does not. Excludes year
-    0."""
+    """Date (RFC 3339 5.6 and 5.7). llguidance allows February 29 in every year; this pattern allows it only in leap
+    years. The pattern excludes the year 0."""
     year = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
     leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
     days = (
@@ -82,8 +83,8 @@ def _relative_json_pointer() -> str:
 
 
 def _resource_identifier(others: str, *, relative: bool) -> str:
-    """URI or URI reference (RFC 3986 appendix A). `others`: characters allowed besides ASCII's, for IRIs (RFC 3987
-    2.2)."""
+    """URI or URI reference (RFC 3986 appendix A). `others`: non-ASCII characters to allow, for IRIs (RFC 3987 2.2).
+    `relative`: whether to match relative references, too."""
     unreserved = f"A-Za-z0-9._~!$&'()*+,;={others}\\-"
     segment = f"(?:[{unreserved}:@]|{_ENCODED})"
     h16 = f"{_HEX}{{1,4}}"
@@ -94,7 +95,7 @@ def _resource_identifier(others: str, *, relative: bool) -> str:
     further = f"(?:/{segment}*)*"
     from_the_top = f"//{authority}{further}|/(?:{segment}+{further})?"
     absolute = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{from_the_top}|{segment}+{further})?"
-    # The first segment of a relative reference must not look like a scheme.
+    # The first segment of a relative reference must not contain a colon: it would be read as a scheme.
     from_here = f"(?:{from_the_top}|(?:[{unreserved}@]|{_ENCODED})+{further})?"
     tail = f"(?:[{unreserved}:@/?]|{_ENCODED})*"
     start = f"(?:{absolute}|{from_here})" if relative else absolute
@@ -117,8 +118,8 @@ _LETTERS = (
 )
 
 
-# Labels of at most 61 and 25 characters. They exclude consecutive hyphens, because not everything is allowed after
-# `xn--`.
+# Labels of host names, with at most 61 and 25 characters. They exclude consecutive hyphens, because not every label
+# that begins with `xn--` is allowed.
 _LONG_LABEL, _SHORT_LABEL = (f"[0-9A-Za-z](?:-?[0-9A-Za-z]){{0,{more}}}" for more in (30, 12))
 
 

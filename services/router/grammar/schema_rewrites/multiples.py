@@ -10,14 +10,15 @@ from services.router.grammar.schema_rewrites.document import is_number
 from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
-# llguidance multiplies the digits of two values that apply together and keeps only 32 bits of the product.
+# If two values of `multipleOf` apply to the same number, llguidance scales both to integers and multiplies these. It
+# keeps only 32 bits of the product.
 _MAX_PRODUCT = 2**32
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependentSchemas", "dependencies"})
 
 
 def check_multiples(root: Any) -> None:
-    """Raises GrammarError if two values of `multipleOf` can apply together and llguidance would compute their least
-    common multiple wrong."""
+    """Raises GrammarError if two values of `multipleOf` might apply to the same number and llguidance would compute
+    their least common multiple wrong."""
     steps: set[Fraction] = set()
     combines = False
 

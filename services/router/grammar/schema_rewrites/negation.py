@@ -1,8 +1,8 @@
-"""Negates a schema: makes a schema of everything that it does not accept.
+"""Negates a schema: makes a schema that accepts exactly the values that the schema refuses.
 
-An instance fails a schema if it fails one of its keywords. It can fail most keywords only with a value of the keyword's
-own type: `not: {minimum: 3}` requires a number below 3. So the negation is an `anyOf` of schemas, one for the values
-that each keyword refuses.
+A schema refuses a value if one of its keywords refuses it. Most keywords refuse only values of one type: the negation
+of `{minimum: 3}` requires a number below 3. So the negation is an `anyOf` with a schema for each keyword, which accepts
+the values that the keyword refuses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_WORK = 2_000
 # Maximum number of options of a `oneOf`, because its negation has a schema for every pair of options.
 _MAX_ONE_OF = 8
 # For each keyword: the type to which it applies, the keyword that negates it, and the difference between the values of
-# the two keywords.
+# the two keywords. For example, `minLength: 3` is negated by `maxLength: 2`.
 _COMPLEMENTS = {
     "minLength": ("string", "maxLength", -1),
     "maxLength": ("string", "minLength", 1),
@@ -43,8 +43,9 @@ class _InexpressibleError(Exception):
 
 
 def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL_TYPES) -> Any:
-    """Returns a schema that accepts the values of the `allowed` types that `schema` refuses; None if no supported
-    schema does. If `allowed` has `integer` without `number`, the only numbers are integers."""
+    """Returns a schema that accepts the values of the `allowed` types that `schema` refuses. None if supported keywords
+    cannot express it. The result need not be right for values of other types. If `allowed` has `integer` but not
+    `number`, integers are the only allowed numbers."""
     negation = _Negation(document)
     try:
         said = negation.of(schema, allowed, 0)
@@ -84,7 +85,7 @@ class _Negation:
         return bool(names & allowed) or bool(names & _NUMBERS and allowed & _NUMBERS)
 
     def _refused(self, keyword: str, value: Any, schema: Schema, allowed: frozenset[str], depth: int) -> Sequence[Any]:
-        """Returns options, each with its type, that together describe the values that fail this keyword."""
+        """Returns schemas that together accept the values that this keyword refuses. Raises _InexpressibleError."""
         match keyword:
             case "type":
                 return [_other_types({value} if isinstance(value, str) else set(value), allowed)]

@@ -1,4 +1,5 @@
-"""Checks numbers in `const`, `enum` and bounds (V 6.1, 6.2). llguidance stores them with 53 bits."""
+"""Refuses integers in `const`, `enum` and bounds (V 6.1, 6.2) that a double cannot represent exactly, because
+llguidance would change them."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
 from services.router.grammar.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
-# Maximum length of a name: regular expressions cannot count further.
+# `minLength` and `maxLength` of names must be below this: regular expressions support no larger counts.
 _MAX_LENGTH = 10_000
-# Maximum number of references in a row: a longer chain is probably a cycle.
+# Maximum number of references that are followed in a row. A longer chain is probably a cycle.
 _MAX_REFERENCES = 8
 _LENGTHS = frozenset({"minLength", "maxLength"})
 
 
 def dependencies(schema: Schema) -> None:
-    """Rewrites `dependentRequired` (V 6.5.4), `dependentSchemas` (C 10.2.2.4) and the older `dependencies`: a member is
-    absent, or its condition holds."""
+    """Replaces `dependentRequired` (V 6.5.4), `dependentSchemas` (C 10.2.2.4) and the older `dependencies` by an
+    `anyOf` for each member: the member is absent, or it is present and what depends on it holds."""
     conditions = []
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, asked in schema.pop(keyword, {}).items():
@@ -50,8 +50,8 @@ def property_names(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _about_strings(names: Any, document: SchemaDocument) -> Any:
-    """Follows references in a schema of names, and returns only the keywords that affect strings, because names are
-    always strings."""
+    """Returns the value of `propertyNames` with its references followed, and without keywords that have no effect on
+    names, because names are always strings."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(names, dict):
             break
@@ -78,7 +78,8 @@ def _listed(names: Any) -> list[str] | None:
 
 
 def _pattern(names: Any, document: SchemaDocument) -> str | None:
-    """Returns a regular expression for the allowed names; None if no single expression matches exactly these."""
+    """Returns a regular expression for the names that the schema `names` allows. None if the schema is none of the
+    simple cases below."""
     match names:
         case {"not": refused, **rest} if not rest:
             names = _about_strings(negated(refused, document, _STRING), document)
@@ -95,7 +96,8 @@ def _pattern(names: Any, document: SchemaDocument) -> str | None:
 
 
 def pattern_properties(schema: Schema) -> None:
-    """Rewrites `patternProperties` (C 10.3.2.2) whose patterns overlap, because llguidance refuses these."""
+    """Merges those patterns of `patternProperties` (C 10.3.2.2) that have equal schemas, because llguidance refuses
+    patterns that overlap. Removes patterns without effect."""
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict) or len(patterns) < 2:
         return

@@ -1,11 +1,12 @@
 """Rewrites patterns (V 6.3.3) that llguidance would misread.
 
-If a character class contains all control characters, llguidance treats it as a class of characters that JSON escapes,
-and lets it match the quotation mark and the backslash, too: `[^"]` then matches a `"`. So a class that excludes the
-quotation mark or the backslash also excludes the null character, which no text contains.
+If a character class contains all control characters, as most negated classes do, llguidance lets it match all
+characters that JSON escapes. These include the quotation mark and the backslash, so `[^"]` would match a `"`. So a
+class that excludes the quotation mark or the backslash is made to exclude the null character, too, which no text
+contains.
 
 llguidance also supports nested classes and operators on classes, unlike ECMA 262, where `[`, `&&`, `--` and `~~` in a
-class are plain characters. So these characters are escaped.
+class are plain characters. So these characters are escaped in classes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _CHARACTER = re.compile(r"\\?.", re.DOTALL)
 # Matches a range, or a character that is not part of a range.
 _RANGE = re.compile(r"(\\?.)-(\\?.)|(\\?.)", re.DOTALL)
 _OPERATORS = frozenset("[&-~")
-# A class that excludes one of these escapes already lacks some control characters.
+# A class that excludes one of these escapes already lacks some control characters, so it need not exclude the null
+# character.
 _SOME_CONTROL = {"\\s", "\\n", "\\t", "\\r"}
 
 

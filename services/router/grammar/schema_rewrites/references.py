@@ -1,8 +1,8 @@
 """Makes all references point to definitions of the root (C 8.2), because rewriting moves all other targets.
 
-The target of a `$dynamicRef` depends on the path of the evaluation: the resources that it passed through. A document
-has a limited number of such paths. So the target is copied once for each path that makes a difference, and the
-`$dynamicRef` becomes a plain reference.
+The target of a `$dynamicRef` depends on the schema resources through which the evaluation came to it. Only the first
+resource with the anchor counts, so there are few different cases. The schema with the `$dynamicRef` is copied once for
+each case, and in each copy the `$dynamicRef` becomes a `$ref`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from services.router.grammar.schema_rewrites.document import Schema, SchemaDocum
 from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
-# Deeper schemas are probably mistakes. The limit keeps recursion shallow, here and in the standard library.
+# Maximum depth of nested schemas; deeper ones are probably mistakes. The limit keeps the recursion in this file and in
+# the standard library shallow.
 _MAX_DEPTH = 64
 _MAX_SCHEMAS = 20_000
 _MAX_COPIES = 1_000
 _IDENTIFYING = frozenset({"$id", "$anchor", "$dynamicAnchor"})
-# For each dynamic anchor, the first resource on the evaluation's path that has the anchor. This resource determines the
-# target of a `$dynamicRef` (C 8.2.3.2).
+# Pairs of a dynamic anchor and the URI of the first resource with the anchor that the evaluation entered. This resource
+# determines the target of a `$dynamicRef` (C 8.2.3.2).
 Scope = tuple[tuple[str, str], ...]
 
 
@@ -58,7 +59,7 @@ class _References:
             if isinstance(schema, dict)
         }
         self._copies: dict[tuple[int, Scope], str] = {}
-        # Places that are still to be copied, with the scope and name of each copy.
+        # Schemas that are still to be copied, with the scope of each copy and the name of its definition.
         self._pending: list[tuple[_Place, Scope, str]] = []
         self._num_schemas = 0
         self._find(root, "", 0)
@@ -104,17 +105,18 @@ class _References:
         return tuple(sorted((bound | new).items())) if new else scope
 
     def _plain(self, place: _Place, scope: Scope, depth: int) -> Any:
-        """Returns a copy of the place's schema with plain references, for an evaluation with this scope."""
+        """Returns a copy of the place's schema for an evaluation that enters it with this scope. All references in the
+        copy are plain `$ref`s, as in with_plain_references."""
         self._num_schemas += 1
         if self._num_schemas > _MAX_SCHEMAS:
-            raise GrammarError("it is too complex: with every reference to a definition, it has too many schemas")
+            raise GrammarError("it is too complex: with copies of its references' targets, it has too many schemas")
         if not isinstance(place.schema, dict):
             return place.schema
         base = self._bases.get(id(place.schema), place.base)
         scope = self._entered(scope, base)
         plain = with_inner(place.schema, lambda inner: self._plain(_Place(inner, base), scope, depth + 1))
         if depth:
-            # Only references use definitions, and these now point to copies at the root.
+            # Inner definitions are no longer needed: all references now point to definitions of the root.
             for keyword in ("$defs", "definitions"):
                 plain.pop(keyword, None)
         for keyword in _IDENTIFYING | {self._id_keyword}:
@@ -130,8 +132,9 @@ class _References:
         return _beside(plain, references)
 
     def _reference(self, reference: Any, base: str, scope: Scope, *, dynamic: bool) -> Any:
-        """Returns a reference to the definition at the root that has the same target. Returns the target itself if it
-        is a boolean.
+        """Returns a plain reference with the same target: to the root, to a definition of the root, or to a new one
+        that will be a copy of the target. Returns the target itself if it is a boolean, and an absolute URI if it is
+        outside the document.
         """
         if not isinstance(reference, str):
             raise TypeError("a reference must be a string")
@@ -171,8 +174,8 @@ class _References:
         return name
 
     def _target(self, reference: str, base: str) -> _Place | None:
-        """Returns the place that a reference points to, before dynamic scope applies; None if the target is not in the
-        document."""
+        """Returns the place that a reference points to, regardless of the dynamic scope. None if the target is not in
+        the document."""
         uri, _, fragment = _joined(base, reference).partition("#")
         schema = self._resources.get(uri)
         if schema is None:
@@ -194,7 +197,7 @@ class _References:
 
 
 def _beside(schema: Schema, references: list[Any]) -> Schema:
-    """Returns the schema with these references added; as a plain `$ref` if there is only one."""
+    """Returns the schema with these references added: as its `$ref` if there is only one, otherwise to its `allOf`."""
     if len(references) == 1 and isinstance(references[0], str):
         return schema | {"$ref": references[0]}
     demand(schema, *({"$ref": reference} if isinstance(reference, str) else reference for reference in references))
@@ -202,7 +205,8 @@ def _beside(schema: Schema, references: list[Any]) -> Schema:
 
 
 def _joined(base: str, reference: str) -> str:
-    """Returns the reference as a URI; `urljoin` does not support fragments of URNs. Raises GrammarError."""
+    """Returns the URI that a reference in the resource `base` points to. A mere fragment is appended to `base` without
+    `urljoin`, which would drop a base that is a URN. Raises GrammarError."""
     if reference.startswith("#"):
         return base + reference
     try:

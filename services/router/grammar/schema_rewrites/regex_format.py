@@ -1,7 +1,7 @@
 """Pattern for the format `regex` (V 7.3.8): ECMA 262 regular expressions with groups nested up to two levels.
 
 The pattern only accepts expressions that Python and Rust read alike: no look-around, no backreferences and no named
-groups. Ranges are in order, because their ends come from suitable classes.
+groups. It accepts only those ranges of characters whose form ensures the order of their ends, such as `[b-m]-[n-z]`.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def type_of(value: Any) -> str:
 
 
 def all_but(values: Sequence[Any], value_type: str) -> Any:
-    """Returns a schema of all other values of this type; None if there is no such schema. All `values` have the
-    type."""
+    """Returns a schema that accepts all values of the type `value_type` except `values`, which all have this type. None
+    if supported keywords cannot express it."""
     match value_type:
         case "null":
             return False
@@ -45,11 +45,11 @@ def all_but(values: Sequence[Any], value_type: str) -> Any:
             return _other_strings(values)
         case "array":
             return _other_arrays(values[0]) if len(values) == 1 else None
-    return None  # another object can have a further member of any name
+    return None  # no keywords accept all other objects: these can have further members of any name
 
 
 def but(value: Any) -> Any:
-    """Returns a schema of all other values of all types; None if there is no such schema."""
+    """Returns a schema that accepts everything except `value`; None if supported keywords cannot express it."""
     same_type = all_but([value], type_of(value))
     if same_type is None:
         return None
@@ -83,7 +83,7 @@ def _leaving(node: _Trie) -> str:
     options = [] if _END in node else [""]
     others = "".join(map(_escaped, following))
     if '"' in following or "\\" in following:
-        # The null character is separate, for the reason in patterns.py.
+        # The null character gets an alternative of its own, for the reason in the docstring of patterns.py.
         options.append(f"[^\\x{{0}}{others}][\\s\\S]*")
         options += [] if "\0" in following else ["\\x{0}[\\s\\S]*"]
     else:
@@ -97,7 +97,8 @@ def _escaped(char: str) -> str:
 
 
 def _other_arrays(items: list[Any]) -> Any:
-    """Returns a schema of arrays that are shorter, longer, or have another item at some position."""
+    """Returns a schema of all arrays that differ from `items`: they are shorter or longer, or differ at some position.
+    None if supported keywords cannot express it."""
     others = [but(item) for item in items]
     if None in others:
         return None

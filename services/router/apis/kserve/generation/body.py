@@ -18,8 +18,8 @@ from services.router.parameters import (
     check_stop_strings,
 )
 
-# Without long lists, all fields together take a few hundred characters. The limit is needed because json_bounds.py
-# counts the values of a body, but not the values of JSON inside a string.
+# Maximum length of `sampling_parameters`, which is JSON inside a string. json_bounds.py limits the number of values in
+# a body, but does not count the values inside a string. Usual parameters take at most a few hundred characters.
 MAX_SAMPLING_PARAMETERS_CHARS = 8192
 # Maximum length of an unknown field's name in an error message.
 _MAX_NAME_CHARS = 64
@@ -79,8 +79,8 @@ class KserveGenerateParameters(Body, SamplingFields):
             raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
-        """Returns all parameters. A parameter that is not set here is taken from `sampling_parameters`. Raises
-        ApiError."""
+        """Returns the parameters of this object together with those in the JSON of `sampling_parameters`. A parameter
+        that both set has this object's value. Raises ApiError."""
         self.check_known()
         if not self.sampling_parameters:
             return self
@@ -96,7 +96,7 @@ class KserveGenerateParameters(Body, SamplingFields):
         return self.over(inner)
 
     def over(self, others: KserveGenerateParameters) -> KserveGenerateParameters:
-        """Returns a copy of `others`. Parameters that are set in this object replace the copy's values."""
+        """Returns a copy of `others` with the values of all parameters that are set in this object."""
         own = {name: getattr(self, name) for name in KserveGenerateParameters.model_fields}
         return others.model_copy(update={name: value for name, value in own.items() if value is not None})
 
@@ -117,7 +117,7 @@ class KserveGenerateParameters(Body, SamplingFields):
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A generation request of the Open Inference Protocol, independent of the format that it arrived in."""
+    """A generation request of the Open Inference Protocol. HTTP and gRPC requests are both converted to this type."""
 
     id: str | None
     text: str

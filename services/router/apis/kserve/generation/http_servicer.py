@@ -35,7 +35,8 @@ class KserveServicer:
     state: ServerState
     generation: TextGeneration
 
-    # Health probes have no API keys. Methods that reveal the names of models need a key.
+    # The methods for health probes are public, because probes have no API keys. Methods that reveal the names of models
+    # need a key.
 
     @public
     async def GetLive(self, request: pb.GetLiveRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -76,7 +77,8 @@ class KserveServicer:
 
     async def Infer(self, request: pb.InferRequest, context: Any) -> Prepared:  # noqa: N802
         data, threads = request.body.data, self.generation.threads
-        # Counts the whole body: nearly all of it can be binary data after the JSON.
+        # The size of the whole body counts. `read_body` would count only the JSON, but the binary data after the JSON
+        # can be much larger.
         await threads.large_bodies.enter(len(data))
         parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
         given = await read_body(threads, parts.json, InferBody)

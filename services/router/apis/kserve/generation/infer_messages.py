@@ -1,4 +1,4 @@
-"""Conversion of ModelInferRequest, and of answers to ModelInferResponse."""
+"""Generation over gRPC: reads a ModelInferRequest and builds the ModelInferResponse."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def asked(request: pb.ModelInferRequest) -> TextRequest:
             raise too_many(name, MAX_TENSORS, len(entries))
     if request.raw_input_contents and len(request.raw_input_contents) != len(request.inputs):
         param = "raw_input_contents"
-        raise invalid(f"Invalid '{param}': expected one element for each of 'inputs'.", param, "invalid_value")
+        raise invalid(f"Invalid '{param}': expected one element for each tensor in 'inputs'.", param, "invalid_value")
     for index, output in enumerate(request.outputs):
         check_output(output.name, f"outputs[{index}].name")
     paths, values = {}, {}

@@ -1,4 +1,4 @@
-"""The document's operations of the Open Inference Protocol over HTTP."""
+"""The operations of the Open Inference Protocol over HTTP, for the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tensors of the Open Inference Protocol. Each has one element, which is a field of KserveGenerateBody."""
+"""Tensors of the Open Inference Protocol. Each input tensor has one element, which is the value of the field of
+KserveGenerateBody with the tensor's name."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from services.router.http import dump, parse_body
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
-# Maximum number of tensors in a request, to limit the work of reading the request. Each tensor sets a different field.
+# Maximum number of tensors in a request, to limit the work of reading it. Valid requests have fewer tensors, because
+# there are fewer fields that a tensor can set.
 MAX_TENSORS = 64
 _MAX_DIMENSIONS = 8
 # Binary format of each datatype's element, for `struct`.
@@ -21,7 +23,7 @@ _PACKED = {
     "BOOL": "<?", "INT8": "<b", "INT16": "<h", "INT32": "<i", "INT64": "<q", "UINT8": "<B", "UINT16": "<H",
     "UINT32": "<I", "UINT64": "<Q", "FP32": "<f", "FP64": "<d",
 }  # fmt: skip
-# Datatype of each Python type of a field; all others are BYTES.
+# Datatype of the input tensor for a field, by the field's Python type; BYTES for all other types.
 _DATATYPES: dict[Any, str] = {bool | None: "BOOL", int | None: "INT32", float | None: "FP32"}
 
 
@@ -32,7 +34,7 @@ def input_tensors() -> list[tuple[str, str]]:
 
 
 def check_shape(name: str, shape: Sequence[int], path: str) -> None:
-    """Raises ApiError if a tensor does not have exactly one element."""
+    """Raises ApiError if a tensor does not have exactly one element, or has more than _MAX_DIMENSIONS dimensions."""
     # A shape in a gRPC request can have half a million dimensions, so only the first dimensions are checked.
     shown = list(shape[: _MAX_DIMENSIONS + 1])
     if len(shown) > _MAX_DIMENSIONS or any(size != 1 for size in shown):
@@ -41,7 +43,8 @@ def check_shape(name: str, shape: Sequence[int], path: str) -> None:
 
 
 def packed_value(name: str, datatype: str, data: bytes, path: str) -> Any:
-    """Decodes a tensor's element from its binary form. Raises ApiError."""
+    """Decodes a tensor's element from its binary form. `path`: path of the tensor in the request, for error messages.
+    Raises ApiError."""
     if datatype == "BYTES":
         if len(data) >= 4 and struct.unpack_from("<I", data)[0] == len(data) - 4:
             return text_of(data[4:], path)
@@ -72,6 +75,7 @@ def check_output(name: str, path: str) -> None:
 
 
 def request_of(values: Mapping[str, Any], request_id: str) -> TextRequest:
-    """Converts the tensors' values, by name. Raises ApiError if a value is missing or invalid."""
+    """Returns the request that the tensors describe. `values`: the element of each tensor, by the tensor's name. Raises
+    ApiError if a value is missing or invalid."""
     body = parse_body(dump(dict(values)), KserveGenerateBody)
     return replace(body.asked(), id=request_id or None)

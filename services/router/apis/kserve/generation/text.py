@@ -86,8 +86,8 @@ class TextGeneration:
     async def text(
         self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str], Awaitable[Any]]
     ) -> Prepared:
-        """Prepares an answer that `answer_of` makes from the whole text. `answer_of` must not refer to the request.
-        Raises ApiError."""
+        """Prepares an answer that `answer_of` makes from the whole generated text. `answer_of` must not refer to the
+        request, which would then stay in memory until the answer is complete. Raises ApiError."""
         writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
             request = await self._request(asked, name, version, context, span)
@@ -115,5 +115,6 @@ class TextGeneration:
 
 
 def kserve_error(error: ApiError) -> dict[str, str]:
-    """Returns the protocol's error object. The message names the field, because the shape has no field for it."""
+    """Returns the error in the protocol's format. The format has no field for the parameter's name, but the message
+    contains it."""
     return {"error": error.message}

@@ -1,5 +1,5 @@
-"""Converts between protobuf messages and the core's types. Columns are little-endian bytes on both sides, so they are
-copied, not parsed.
+"""Converts between protobuf messages and the core's types. The messages' columns, which are arrays of numbers as
+little-endian bytes, have the same bytes in memory, so they are copied, not parsed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FINISH_REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerHello:
-    """The offer of a worker group to the scheduler that claimed it."""
+    """The first message of a worker group to the scheduler that claimed it: its model, limits and measured times."""
 
     boot_id: int
     epoch: int
@@ -54,7 +54,8 @@ class WorkerHello:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log probabilities of one sampled token. Columns as on the wire: u32 and f32 bytes."""
+    """Log probabilities of one sampled token and its likeliest alternatives. The fields hold bytes as in the message:
+    u32 token ids and f32 log probabilities."""
 
     logprob: bytes
     top_token_ids: bytes
@@ -63,8 +64,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobColumns(PromptLogprobs):
-    """Log probabilities of one sequence's prompt tokens, one entry per token. Columns as on the wire: u32 and f32
-    bytes.
+    """Log probabilities of one sequence's prompt tokens. The columns hold bytes as in the message: u32 token ids and
+    ranks, f32 log probabilities. Each token has `top_count` entries in the top columns and one in the others.
     """
 
     top_count: int
@@ -80,13 +81,13 @@ class PromptLogprobColumns(PromptLogprobs):
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult(StepResult):
-    """A step's result with the log probabilities that the core does not read."""
+    """A step's result, with the values of the prompts' log probabilities, which the core does not read."""
 
     prompt_logprobs: Items[PromptLogprobColumns] = ()
 
 
 def u32(column: bytes) -> array[int]:
-    """Converts a column from bytes. Raises ValueError if their number is no multiple of 4."""
+    """Converts a column's bytes to u32 numbers. Raises ValueError if the number of bytes is no multiple of 4."""
     values = array(U32)
     values.frombytes(column)
     return values
@@ -159,7 +160,7 @@ def result_from_proto(result: worker_pb2.StepResult) -> WorkerResult:
     token_ids = u32(result.token_ids)
     if len(wire_ids) != len(token_ids):
         raise ValueError(
-            f"{len(wire_ids)} sequences with {len(token_ids)} tokens in the result of step {result.step_id}"
+            f"the result of step {result.step_id} has {len(wire_ids)} sequence ids, but {len(token_ids)} tokens"
         )
     errors = [(error.wire_id, _failure(error)) for error in result.errors]
     of_prompts = list(_split_prompt_logprobs(result.prompt_logprobs))
@@ -173,8 +174,8 @@ def _failure(error: worker_pb2.SequenceError) -> Failure:
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:
-    """Returns log probabilities, keyed by their token's index in the message. Raises ValueError if the columns are
-    inconsistent.
+    """Returns each sampled token's log probabilities, by the token's index in the message that contains `logprobs`.
+    Raises ValueError if the columns' lengths do not match.
     """
     counts = u32(logprobs.top_counts)
     num_tokens, num_top = len(u32(logprobs.token_indices)), sum(counts)
@@ -201,7 +202,7 @@ def _split_logprobs(logprobs: sampling_pb2.TokenLogprobs) -> Iterator[tuple[int,
 
 
 def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[PromptLogprobColumns]:
-    """Yields the entries of each sequence. Raises ValueError or IndexError if the columns are inconsistent."""
+    """Yields the columns of each sequence. Raises ValueError or IndexError if the columns' lengths do not match."""
     offsets, counts = u32(columns.offsets), u32(columns.top_counts)
     firsts, top = u32(columns.first_positions), 0
     for index, wire_id in enumerate(u32(columns.sequence_ids)):

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     """Serves until SIGTERM or SIGINT. Raises OSError if an address cannot be bound, and UnusableWorkerError if the
-    worker cannot do what the options ask for."""
+    first claimed worker cannot do what the options ask for."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
@@ -102,8 +102,8 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
 async def _report_health(
     groups: list[WorkerGroup], server: GrpcServer, status: StatusReporter, addresses: list[str]
 ) -> None:
-    """Reports SERVING while a worker is claimed and makes progress. A connected router keeps its stream even while no
-    worker is claimed, because the worker can come back.
+    """Sets the server's health status to SERVING while a worker is claimed and makes progress. Connected routers keep
+    their streams even while no worker is claimed, because the worker can come back.
     """
     serving = False
     reported = False

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one scheduler, read from its worker groups at each scrape."""
+"""Prometheus metrics of one scheduler. At each scrape, they are read from the worker groups."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class LoadCollector:
-    """Gauges and counters under vLLM's names, so that its dashboards and autoscalers work unchanged. The routers count
-    tokens and latencies.
+    """Gauges and counters under vLLM's names, so that vLLM's dashboards and autoscalers work unchanged. The routers
+    have the metrics of requests' tokens and latencies.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class LoadCollector:
         load: Callable[[], scheduler_pb2.Load],
         throughput: Callable[[], tuple[float, float]],
     ) -> None:
-        """`throughput` returns prompt and generated tokens per second, over the last 10 s."""
+        """`throughput`: returns (prompt tokens per second, generated tokens per second), over the last 10 s."""
         self._model_name = model_name
         self._load = load
         self._throughput = throughput

@@ -27,9 +27,9 @@ from shared.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
-# A router that opens a stream must say hello within this time.
+# A router that opens a stream must send its hello within this time.
 HELLO_TIMEOUT_S = 10.0
-# Number of sequences to abort before other callbacks of the event loop run.
+# Number of sequences that are aborted at a time. Between two batches, other callbacks of the event loop can run.
 _ABORTS_AT_ONCE = 1024
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -70,7 +70,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._abort(key)
             logger.info("router %s is gone", session.router_id)
         if end is not None:
-            # This comes last, because a status waits behind messages that the router has not read.
+            # The clean-up above comes first, because the status is sent only after messages that the stalled router has
+            # not read yet.
             await context.abort(*end)
 
     async def GetTokenizer(  # noqa: N802
@@ -104,7 +105,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     # -- The rest of the service ---------------------------------------------------------------------------------------
 
     async def tick_forever(self) -> None:
-        """Ticks every group and sends the load to every router, until cancelled."""
+        """Every LOAD_INTERVAL_S, calls `tick` of every group and sends the load to every router. Runs until
+        cancelled."""
         while True:
             await asyncio.sleep(LOAD_INTERVAL_S)
             now = time.monotonic()
@@ -160,8 +162,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _write(
         self, session: RouterSession, context: Context, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
-        """Writes to the stream until the router closes its side. No other code writes to it. Returns the status to end
-        with if the router stalls. Raises MalformedRequestError if the router breaks the contract.
+        """Writes the session's messages to the stream, until the router closes its side. No other code writes to the
+        stream at that time. If the router stalls, returns the status with which to end the call. Raises
+        MalformedRequestError if `reader` has received a message that breaks the protocol.
         """
         while not reader.done():
             news = asyncio.ensure_future(session.next_messages())
@@ -186,7 +189,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
         """Handles the router's messages until the stream ends. Raises ValueError for a message that breaks the
-        contract.
+        protocol.
         """
         joiner = PartJoiner[scheduler_pb2.ConnectRequest]()
         async for received in requests:
@@ -202,8 +205,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     raise ValueError(f"unexpected message: {other}")
 
     async def _abort_all(self, session: RouterSession, column: bytes) -> None:
-        """Aborts sequences in batches, so that results of steps do not wait for a long list. A malformed column is only
-        logged, because it names no sequence to which an error could be sent.
+        """Aborts sequences in batches, so that results of steps do not wait until a long list is aborted. `column`: u32
+        sequence ids. A malformed column is only logged, because it names no sequence to which an error could be sent.
         """
         if len(column) % 4:
             problem = f"Invalid 'sequence_ids': {len(column)} bytes are no whole number of u32."
@@ -247,7 +250,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         key.session.add_finished(key, FinishReason.ERROR, failure)
 
     def _refuse(self, session: RouterSession, submit: scheduler_pb2.Submit, failure: Failure) -> None:
-        """Ends every choice of a malformed Submit, or the first MAX_CHOICES where there are more."""
+        """Ends every choice of a malformed Submit. If there are more than MAX_CHOICES, ends only that many."""
         self._refusals.refused(f"router {session.router_id}", "Submit", failure.message)
         choices = {choice.sequence_id: choice for choice in submit.choices[:MAX_CHOICES]}
         for choice in choices.values():
@@ -260,7 +263,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return session.add_sequence(choice.sequence_id, choice.attempt, request_id)
 
     def _ready_group(self) -> WorkerGroup:
-        """Returns the least loaded group. Raises RefusedError if there never was a worker."""
+        """Returns the least loaded group. Raises RefusedError if no worker has connected yet."""
         group = self._fleet.least_loaded()
         if group is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
@@ -272,7 +275,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
 
 async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:
-    """Reads the stream's first message. Returns None if no message comes in time."""
+    """Returns the stream's first message; None if none comes within HELLO_TIMEOUT_S or the stream ends."""
     try:
         async with Patience(HELLO_TIMEOUT_S):
             return await anext(aiter(requests), None)

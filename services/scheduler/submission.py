@@ -18,8 +18,8 @@ from services.scheduler.worker_groups import FleetModel
 def routed_requests(
     submit: scheduler_pb2.Submit, keys: Items[SequenceKey], model: FleetModel, *, by_priority: bool
 ) -> list[RoutedRequest]:
-    """Makes one request per choice of a checked Submit. `keys`: one per choice. `by_priority`: whether the client's
-    priority counts."""
+    """Makes one request per choice of a checked Submit. `keys`: one per choice. `by_priority`: if False, every
+    request gets priority 0, whatever the client sent."""
     task = _pool(submit, model) if submit.HasField("pooling") else _generate(submit, model)
     prompt = u32(submit.prompt_token_ids)
     wants_prompt_logprobs = task.sampling.HasField("prompt_logprobs")
@@ -56,7 +56,9 @@ def routed_requests(
 
 
 class _Task(NamedTuple):
-    """The task of a Submit: the core's part, and copies of the worker's part, so that the Submit can be freed."""
+    """What a Submit asks for: `work` for the core, the other fields for the worker. The worker's fields are copies, so
+    that the Submit can be freed.
+    """
 
     work: Work
     sampling: sampling_pb2.SamplingParams
@@ -73,7 +75,7 @@ class _Task(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Size on the wire of the worker's part."""
+        """Size of the worker's fields in a message, in bytes."""
         return sum(part.ByteSize() for part in (self.sampling, self.constraints, self.pooling) if part is not None)
 
 

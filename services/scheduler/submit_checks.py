@@ -1,7 +1,7 @@
-"""Checks every field of a Submit before the core gets it, so that a bad request fails alone.
+"""Checks every field of a Submit before the core gets it, so that a bad request does not make other requests fail.
 
-A worker that gets a malformed plan ends its epoch, and all its sequences end with it. So every column from a router is
-checked before it becomes part of a plan. Each count is compared with its bound before the column is read.
+A worker that gets a malformed plan ends its epoch, and with it all sequences that it runs. So every column from a
+router is checked before it becomes part of a plan. A column's length is checked before the column is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.sampling_ranges import BIAS_RANGE, MAX_LOGPROBS, RANGES
 MAX_CHOICES = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 256
-# Routers send up to two token sequences for each of 1,024 words.
+# Routers accept 1,024 words and send up to two token sequences for each: the word with and without a leading space.
 MAX_BAD_WORDS = 2048
 MAX_BAD_WORD_TOKENS = 1 << 18
 MAX_STRING_CHARS = 64 * 1024
@@ -28,7 +28,7 @@ _ID_BYTES = 4
 
 
 def check_submit(submit: scheduler_pb2.Submit, model: model_pb2.ModelInfo, max_model_len: int) -> None:
-    """Checks a Submit. Raises RefusedError, with INVALID_ARGUMENT and the name of the first wrong field.
+    """Checks a Submit. Raises RefusedError with INVALID_ARGUMENT for the first wrong field; the message names it.
     `max_model_len`: number of tokens in the longest sequence that any worker group takes."""
     for name in ("request_id", "traceparent", "cache_salt", "tenant"):
         _check_length(name, len(getattr(submit, name)), MAX_STRING_CHARS, "characters")
@@ -60,14 +60,14 @@ def _check_choices(
     for index, choice in enumerate(choices):
         path = f"choices[{index}]"
         if choice.sequence_id in names:
-            raise invalid(f"{path}.sequence_id", f"{choice.sequence_id} is the name of another choice")
+            raise invalid(f"{path}.sequence_id", f"{choice.sequence_id} is the id of another choice, too")
         names.add(choice.sequence_id)
         _check_ids(f"{path}.output_token_ids", choice.output_token_ids, max_tokens, vocab_size)
         if choice.num_prompt_logprobs > num_prompt_tokens - 1:
             raise invalid(
                 f"{path}.num_prompt_logprobs",
-                f"{choice.num_prompt_logprobs} have come, but a prompt of {num_prompt_tokens} tokens has "
-                f"{num_prompt_tokens - 1}",
+                f"expected at most {num_prompt_tokens - 1}, for a prompt of {num_prompt_tokens} tokens, but got "
+                f"{choice.num_prompt_logprobs}",
             )
 
 

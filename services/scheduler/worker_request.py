@@ -1,4 +1,4 @@
-"""Requests with the fields that only the worker reads, and not the core."""
+"""Requests with the fields that the core passes on to the worker unread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.scheduler.core import SequenceRequest
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest(SequenceRequest):
-    """A request with the fields that go to the worker beside its tokens."""
+    """A request of the core, with further fields for the worker."""
 
     sampling: sampling_pb2.SamplingParams = field(default_factory=sampling_pb2.SamplingParams)
     constraints: constraints_pb2.TokenConstraints | None = None

@@ -1,8 +1,8 @@
-"""Admission of waiting sequences to a step, with the prefixes that they need not compute.
+"""Starts waiting sequences in a step, with the prefixes that they find in the cache and need not compute.
 
-A sequence starts when a slot is free, and enough blocks for its whole prompt. A sequence is set aside while another
-sequence computes a prefix that it needs, or while the worker prepares something for it. So the sequences behind it need
-not wait.
+A sequence starts when a slot is free and enough blocks are free for its whole prompt. A sequence is taken out of the
+queue ("set aside") while another sequence computes a prefix that it needs, or while the worker prepares something for
+it. So the sequences behind it need not wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
 from services.scheduler.core.step_builder import StepBuilder
 
-# Maximum number of sequences that one search sets aside. The next step looks at the rest of the queue.
+# Maximum number of sequences that one search of the queue sets aside. The next step searches the rest of the queue.
 _MAX_SET_ASIDE = 64
 
 
@@ -33,11 +33,11 @@ class _Search(Generic[RequestT]):
     step: StepBuilder[RequestT]
     budget: StepBudget
     before: StartRank | None
-    num_reserved_blocks: int  # blocks that prompts under way still need
-    num_new_bytes: int  # size of the plan's new sequences
+    num_reserved_blocks: int  # blocks that partly computed prompts still need
+    num_new_bytes: int  # size of the plan's new sequences on the wire
     max_set_aside: int
-    prepares_for_suspect: bool  # the worker prepares something for a suspect
-    only_first: bool = False  # only slots reserved for the first sequence of a request are left
+    prepares_for_suspect: bool  # the worker prepares something for a suspect (losses.py)
+    only_first: bool = False  # the only slots left are reserved for first sequences of requests
     begun: list[Sequence[RequestT]] = field(default_factory=list)  # started, with more of their prompt to compute
 
 
@@ -57,8 +57,8 @@ class Admission(Generic[RequestT]):
         self._preparations = preparations
         self._step_times = step_times
         self._counters = counters
-        # Whether the last search ended because it had set aside _MAX_SET_ASIDE sequences. Then another search can start
-        # the sequences behind them.
+        # Whether the last search ended because it had set aside _MAX_SET_ASIDE sequences. If so, another search might
+        # start sequences behind them.
         self.is_cut_short = False
 
     def admit(
@@ -69,11 +69,12 @@ class Admission(Generic[RequestT]):
         before: StartRank | None = None,
     ) -> list[Sequence[RequestT]]:
         """Starts waiting sequences in order, while the step has room, a slot is free, and enough blocks are free for
-        the whole prompt. Blocks that the `prefills` under way still need do not count as free. With `before`: starts
-        only sequences that rank before it. Returns the started sequences that have more of their prompt to compute.
+        the whole prompt. Blocks that partly computed prompts (`prefills`) still need do not count as free. With
+        `before`: starts only sequences that rank before it. Returns the started sequences that have more of their
+        prompt to compute.
         """
         self.is_cut_short = False
-        # A sequence that starts needs a block of its own for its last token.
+        # Without a free block no sequence can start, because each needs a block of its own for its last token.
         if not self._roster.waiting or not self._memory.pool.num_free:
             return []
         search = self._begin(step, prefills, budget, before)
@@ -166,8 +167,8 @@ class Admission(Generic[RequestT]):
         return True
 
     def _set_aside_for_prefix(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> bool:
-        """Sets the sequence aside if another one computes a prefix that it needs. Returns whether the sequence was set
-        aside.
+        """Sets the sequence aside if another sequence computes a prefix that it needs. Returns whether the sequence was
+        set aside.
         """
         last_owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
         if last_owned is None:
@@ -178,8 +179,9 @@ class Admission(Generic[RequestT]):
     # -- Reasons to wait at the head of the queue ----------------------------------------------------------------------
 
     def _must_be_apart(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """Whether the sequence must wait because suspects run alone. A suspect waits until no other sequence runs and
-        nothing else is prepared. Other sequences wait while the worker prepares something for a suspect.
+        """Whether the sequence must wait because suspects (losses.py) run alone. A suspect waits until no other
+        sequence runs and nothing else is prepared. Other sequences wait while the worker prepares something for a
+        suspect.
         """
         if is_suspect(sequence):
             return bool(self._roster.running) or self._preparations.is_busy_with_other(sequence.request.needs)
@@ -188,12 +190,12 @@ class Admission(Generic[RequestT]):
     def _has_blocks(
         self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]], search: _Search[RequestT]
     ) -> bool:
-        """Whether enough blocks are free for the whole prompt, beside the blocks reserved for prompts under way."""
+        """Whether enough blocks are free for the whole prompt, in addition to the blocks reserved for other prompts."""
         num_needed = self._memory.num_blocks_needed(sequence, found)
         return search.num_reserved_blocks + num_needed <= self._memory.pool.num_free
 
     def _fits_plan(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """Whether the plan stays small enough to send. A sequence above the limit is the only new one in its plan."""
+        """Whether the plan stays small enough to send. A sequence larger than the limit is the plan's only new one."""
         search.num_new_bytes += sequence.num_bytes
         return not search.step.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
 
@@ -226,7 +228,7 @@ class Admission(Generic[RequestT]):
     # -- Suspects ------------------------------------------------------------------------------------------------------
 
     def _runs_suspect(self) -> bool:
-        """Whether a suspect runs: no other sequence may run beside it."""
+        """Whether a suspect runs. No other sequence runs beside a suspect."""
         running = self._roster.running
         return bool(running) and is_suspect(running[0])
 
@@ -238,8 +240,8 @@ class Admission(Generic[RequestT]):
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 
     def _find_prefixes(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Returns the prefixes that a starting sequence shares or loads: all known ones, except those on the host that
-        are not worth loading.
+        """Returns the prefixes that a starting sequence shares on the device or loads from the host: all known ones,
+        except those that take longer to load than to compute.
         """
         found = self._memory.find(sequence)
         if not self._config.num_host_blocks:
@@ -247,7 +249,8 @@ class Admission(Generic[RequestT]):
         num_here = num_computed(found)
         num_on_host = sum(prefix.owner is None for prefix in found[num_here:])
         if sequence.host_slots or not self._is_worth_loading(num_here, num_on_host):
-            # The sequence swaps in blocks of its own instead, or computes the tokens sooner than it could load them.
+            # Instead of loading these prefixes, the sequence swaps in its own blocks, or computes the tokens in less
+            # time.
             del found[num_here:]
         return found
 

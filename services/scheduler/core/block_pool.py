@@ -30,7 +30,7 @@ class BlockPool:
 
     A block that is freed while a step in flight reads it can be handed out at once: steps run in order on one compute
     stream, so the steps that still read it run before the step that writes it next. A use on another stream or on the
-    host has no such order, so it must hold the block until it is done.
+    host has no such order, so it must hold the block until it has ended.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -88,8 +88,8 @@ class BlockPool:
         self._num_holders[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """Removes one holder of each block. `block_ids`: a sequence's blocks, in order. The last block is evicted
-        first, because a block is of no use without the blocks before it.
+        """Removes one holder of each block. `block_ids`: a sequence's blocks, in order. The last block will be
+        evicted first, because a block is of no use without the blocks before it.
         """
         for block_id in reversed(block_ids):
             self._num_holders[block_id] -= 1
@@ -100,11 +100,12 @@ class BlockPool:
                     self._blank.append(block_id)
 
     def keep(self, block_id: int) -> None:
-        """Marks a held block as worth finding again after its holders have gone."""
+        """Marks a held block whose content can be found again. After its last release, it becomes reusable, not
+        blank."""
         self._kept[block_id] = True
 
     def forget(self, block_id: int) -> None:
-        """Takes note that a block's content is no longer needed."""
+        """Undoes `keep`: the block's content will not be looked up again. A reusable block becomes blank."""
         self._kept[block_id] = False
         if not self._num_holders[block_id]:
             del self._reusable[block_id]

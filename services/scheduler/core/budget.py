@@ -1,4 +1,4 @@
-"""The part of a step that is left for prompts."""
+"""How much of a step can be spent on prompts, after its decodes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from services.scheduler.core.sequence import Sequence
 # Maximum number of prompt tokens in one step whose log probabilities are wanted. It keeps the step's result under half
 # a megabyte (172 bytes per token, with the 20 likeliest candidates), and bounds the output layer's work.
 _MAX_PROMPT_LOGPROBS = 2048
-# A step of prompts alone can take as long as this number of steps without prompts, because all its tokens share one
-# read of the weights.
+# A step of prompts alone can take as long as this number of steps without prompts, even if it misses the target time:
+# smaller chunks are inefficient, because every step reads all the weights.
 _SHORT_STEPS = 8
 
 
@@ -21,8 +21,9 @@ class StepBudget:
     """Budget of a step for prompts: tokens, tokens whose log probabilities are wanted, and seconds.
 
     A sequence that decodes beside prompts waits for its next token no longer than the target time between tokens, or
-    twice as long as without prompts, whichever is longer. A step of prompts alone ends within the target, too, or
-    within eight times the duration of a step without prompts, because new requests can arrive during the step.
+    twice as long as without prompts, whichever is longer. A step of prompts alone is limited, too, because requests
+    that arrive during the step must wait for its end: it takes no longer than the target, or _SHORT_STEPS times as long
+    as a step without prompts, whichever is longer.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
@@ -45,7 +46,7 @@ class StepBudget:
         return min(num_tokens, self._prompt_logprobs) if sequence.wants_prompt_logprobs else num_tokens
 
     def take(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Spends the budget on a sequence's next tokens. Call it before they are counted as computed."""
+        """Takes a sequence's next tokens out of the budget. Call it before these tokens count as computed."""
         self.tokens -= num_tokens
         if sequence.wants_prompt_logprobs:
             self._prompt_logprobs -= num_tokens

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class PreemptionMode(Enum):
-    """How a preempted sequence continues: from KV blocks copied to the host, or from its tokens."""
+    """How a preempted sequence continues: its KV blocks are copied to the host and back, or computed again."""
 
     AUTO = "auto"  # whichever takes less time
     SWAP = "swap"  # swap while there is room on the host, otherwise recompute
@@ -22,16 +22,16 @@ class CoreConfig:
     max_num_seqs: int  # sequences in one step
     max_num_batched_tokens: int  # tokens in one step
     max_model_len: int  # tokens of prompt and output together
-    target_tbt_s: float | None = None  # target time between tokens, which bounds chunks of prompts; None: no target
-    num_host_blocks: int = 0  # slots in host memory for blocks that leave the device
+    target_tbt_s: float | None = None  # target time between tokens; limits the chunks of prompts; None: no target
+    num_host_blocks: int = 0  # slots of one block each in host memory
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     seconds_per_swapped_block: float = math.inf  # time to copy one block between device and host
     enable_prefix_caching: bool = True
-    chunked_prefill: bool = True  # False: every prompt is computed whole, in one step
-    fair_queueing: bool = False  # the tenant that has received the fewest tokens comes first
-    max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
-    # Maximum size of the new sequences in one plan, in bytes; keeps a plan under a megabyte. A larger sequence is the
-    # only new one in its plan.
+    chunked_prefill: bool = True  # False: each prompt is computed in one step
+    fair_queueing: bool = False  # the tenant that has received the fewest tokens is served first
+    max_num_queued_reqs: int = 1024  # maximum number of waiting sequences
+    # Maximum total size of the new sequences in one plan, in bytes. It keeps a plan under a megabyte. A sequence above
+    # the limit is the only new one in its plan.
     max_new_sequence_bytes: int = 800_000
 
     def __post_init__(self) -> None:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-# Upper bounds of the histogram's buckets, in tokens per step. They equal vLLM's.
+# Upper bounds of the buckets in the histogram of tokens per step. They equal vLLM's.
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start."""
+    """Counts since the start of the scheduler. They continue when a worker is lost or replaced."""
 
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     preemptions: int = 0
-    starts: int = 0  # first starts of sequences
+    starts: int = 0  # sequences that started for the first time; a start after a preemption does not count
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     aborts: int = 0
-    # Tokens of sequences at their first start, and those among them whose blocks were found in the cache.
+    # Number of tokens that sequences had at their first start, and how many of these were found in the cache.
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
-    # Number of tokens that steps computed, of prompts and outputs. Below it: number of steps in each bucket of
-    # STEP_TOKENS, and in a last bucket for larger steps.
+    # Number of prompt and output tokens that steps computed.
     scheduled_tokens: int = 0
+    # Number of steps in each bucket of STEP_TOKENS, then in a last bucket for larger steps.
     steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKENS) + 1))
 
     def count_step(self, num_tokens: int) -> None:

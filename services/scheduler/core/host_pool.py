@@ -10,11 +10,11 @@ from services.scheduler.core.prefix import OwnerT, Prefix
 
 
 class HostPool(Generic[OwnerT]):
-    """Slots of one block each. A sequence's slots are taken until it gives them back. The other slots keep evicted
-    prefixes; the least recently used is evicted first.
+    """Slots of one block each. A swapped-out sequence's slots are taken until they are given back. The other slots keep
+    prefixes that the device has evicted; of these, the least recently used is evicted first.
 
     The device copies in the order of the plans, so one plan can write a slot and the next plan can read it at once. A
-    slot that a plan reads must not be given away before that plan was applied, so it is held until then.
+    slot that a plan reads must not be reused before the plan's result was applied, so the slot is held until then.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -31,7 +31,7 @@ class HostPool(Generic[OwnerT]):
 
     @property
     def num_used(self) -> int:
-        """Number of slots that sequences have or plans read."""
+        """Number of slots that belong to sequences or that plans in flight read."""
         return self.num_slots - self.num_free
 
     @property
@@ -62,8 +62,8 @@ class HostPool(Generic[OwnerT]):
         self._held[slot] = prefix, num_plans + 1
 
     def settle(self, slot: int) -> None:
-        """Ends one hold of a slot, after its plan was applied. After the last hold, the slot counts as the most
-        recently used. Does nothing if the slot was forgotten meanwhile."""
+        """Undoes one `hold` of a slot. Call it when the result of the plan that reads the slot was applied. After the
+        last hold, the slot counts as the most recently used. Does nothing if the slot was forgotten meanwhile."""
         if slot not in self._held:
             return
         prefix, num_plans = self._held.pop(slot)
@@ -79,7 +79,8 @@ class HostPool(Generic[OwnerT]):
         self._blank.append(slot)
 
     def check_integrity(self, taken: Iterable[int]) -> None:
-        """Asserts that every slot is in one place, and that prefixes know their slots."""
+        """Asserts that every slot is in exactly one place, and that prefixes name their slots. `taken`: the slots that
+        belong to sequences."""
         every_slot = sorted([*self._blank, *self._cached, *self._held, *taken])
         assert every_slot == list(range(self.num_slots)), "a host slot is lost or taken twice"
         assert all(prefix.host_slot == slot for slot, prefix in self._cached.items())

@@ -2,8 +2,8 @@
 share them. Collects the copies that the next plan must make.
 
 The device makes the copies in the order of the plans, and a plan's copies before the plan's forward pass. So a plan can
-read a block or slot that the plan before it writes, and a plan's forward pass can overwrite blocks that the plan saves
-to the host.
+read a block or slot that an earlier plan writes, and a plan's forward pass can overwrite blocks that the same plan has
+copied to the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.scheduler.core.sequence import Sequence, SequencePrefix
 
 @dataclass(slots=True)
 class Moves(Generic[RequestT]):
-    """Copies of one plan, and the work to do after the plan was applied."""
+    """Copies of one plan, and what must be published and released after the plan's result was applied."""
 
     swap_out: list[tuple[int, int]] = field(default_factory=list)  # (block, host slot)
     swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host slot, block)
@@ -30,8 +30,8 @@ class Moves(Generic[RequestT]):
     # (sequence, its wire id, its number of full blocks after this step), for each sequence that gets a full block in
     # this step.
     filled: list[tuple[Sequence[RequestT], int, int]] = field(default_factory=list)
-    # Host slots that this plan reads. The settled ones hold prefixes; the emptied ones hold blocks of sequences that
-    # return to the device.
+    # Host slots that this plan reads: settled slots hold prefixes and keep them; emptied slots hold blocks of sequences
+    # that return to the device, and become free.
     settled_slots: list[int] = field(default_factory=list)
     emptied_slots: list[int] = field(default_factory=list)
 
@@ -45,8 +45,8 @@ class KVMemory(Generic[RequestT]):
         self._shares_prefixes = config.enable_prefix_caching
         # Running sequences of requests with several choices, by the request's group.
         self._groups: dict[Hashable, list[Sequence[RequestT]]] = {}
-        # The prefixes that the last look-up for such a request found, and the look-up's key. They are kept because the
-        # request's other choices have the same prompt and come next.
+        # The prefixes that the last look-up for a request with several choices found, and the look-up's key. They are
+        # kept because the request's other choices have the same prompt and come next.
         self._found: list[SequencePrefix[RequestT]] = []
         self._found_for: tuple[Hashable, int, int] | None = None
         self._moves: Moves[RequestT] = Moves()
@@ -54,15 +54,15 @@ class KVMemory(Generic[RequestT]):
     # -- Blocks of a sequence ------------------------------------------------------------------------------------------
 
     def find(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Returns the known prefixes of a waiting sequence, as far as it need not compute their tokens."""
+        """Returns the known prefixes that a waiting sequence can use instead of computing their tokens."""
         if not self._shares(sequence):
             return []
         max_blocks = sequence.num_reusable_tokens // self._block_size
         request = sequence.request
         if request.group is None or sequence.num_output_tokens:
             return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
-        # The version tells whether all the prefixes found are still known: the last one can be known while an earlier
-        # one is not.
+        # The key contains the cache's version, because any of the prefixes found can have been forgotten since. It
+        # would not suffice to check the last one: it can be known while an earlier one is not.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
             self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
@@ -70,13 +70,13 @@ class KVMemory(Generic[RequestT]):
         return self._found.copy()
 
     def num_blocks_needed(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> int:
-        """Number of free blocks that a waiting sequence takes to compute all its known tokens. That includes found
-        blocks without holders: they count as free until the sequence holds them."""
+        """Number of free blocks that a waiting sequence takes to compute all its known tokens. Found blocks that no
+        sequence holds are included, because they count as free until this sequence holds them."""
         num_held = sum(prefix.is_computed and self.pool.num_holders(prefix.block_id) > 0 for prefix in found)
         return self.num_blocks_short(sequence, len(sequence.token_ids)) - num_held
 
     def num_blocks_short(self, sequence: Sequence[RequestT], num_tokens: int) -> int:
-        """Number of blocks that a sequence lacks to compute `num_tokens` more."""
+        """Number of blocks that a sequence must be given before it can compute `num_tokens` more tokens."""
         return -(-(sequence.num_computed_tokens + num_tokens) // self._block_size) - len(sequence.block_ids)
 
     def num_slots_free(self, sequence: Sequence[RequestT]) -> int:
@@ -85,8 +85,9 @@ class KVMemory(Generic[RequestT]):
         return held * self._block_size - sequence.num_computed_tokens
 
     def attach(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a starting sequence the blocks of the prefixes found for it, its swapped-out blocks, and a copy of the
-        prompt's last block that another choice of its request computed. Announces the prefixes that it will compute.
+        """Gives a starting sequence the blocks of the prefixes found for it and its swapped-out blocks. If another
+        choice of its request has computed the prompt, also gives the sequence a copy of the prompt's last, partial
+        block. Announces the prefixes that the sequence will compute.
         """
         num_here = num_computed(found)
         self._hold(sequence, found)
@@ -102,7 +103,7 @@ class KVMemory(Generic[RequestT]):
             self._enter_group(sequence)
 
     def extend(self, sequence: Sequence[RequestT], num_tokens: int) -> list[int]:
-        """Counts the next tokens as computed; returns the blocks added for them."""
+        """Counts a sequence's next `num_tokens` tokens as computed. Returns the blocks that were added for them."""
         new_blocks = self.pool.allocate(self.num_blocks_short(sequence, num_tokens))
         sequence.block_ids += new_blocks
         sequence.num_computed_tokens += num_tokens
@@ -110,7 +111,7 @@ class KVMemory(Generic[RequestT]):
         return new_blocks
 
     def release(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Takes a running sequence's blocks back. Returns the prefixes that it announced and will not compute."""
+        """Takes a running sequence's blocks away. Returns the prefixes that it announced but will not compute."""
         if sequence.request.group is not None:
             self._leave_group(sequence)
         abandoned = [
@@ -139,7 +140,8 @@ class KVMemory(Generic[RequestT]):
         return published
 
     def retract(self, sequence: Sequence[RequestT]) -> None:
-        """Retracts the prefixes that a sequence computed before it failed in the worker. Their blocks can be wrong."""
+        """Removes from the cache the prefixes that a sequence computed. Call it if the sequence failed in the worker,
+        because its blocks can be wrong."""
         for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
             prefix = sequence.prefixes[index]
             if prefix.block_id == sequence.block_ids[index]:
@@ -155,7 +157,8 @@ class KVMemory(Generic[RequestT]):
         return min(sequence.num_computed_tokens, sequence.num_reusable_tokens)
 
     def swap_out(self, sequence: Sequence[RequestT]) -> None:
-        """Has the next plan copy a running sequence's blocks to the host. The caller has checked that there is room."""
+        """Has the next plan copy a running sequence's blocks to the host. The caller has checked that the host has
+        room."""
         num_tokens = self.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._block_size)
         sequence.host_slots = self.host.take(num_blocks)
@@ -202,8 +205,8 @@ class KVMemory(Generic[RequestT]):
         sequences: Iterable[Sequence[RequestT]],
         in_flight: Iterable[Moves[RequestT]],
     ) -> None:
-        """Asserts that nothing leaks, that no shared block is being written, and that every published block was
-        computed."""
+        """Asserts that no block or slot leaks, that no shared block is being written, and that every published block
+        was computed."""
         self.pool.check_integrity(block for sequence in running for block in sequence.block_ids)
         self.prefix_cache.check_integrity()
         taken = [slot for sequence in sequences for slot in sequence.host_slots]
@@ -231,8 +234,8 @@ class KVMemory(Generic[RequestT]):
             self._moves.filled.append((sequence, sequence.wire_id, num_full))
 
     def _hold(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a sequence the blocks of prefixes. Has prefixes on the host copied to new blocks, where other sequences
-        find them after the copy.
+        """Gives a sequence the blocks of the prefixes found for it. Has prefixes on the host copied to new blocks,
+        where other sequences find them after the copy.
         """
         # Hold all the prefixes before any block is allocated: the allocation must not evict one of them.
         for prefix in found:
@@ -252,7 +255,8 @@ class KVMemory(Generic[RequestT]):
             prefix.owner = sequence
 
     def _announce(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Adds the prefixes of the full blocks among a sequence's first `num_tokens`, after those that it has."""
+        """Extends a sequence's prefixes to all full blocks in its first `num_tokens` tokens, and announces the new
+        ones."""
         prefixes = sequence.prefixes
         token_ids = sequence.token_ids[len(prefixes) * self._block_size : num_tokens].tobytes()
         parent = prefixes[-1] if prefixes else sequence.request.cache_salt
@@ -269,8 +273,9 @@ class KVMemory(Generic[RequestT]):
         sequence.host_slots = []
 
     def _enter_group(self, sequence: Sequence[RequestT]) -> None:
-        """Adds a sequence to the running choices of its request. Choices differ from their first output token on. If
-        another choice has computed the prompt, the prompt's last, partial block is copied from it.
+        """Adds a sequence to the running choices of its request. If another choice has computed the prompt, has the
+        prompt's last, partial block copied from it. The block is not shared, because the choices write different output
+        tokens to it.
         """
         others = self._groups.setdefault(sequence.request.group, [])
         num_tokens = len(sequence.request.prompt_token_ids) - 1
@@ -293,5 +298,5 @@ class KVMemory(Generic[RequestT]):
 
 
 def num_computed(found: list[SequencePrefix[RequestT]]) -> int:
-    """Number of prefixes at the front that are on the device."""
+    """Number of prefixes at the front of `found` that are on the device."""
     return next((index for index, prefix in enumerate(found) if not prefix.is_computed), len(found))

@@ -1,7 +1,7 @@
-"""Lost workers, and the sequences that might have crashed them.
+"""Requeues the sequences of a lost worker, and finds the sequences that might have crashed it.
 
-A sequence that crashes its workers must not take the others with it. A sequence that has lost several workers in a row
-is a suspect: it runs alone. If it loses its worker again, it fails.
+A sequence that crashes its workers must not make other sequences fail, too. So a sequence that has lost several workers
+in a row is a suspect: it runs alone. If it then loses its worker again, it fails.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from services.scheduler.core.request import Preparation, RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 
-# Numbers of workers that a sequence loses in a row, without a new token in between. After _LOSSES_BEFORE_SUSPICION
-# losses, the sequence is a suspect: nothing else runs or is prepared beside it until it has a new token. After
-# _LOSSES_BEFORE_FAILURE losses, it fails.
+# Limits on the number of workers that a sequence loses in a row, without a new token in between. After
+# _LOSSES_BEFORE_SUSPICION losses, the sequence is a suspect: nothing else runs or is prepared beside it until it has a
+# new token. After _LOSSES_BEFORE_FAILURE losses, it fails.
 _LOSSES_BEFORE_SUSPICION = 2
 _LOSSES_BEFORE_FAILURE = 3
 
@@ -28,9 +28,9 @@ def is_suspect(sequence: Sequence[RequestT]) -> bool:
 def lose_worker(
     roster: Roster[RequestT], in_flight_wire_ids: Container[int], preparing: Preparation | None
 ) -> list[FinishedSequence[RequestT]]:
-    """Counts the loss against the sequences that the worker computed, and against those that wait for the preparation
-    that it was making (`preparing`). Running sequences go back to the queue, except those that have lost too many
-    workers: they fail and are returned.
+    """Moves the running sequences back to the queue. Counts a loss for the sequences that the worker was computing, and
+    for those that wait for `preparing`, the preparation that the worker was making. Sequences with too many losses fail
+    and are returned.
     """
     finished = []
     for sequence in [] if preparing is None else roster.waiting_for(preparing):

@@ -1,4 +1,4 @@
-"""Applies a step's result to its sequences, which advance or end, and collects the news for the shell.
+"""Applies a step's result to the sequences, and collects what the shell must send to routers.
 
 Each function below applies one part of a result, in the order in which `Scheduler.apply` calls them. Results of a
 sequence that has ended or was preempted are dropped: its wire id is no longer known.
@@ -15,8 +15,8 @@ from services.scheduler.core.request import RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import Failure, FinishReason, Sequence
 
-# Sequence, index in its output, token id, and place in the StepResult's columns. Each row of each step creates a
-# NewToken, and a plain tuple takes a seventh of the time that a named tuple takes.
+# (sequence, index in its output, token id, index in the StepResult's columns). It is a plain tuple, because every
+# sampled token creates one, and a named tuple takes seven times as long.
 NewToken = tuple[Sequence[RequestT], int, int, int]
 
 
@@ -30,9 +30,9 @@ class FinishedSequence(Generic[RequestT]):
 
 @dataclass(slots=True)
 class StepOutcome(Generic[RequestT]):
-    """The news in a step's result, for the shell to pass on."""
+    """What changed with a step's result, for the shell to send to routers."""
 
-    # Sequence, and place in the StepResult's `prompt_logprobs`.
+    # (sequence, index in the StepResult's `prompt_logprobs`)
     prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)
     tokens: list[NewToken[RequestT]] = field(default_factory=list)
     finished: list[FinishedSequence[RequestT]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class StepOutcome(Generic[RequestT]):
 def fail_sequences(
     result: StepResult, roster: Roster[RequestT], memory: KVMemory[RequestT], outcome: StepOutcome[RequestT]
 ) -> None:
-    """Ends the sequences that failed in the worker, and retracts the prefixes that they computed."""
+    """Ends the sequences that failed in the worker, and removes from the cache the prefixes that they computed."""
     for wire_id, failure in result.errors:
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is not None:
@@ -52,7 +52,7 @@ def fail_sequences(
 
 def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVMemory[RequestT]) -> None:
     """Publishes the blocks that the step filled, and wakes the sequences that waited for them. Call it before
-    `append_tokens`: the last token ends a sequence, and its blocks go back to the pool.
+    `append_tokens`, which ends sequences and gives their blocks back to the pool.
     """
     for sequence, wire_id, num_blocks in moves.filled:
         if sequence.wire_id == wire_id:
@@ -61,7 +61,8 @@ def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVM
 
 
 def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Counts the prompt log probabilities that came. Raises ValueError if some are missing, or come twice."""
+    """Adds the prompts' log probabilities to the outcome. Raises ValueError if a sequence's entries do not follow its
+    earlier ones, or are too many."""
     for index, entries in enumerate(result.prompt_logprobs):
         sequence = roster.by_wire_id.get(entries.wire_id)
         if sequence is None:
@@ -74,8 +75,8 @@ def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: 
 
 
 def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Appends the sampled tokens to their sequences, and ends the sequences that get their last token. This loop is as
-    hot as the one that plans decodes.
+    """Appends the sampled tokens to their sequences, and ends the sequences that get their last token. The loop
+    must be fast: it runs once per sampled token, like the loop of `StepBuilder.add_decodes`.
 
     Raises ValueError if the result has a token for a sequence that should get a vector.
     """
@@ -102,8 +103,8 @@ def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOut
 
 
 def take_vectors(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Ends pooled sequences with their vectors. Raises ValueError if the result has a vector for a sequence that should
-    get a token.
+    """Ends the sequences whose vectors the step pooled. Raises ValueError if the result has a vector for a sequence
+    that should get a token.
     """
     for wire_id, embedding in result.pooled:
         sequence = roster.by_wire_id.get(wire_id)

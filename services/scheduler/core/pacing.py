@@ -1,5 +1,5 @@
-"""Estimates of step times and of the queue's speed, learned from past steps. They decide how long a prompt's chunk is,
-how many plans are kept in flight, and when a refused client should retry.
+"""Estimates step times and the queue's speed from past steps. The estimates decide how long a prompt's chunk is, how
+many plans are kept in flight, and when a refused client should retry.
 """
 
 from __future__ import annotations
@@ -11,44 +11,48 @@ from collections.abc import Sequence
 # Number of steps after which an observation's weight has halved.
 _HALF_LIFE_STEPS = 200
 _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
-# Factors that bring all features near 1, so that the fit is well conditioned.
+# Factors that bring the features of typical steps near 1, so that the fit is well conditioned.
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _FEATURES = range(4)
-# The doubt of a weight is the weight's entry on the diagonal of the inverse. At 1, a step whose feature is 1 counts as
-# much for the weight as all steps before it. Doubt grows with each step that carries no information on the weight, up
-# to this bound. Without the bound, the noise of a thousand decodes, whose features hardly differ, would decide the
-# estimate for a prompt.
+# The doubt of a weight is the weight's entry on the diagonal of the fit's inverse matrix. With a doubt of 1, a step
+# whose feature is 1 counts as much for the weight as all steps before it. As older steps are forgotten, the doubt grows
+# with each step that carries no information on the weight, but only to about this bound. Without the bound, a thousand
+# decodes, whose features hardly differ, would raise the doubt so much that their noise decides the estimate for a
+# prompt.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
-# Least number of prompt tokens with which a step shows how fast the device is at the moment.
+# Minimum number of prompt tokens in a step whose time changes the estimate of the slowness.
 _PROMPT_TOKENS = 64
 # Maximum number of prompt tokens in a step that counts as a step without prompts.
 _NO_PROMPT_TOKENS = 8
-# The weight of the last step in the running means: of the slowness, and of the time of steps without prompts.
+# The weight of the last step in the running mean of the slowness.
 _SHARE_OF_LAST = 0.25
+# The weight of the last step in the running mean of the duration of steps without prompts, if the step was quicker than
+# the mean.
 _SHARE_OF_SHORT = 0.05
-# The weight of a step without prompts that took longer than the mean. Other load on the device usually causes the
-# excess.
+# The same weight, if the step took longer than the mean. Other load on the device usually causes the excess.
 _SHARE_OF_LONGER = 0.0005
 # The slowness stays between this value and its inverse.
 _MOST_SLOWNESS = 4.0
-# Bounds the ratio of a single step's time to its estimate: it counts as at most the slowness times this factor, and at
-# least the slowness divided by it. A single page fault does not make the device slow.
+# The ratio of a step's time to its estimate is clipped to between the slowness divided by this factor and the slowness
+# times this factor. So a single page fault does not make the device seem slow.
 _MOST_CHANGE = 2.0
-# A step without prompts brings the slowness closer to 1 by this fraction of the distance.
+# A step with fewer than _PROMPT_TOKENS prompt tokens moves the slowness towards 1 by this fraction of the distance.
 _RELAXATION = 0.02
+# Number of steps that must have been observed before the estimate is used.
 _MIN_STEPS = 4
-# The estimate is trusted for steps with up to _GROWTH times the tokens of the largest step seen, because decodes say
-# little about prompts.
+# The estimate is trusted for steps of up to _GROWTH times as many tokens as the largest step so far, and at least for
+# _FIRST_TOKENS tokens. It can be far off for larger steps: decodes alone say little about long prompts.
 _GROWTH = 2
 _FIRST_TOKENS = 256
-# A plan leaves this number of seconds before the plans in flight end, or this fraction of their duration before, if
-# that is longer.
+# Safety margin with which the next plan reaches the worker before the plans in flight end: this number of seconds, or
+# this fraction of their duration, whichever is longer.
 _LEAST_LEAD_S = 0.01
 _LEAD_SHARE = 0.25
 # Shortest time for which a plan is held back: a shorter time is not worth a timer.
 _LEAST_HOLD_S = 0.001
+# Bounds of the time after which a refused client should retry.
 _SOONEST_S = 1.0
 _LATEST_S = 60.0
 
@@ -85,11 +89,12 @@ class _Fit:
 class StepTimes:
     """Estimates seconds = a + b · tokens + c · pairs + d · prompt log probabilities.
 
-    Pairs count each token with every position that it attends to. The last term counts prompt tokens whose log
-    probabilities are wanted: the output layer runs for each of them, and for no other prompt token but the last.
+    The number of pairs is the number of positions that a token attends to, summed over all tokens. The last term counts
+    prompt tokens whose log probabilities are wanted: the output layer runs for each of them, and otherwise only for a
+    prompt's last token.
 
-    Other load on the device changes faster than the fit can follow, and slows all terms alike. One factor, the
-    slowness, measures it from the last steps with prompts.
+    Other load on the device changes faster than the fit can follow, and slows all terms alike. A common factor, the
+    slowness, measures this load from the last steps with prompts.
     """
 
     def __init__(self) -> None:
@@ -98,7 +103,7 @@ class StepTimes:
         self._decodes = _Fit()
         # The time that the last steps with prompts took, as a multiple of the time that the weights predict.
         self._slowness = 1.0
-        # Duration of the quickest steps without prompts, in seconds.
+        # Running mean of the duration of steps without prompts, in seconds. Quick steps count much more than slow ones.
         self._short_step: float | None = None
         self._most_tokens = 0
         self._knows_logprobs = False
@@ -110,8 +115,8 @@ class StepTimes:
     def observe(
         self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0, num_rows: int = 1
     ) -> None:
-        """Learns from one step. `num_rows`: number of sequences in it. Tokens beyond one per sequence count as prompt
-        tokens."""
+        """Learns from one step, which took `seconds`. `num_rows`: number of sequences in the step. Tokens beyond one
+        per sequence count as prompt tokens."""
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
         x = _features(num_tokens, num_pairs, num_prompt_logprobs)
@@ -146,20 +151,20 @@ class StepTimes:
         return self.decode_seconds(num_tokens, num_pairs)
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
-        """Seconds that a step is expected to take, by the fit over all steps."""
+        """Seconds that a step is expected to take, by the fit over steps with and without prompts."""
         without = _dot(self._all.weights, _features(num_tokens, num_pairs, 0))
         return self._slowness * max(0.0, without + self._per_logprob * num_prompt_logprobs)
 
     def decode_seconds(self, num_tokens: int, num_pairs: float) -> float:
-        """Seconds of a step without prompts: the smaller of both fits' predictions."""
+        """Seconds that a step without prompts is expected to take: the smaller prediction of the two fits."""
         seconds = self.seconds(num_tokens, num_pairs)
         if not self._decodes.is_known:
             return seconds
         return min(seconds, max(0.0, _dot(self._decodes.weights, _features(num_tokens, num_pairs, 0))))
 
     def max_chunk(self, position: int, seconds: float, *, with_logprobs: bool = False) -> int:
-        """Number of tokens in the longest chunk of a prompt, from `position` on, that adds at most `seconds` to a step.
-        `with_logprobs`: whether the log probabilities of these tokens are wanted."""
+        """Number of tokens in the longest chunk of a prompt, starting at `position`, that adds at most `seconds` to a
+        step. `with_logprobs`: whether the log probabilities of these tokens are wanted."""
         if seconds <= 0:
             return 0
         seconds /= self._slowness
@@ -177,8 +182,8 @@ class StepTimes:
 
     @property
     def _per_logprob(self) -> float:
-        """Seconds that a prompt token's log probabilities add. Until a step with such log probabilities has run, the
-        estimate is the time of a token without them."""
+        """Seconds that a prompt token's log probabilities add. Until a step with such log probabilities has run, they
+        are assumed to take as long as the token itself."""
         return max(0.0, self._all.weights[3] if self._knows_logprobs else self._all.weights[1]) * _TOKENS_SCALE
 
 
@@ -198,11 +203,11 @@ def _dot(a: Row, b: Row) -> float:
 
 
 class RunAhead:
-    """Decides how many plans to keep in flight, and when the next one leaves.
+    """Decides how many plans to keep in flight, and when to send the next one.
 
-    It keeps as many plans as hide the round trip to the worker behind the worker's steps. It keeps no more, because a
-    plan cannot be changed after it was sent. A plan leaves shortly before the plans in flight end, so that it includes
-    requests that arrive meanwhile.
+    It keeps as many plans as are needed to hide the round trip to the worker behind the worker's steps. It keeps no
+    more, because a plan cannot be changed after it was sent. For the same reason, the next plan is sent only shortly
+    before the plans in flight end: so it includes requests that arrive meanwhile.
     """
 
     def __init__(self, fixed: int | None, most: int = 8) -> None:
@@ -216,17 +221,17 @@ class RunAhead:
         self._most = most
         self._hop = 0.0
         self._run = 0.0
-        # The time when each plan in flight left, and its expected duration in seconds.
+        # (time of sending, expected duration in seconds) of each plan in flight.
         self._in_flight: deque[tuple[float, float]] = deque()
         # The time of the last result.
         self._answered_at = 0.0
 
     def sent(self, now: float, seconds: float) -> None:
-        """Takes note that a plan leaves. `seconds`: its expected duration."""
+        """Takes note that a plan is sent at `now`. `seconds`: the expected duration of its step."""
         self._in_flight.append((now, seconds))
 
     def answered(self, now: float) -> float:
-        """Takes note that the result of the oldest plan in flight came. Returns the time when that plan left."""
+        """Takes note that the result of the oldest plan in flight came. Returns the time when that plan was sent."""
         self._answered_at = now
         return self._in_flight.popleft()[0]
 
@@ -235,9 +240,9 @@ class RunAhead:
         self._in_flight.clear()
 
     def seconds_to_hold(self, now: float) -> float:
-        """Seconds that the next plan can wait. It leaves before the plans in flight are expected to end, early enough
-        for a worker that is somewhat faster than expected. If the worker is faster still, its result releases the next
-        plan.
+        """Seconds that the next plan can wait. It is then sent before the plans in flight are expected to end, early
+        enough even if the worker is somewhat faster than expected. If the worker is still faster, the plan is sent when
+        the worker's result comes.
         """
         if self._is_fixed or not self._in_flight:
             return 0.0
@@ -247,8 +252,8 @@ class RunAhead:
         return hold if hold > _LEAST_HOLD_S else 0.0
 
     def observe(self, round_trip: float, run: float) -> None:
-        """Learns from one plan. `round_trip`: seconds from its departure until its result was answered with the next
-        plan, without the time it waited at the worker. `run`: seconds of the step itself.
+        """Learns from one plan. `round_trip`: seconds from sending the plan until the next plan was sent in reply to
+        its result, without the time that the plan waited at the worker. `run`: duration of the step in seconds.
         """
         if self._is_fixed or run <= 0:
             return
@@ -256,20 +261,20 @@ class RunAhead:
         share = 0.05 if self._run else 1.0
         self._hop += share * (hop - self._hop)
         self._run += share * (run - self._run)
-        # A worker that idles one hundredth of the time is not worth one more plan in flight.
+        # The 0.01: one more plan in flight is not worthwhile if the worker idles for only a hundredth of the time.
         needed = 1 + math.ceil(self._hop / self._run - 0.01)
         self.depth = max(1, min(needed, self._most))
 
 
 class TurnRate:
-    """Estimates how fast the queue moves, from the number of sequences that started lately."""
+    """Estimates the wait in the queue, from the number of sequences that started in the last `window` seconds."""
 
     def __init__(self, window: float = 10.0) -> None:
         self._window = window
         self._samples: deque[tuple[float, int]] = deque()
 
     def observe(self, now: float, num_started: int) -> None:
-        """Takes a sample at `now`, in seconds. `num_started`: number of sequences started since the beginning."""
+        """Takes a sample at `now`, in seconds. `num_started`: number of sequences that have ever started."""
         self._samples.append((now, num_started))
         while now - self._samples[0][0] > self._window:
             self._samples.popleft()
@@ -285,5 +290,5 @@ class TurnRate:
 
 
 def pairs(position: int, num_tokens: int) -> float:
-    """Number of pairs of a token and a position that it attends to, in a chunk that begins at `position`."""
+    """Number of (token, position that it attends to) pairs in a chunk of `num_tokens` that begins at `position`."""
     return num_tokens * (position + (num_tokens + 1) / 2)

@@ -17,7 +17,7 @@ U32 = "I"  # array typecode of every column of ids and counts
 
 @dataclass(frozen=True, slots=True)
 class NewSequence(Generic[RequestT]):
-    """A sequence as the worker first sees it, or sees it again after a preemption.
+    """A sequence that the worker does not know yet, or no longer knows after a preemption.
 
     All fields except `sequence` are a snapshot. `sequence` itself changes while the plan is in flight, so its tokens
     must be read before the next result is applied.
@@ -28,7 +28,7 @@ class NewSequence(Generic[RequestT]):
     slot: int
     num_computed_tokens: int
     block_ids: list[int]
-    prompt_logprobs_from: int | None  # position of the first prompt token whose log probability is wanted
+    prompt_logprobs_from: int | None  # prompt position of the first token whose log probability is wanted
 
 
 @dataclass(slots=True)
@@ -57,10 +57,10 @@ class StepPlan(Generic[RequestT]):
     released_wire_ids: array[int]
     new_sequences: list[NewSequence[RequestT]]
     rows: Rows
-    # Wire ids of the rows that reach their sequence's last token. The result must bring a token or a vector for each of
-    # them.
+    # Wire ids of the rows that compute the last token that their sequence has so far. Only these rows sample a token,
+    # or pool a vector: the result must have one for each of them.
     sampling_wire_ids: array[int]
-    num_pairs: float  # pairs of a token and a position that it attends to: the work of attention
+    num_pairs: float  # (token, position that it attends to) pairs: the work of attention
     num_prompt_logprobs: int  # number of prompt tokens with wanted log probabilities: extra work of the output layer
     moves: Moves[RequestT]
 
@@ -71,7 +71,7 @@ class StepPlan(Generic[RequestT]):
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Tells which prompt tokens of one sequence got their log probabilities. A subclass holds the values."""
+    """Tells for which prompt tokens of one sequence a step computed log probabilities. A subclass holds the values."""
 
     wire_id: int
     first_position: int  # in the prompt
@@ -80,7 +80,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The tokens that a step sampled, the vectors it pooled, and the sequences that failed in it."""
+    """The tokens that a step sampled, the vectors that it pooled, and the sequences that failed in the step."""
 
     step_id: int
     wire_ids: Items[int]
@@ -91,8 +91,8 @@ class StepResult:
     pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)
 
     def check(self, plan: StepPlan[RequestT]) -> None:
-        """Raises ValueError unless this is the result of `plan`: a token, a vector or an error for each row that must
-        bring one.
+        """Raises ValueError unless the result belongs to `plan`, and has exactly one token, vector or error for each of
+        the plan's `sampling_wire_ids`.
         """
         if self.step_id != plan.step_id:
             raise ValueError(f"result of step {self.step_id} came, expected {plan.step_id}")

@@ -1,5 +1,5 @@
-"""Preempts the running sequence that ranks last when blocks run out, so that the first one always finishes. The KV
-blocks of the preempted sequence are copied to the host if that is faster than computing them again.
+"""Preempts the running sequence that ranks last when blocks run out. So the sequence that ranks first always finishes.
+The KV blocks of the preempted sequence are copied to the host if that is faster than computing them again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Preemption(Generic[RequestT]):
         self._counters = counters
 
     def make_room(self, sequence: Sequence[RequestT]) -> bool:
-        """Preempts sequences, the last by rank first, until the next token of `sequence` has a block. Returns False if
-        `sequence` itself was preempted.
+        """Preempts running sequences, beginning with the one that ranks last, until a block is free for the next token
+        of `sequence`. Returns False if `sequence` itself was preempted.
         """
         while self._memory.num_blocks_short(sequence, 1) > self._memory.pool.num_free:
             if self.preempt_last() is sequence:
@@ -51,8 +51,8 @@ class Preemption(Generic[RequestT]):
         return victim
 
     def _is_worth_saving(self, sequence: Sequence[RequestT]) -> bool:
-        """Whether the host has room for the sequence's blocks, and copying them there and back takes less time than
-        computing them again.
+        """Whether to copy the sequence's blocks to the host. Mode SWAP copies them if the host has room. Mode AUTO
+        copies them if also the copies there and back take less time than computing the blocks again.
         """
         num_tokens = self._memory.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._config.block_size)

@@ -1,4 +1,4 @@
-"""A prefix: a full block of tokens after another prefix."""
+"""Prefixes of token sequences, by whole blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OwnerT = TypeVar("OwnerT")
 
 
 class Prefix(Generic[OwnerT]):
-    """A full block of tokens together with all tokens before it."""
+    """A full block of tokens, together with all tokens before it: the unit that sequences share."""
 
     __slots__ = ("block_id", "host_slot", "key", "owner")
 
@@ -19,8 +19,8 @@ class Prefix(Generic[OwnerT]):
         self.key = key
         self.block_id = NOWHERE
         self.host_slot = NOWHERE
-        # The sequence that computes the prefix, or copies it to the device. None once the prefix is on the device, and
-        # if the sequence gave up.
+        # The sequence that computes the prefix, or copies it to the device. None if the prefix is on the device, or if
+        # the sequence was stopped before that.
         self.owner: OwnerT | None = owner
 
     @property

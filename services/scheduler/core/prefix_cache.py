@@ -1,13 +1,14 @@
 """Finds computed blocks again, by the tokens in them and before them.
 
-A prefix is a full block of tokens after another prefix. Its key is (the prefix before it, its tokens). A look-up
-compares the tokens themselves. So it never mistakes one prefix for another; a chain of hashes could. The cache is a
-radix tree (compare Zheng et al., SGLang, 2024, section 3) with a block of tokens per edge, kept in a single dictionary.
+A prefix is a full block of tokens, together with all tokens before it. Its key is (the prefix before it, its tokens).
+A look-up compares the tokens themselves, so it never mistakes one prefix for another, as a chain of hashes could. The
+cache is a radix tree (compare Zheng et al., SGLang, 2024, section 3) with a block of tokens per edge, kept in a single
+dictionary.
 
 A prefix is announced when a sequence starts to compute it, so that other sequences that need it can wait instead of
-computing it, too. It is published when the step that computed it was applied. From then on, look-ups find it until its
-block is handed out again. A block is evicted after all blocks that follow it, because a sequence that holds a block
-also holds the blocks before it, and gives its blocks back in reverse order.
+computing it, too. It is published when the result of the step that computed it is applied. From then on, look-ups find
+it until its block is handed out again. A block is evicted after all blocks that follow it, because a sequence that
+holds a block also holds the blocks before it, and gives its blocks back in reverse order.
 
 The life of a prefix:
 
@@ -33,15 +34,16 @@ from services.scheduler.core.prefix import NOWHERE, OwnerT, Prefix
 
 
 class PrefixCache(Generic[OwnerT]):
-    """Finds prefixes in the blocks of one pool, and evicted prefixes in host memory."""
+    """Finds prefixes in the blocks of one pool, and in host memory if the pool has evicted them."""
 
     def __init__(self, pool: BlockPool, host: HostPool[OwnerT], block_size: int) -> None:
         self._pool = pool
         self._host = host
-        # Host slot to block id: evicted prefixes that the next plan must copy to the host before anything else.
+        # Host slot to block id: blocks of evicted prefixes and swapped-out sequences. The next plan must copy them to
+        # the host before anything else.
         self.saves: dict[int, int] = {}
-        # Changes when a prefix becomes known or is forgotten. While the version is the same, what an earlier look-up
-        # found is valid.
+        # Changes when a prefix becomes known or is forgotten. While the version is the same, a look-up with the same
+        # tokens has the same result.
         self.version = 0
         self._block_bytes = 4 * block_size
         self._prefixes: dict[tuple[Hashable, bytes], Prefix[OwnerT]] = {}
@@ -54,8 +56,8 @@ class PrefixCache(Generic[OwnerT]):
         return len(self._by_block)
 
     def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix[OwnerT]]:
-        """Returns the longest known prefix of `token_ids` (u32), as one Prefix per block, at most `max_blocks`. Each is
-        on the device, in host memory, or about to be computed by its owner.
+        """Returns the longest known prefix of `token_ids` (u32), as one Prefix per block, at most `max_blocks`. Each
+        Prefix is on the device, in host memory, or about to be computed by its owner.
         """
         size = self._block_bytes
         prefixes = self._prefixes
@@ -70,8 +72,8 @@ class PrefixCache(Generic[OwnerT]):
         return found
 
     def announce(self, token_ids: bytes, parent: Hashable, owner: OwnerT) -> list[Prefix[OwnerT]]:
-        """Returns the prefixes of all full blocks of `token_ids`. `owner`: the sequence that is about to compute the
-        new ones. `parent`: the prefix before them, or the salt if there is none.
+        """Returns the prefixes of all full blocks of `token_ids`, and makes unknown ones known. `owner`: the sequence
+        that will compute the unknown ones. `parent`: the prefix before `token_ids`, or the salt if there is none.
         """
         size = self._block_bytes
         prefixes = self._prefixes
@@ -87,8 +89,9 @@ class PrefixCache(Generic[OwnerT]):
         return announced
 
     def publish(self, prefix: Prefix[OwnerT], block_id: int) -> None:
-        """Makes a computed block, which the caller holds, available to others. Does nothing if another block of the
-        same prefix was published first, or if the prefix before it was forgotten, so that no look-up could reach it.
+        """Lets look-ups find a prefix in a computed block, which the caller holds. The block is not kept if another
+        block of the same prefix was published first, or if the prefix before it was forgotten, because no look-up could
+        then reach it.
         """
         prefix.owner = None
         before = prefix.key[0]
@@ -101,12 +104,12 @@ class PrefixCache(Generic[OwnerT]):
             self._pool.keep(block_id)
 
     def abandon(self, prefix: Prefix[OwnerT]) -> None:
-        """Takes note that the owner will not bring the prefix to the device."""
+        """Takes note that the owner will neither compute the prefix nor load it to the device."""
         prefix.owner = None
         self._drop_if_nowhere(prefix)
 
     def retract(self, prefix: Prefix[OwnerT]) -> None:
-        """Takes a prefix out of the cache, both on the device and on the host."""
+        """Removes a prefix from the cache, both on the device and on the host."""
         prefix.owner = None
         if prefix.is_computed:
             del self._by_block[prefix.block_id]
@@ -118,7 +121,7 @@ class PrefixCache(Generic[OwnerT]):
         self._drop_if_nowhere(prefix)
 
     def clear(self) -> None:
-        """Forgets every prefix but those that are being computed."""
+        """Forgets every prefix except those that a sequence is computing or loading."""
         for prefix in [prefix for prefix in self._prefixes.values() if prefix.is_computed or prefix.is_on_host]:
             owner = prefix.owner
             self.retract(prefix)
@@ -128,7 +131,7 @@ class PrefixCache(Generic[OwnerT]):
         self.version += 1
 
     def check_integrity(self) -> None:
-        """Asserts that prefixes and blocks know each other."""
+        """Asserts that prefixes and blocks refer to each other, and that every prefix is somewhere or has an owner."""
         for key, prefix in self._prefixes.items():
             assert prefix.key is key or prefix.key == key
             assert prefix.is_computed == (self._by_block.get(prefix.block_id) is prefix)

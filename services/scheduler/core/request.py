@@ -1,4 +1,4 @@
-"""One choice of one request, as it reaches the core."""
+"""The core's input: one choice of one request, and the work that it asks for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """The work of sampling tokens after the prompt, until a token ends the sequence."""
+    """The work of sampling tokens after the prompt, until a stop token or `max_tokens` ends the sequence."""
 
     max_tokens: int
-    stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
+    stop_token_ids: frozenset[int] = frozenset()  # including the model's end tokens, unless the request ignores them
 
     gives_vector: ClassVar[bool] = False
     can_resume: ClassVar[bool] = True
@@ -38,8 +38,8 @@ class Pool:
     token.
     """
 
-    # Whether every token must be computed to make the vector. Then known KV blocks are of no use, because they do not
-    # hold what the vector is made of.
+    # Whether every token must be computed to make the vector. Then cached KV blocks are of no use, because they hold no
+    # hidden states, of which the vector is made.
     needs_all_tokens: bool = False
 
     gives_vector: ClassVar[bool] = True
@@ -49,11 +49,11 @@ class Pool:
 
     @property
     def can_resume(self) -> bool:
-        """Whether a sequence with known KV blocks computes only the tokens after them."""
+        """Whether a sequence can take KV blocks from the cache or the host, and compute only the tokens after them."""
         return not self.needs_all_tokens
 
 
-# The purpose of a sequence. Both types have the same properties, so that the code need not tell them apart.
+# The work that a sequence asks for. Both types have the same properties, so that the core need not tell them apart.
 Work = Generate | Pool
 
 
@@ -69,28 +69,31 @@ class SequenceRequest:
     prompt_token_ids: array[int]
     work: Work
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
-    was_accepted: bool = False  # another scheduler accepted it before, so a full queue does not refuse it
-    num_losses: int = 0  # other schedulers' workers lost in a row while computing it, since its last token
+    was_accepted: bool = False  # whether another scheduler accepted it before; a full queue does not refuse it then
+    # Number of worker groups that other schedulers lost in a row while the groups worked on the sequence, since its
+    # last new token. The router passes it on.
+    num_losses: int = 0
     choice_index: int = 0
-    turn_id: Hashable = None  # equal for sequences of one client's request, which share turns; None: has its own
+    # Equal for all sequences of one client's request, which share turns. None: the sequence has turns of its own.
+    turn_id: Hashable = None
     group: Hashable = None  # equal for the choices of one request, which have the same prompt
     cache_salt: Hashable = ""  # only sequences with equal salts share blocks
-    priority: int = 0  # the lower starts first
-    tenant: str = ""  # fair queueing serves tenants equally
-    # Number of prompt log probabilities, out of len(prompt) - 1, that earlier attempts brought; None: not wanted.
+    priority: int = 0  # a sequence with a lower number starts first
+    tenant: str = ""  # the client's tenant, for fair queueing
+    # Number of prompt log probabilities, of len(prompt) - 1 in all, that earlier attempts returned; None: not wanted.
     num_prompt_logprobs: int | None = None
-    sampling_bytes: int = 0  # size on the wire of the subclass's fields for the worker
+    sampling_bytes: int = 0  # size in bytes, on the wire, of the subclass's fields for the worker
     needs: Preparation | None = None
-    deadline: float | None = None  # on the clock of `now` in Scheduler's calls
+    deadline: float | None = None  # in seconds, on the clock of Scheduler.expire's `now`
 
     @property
     def flow(self) -> Hashable:
-        """The key under which its turns are counted: its request's `turn_id`, or its own key."""
+        """The key under which `Turns` counts the sequence's work: `turn_id`, or the sequence's own key."""
         return self.key if self.turn_id is None else self.turn_id
 
     @property
     def shares_prompt(self) -> bool:
-        """Whether another choice of the same request computes the prompt for it."""
+        """Whether the first choice of the same request computes the prompt for this one."""
         return self.group is not None and self.choice_index > 0
 
 

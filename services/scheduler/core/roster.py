@@ -18,13 +18,13 @@ from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
 from services.scheduler.core.turns import Turn, Turns
 from services.scheduler.core.waiting import FairQueue, RankedQueue
 
-# One slot in this number is reserved for first sequences of requests, so that one request for hundreds of sequences
+# One in this many slots is reserved for first sequences of requests, so that one request for hundreds of sequences
 # cannot take all slots.
 _RESERVED_PART = 16
 
 
 class Roster(Generic[RequestT]):
-    """Moves sequences between waiting, set aside and running, with their slots, wire ids, blocks and counts.
+    """Moves sequences between waiting, set aside and running. Gives and takes their slots, wire ids and blocks.
 
     The life of a wire id, the number by which plans and results name a running sequence:
 
@@ -43,7 +43,8 @@ class Roster(Generic[RequestT]):
         )
         self.turns = Turns()
         self.num_set_aside = 0
-        # The sequences that are set aside, by the last prefix or the preparation that they wait for; then by arrival.
+        # The sequences that are set aside, by what they wait for: a preparation, or the last of the prefixes that other
+        # sequences compute. Under each of these, the sequences are keyed by arrival.
         self._set_aside: dict[SequencePrefix[RequestT] | Preparation, dict[int, Sequence[RequestT]]] = {}
         self._memory = memory
         self._num_waiting_tokens = 0  # outstanding tokens of all waiting sequences
@@ -102,7 +103,8 @@ class Roster(Generic[RequestT]):
 
     def enqueue(self, request: RequestT) -> Sequence[RequestT]:
         num_tokens = 0 if request.shares_prompt else len(request.prompt_token_ids)
-        # A sequence that continues after the loss of a scheduler or worker is not delayed: it has had its turn.
+        # A sequence with output continues after the loss of a scheduler or worker. It has had its turn before, so it is
+        # not delayed again.
         turn = self.turns.join(request.flow, num_tokens, is_put_off=not request.output_token_ids)
         sequence = Sequence(request, self._next_arrival, turn)
         self._next_arrival += 1
@@ -143,9 +145,9 @@ class Roster(Generic[RequestT]):
         return preparation in self._set_aside
 
     def prompt_ranks(self, prefills: list[Sequence[RequestT]]) -> list[tuple[StartRank, Sequence[RequestT]]]:
-        """Ranks the prompts under way; the first continues first. A prompt has its own rank, or the better rank of a
-        sequence that waits for the prompt's blocks. With only its own rank, sequences that rank between the two would
-        keep both waiting."""
+        """Returns the partly computed prompts with their ranks; the first continues first. A prompt has the rank of its
+        sequence, or of a sequence that waits for the prompt's blocks, whichever is better. Otherwise, sequences that
+        rank between the two would delay both."""
         ranks = {sequence: sequence.start_rank for sequence in prefills}
         for waits_for, sequences in self._set_aside.items():
             if isinstance(waits_for, Prefix) and waits_for.owner is not None and waits_for.owner in ranks:
@@ -160,8 +162,8 @@ class Roster(Generic[RequestT]):
             self.waiting.push(sequence)
 
     def requeue(self, sequence: Sequence[RequestT]) -> None:
-        """Moves a running sequence back to the queue, without blocks and slot. Its results in flight will be dropped,
-        since it gets another wire id.
+        """Moves a running sequence back to the queue, and takes its blocks and slot away. Its results in flight will be
+        dropped, because it loses its wire id.
         """
         self._leave(sequence)
         sequence.status = Status.WAITING
@@ -169,7 +171,7 @@ class Roster(Generic[RequestT]):
         self._wait(sequence)
 
     def remove(self, sequence: Sequence[RequestT]) -> None:
-        """Ends a sequence in whatever place it is."""
+        """Ends a sequence, whether it waits, is set aside or runs."""
         del self.by_key[sequence.request.key]
         self._memory.release_host_slots(sequence)
         if sequence.status is Status.RUNNING:
@@ -191,17 +193,17 @@ class Roster(Generic[RequestT]):
                 yield sequence
 
     def take_released(self) -> array[int]:
-        """Returns the wire ids that the worker must forget. Each is returned once."""
+        """Returns the wire ids that the next plan tells the worker to forget. Each is returned once."""
         released, self._released = self._released, array(U32)
         return released
 
     def forget_worker(self) -> None:
-        """Starts wire ids anew. Call it when the worker is gone and no sequence runs."""
+        """Begins wire ids at 1 again. Call it when the worker is gone and no sequence runs."""
         self._released = array(U32)
         self._next_wire_id = 1
 
     def check_integrity(self) -> None:
-        """Asserts that every sequence is in one place, and counted there."""
+        """Asserts that every sequence is in exactly one place, and that the counts are right."""
         assert sorted([*self._free_slots, *(s.slot for s in self.running)]) == list(range(self._num_slots))
         assert self._num_in_reserve == sum(s.is_in_reserve for s in self.running) <= self._num_reserved_slots
         assert list(self.by_wire_id.values()) == sorted(self.running, key=attrgetter("wire_id"))
@@ -256,7 +258,7 @@ class Roster(Generic[RequestT]):
     def _add_deadline(self, deadline: float, sequence: Sequence[RequestT]) -> None:
         heapq.heappush(self._deadlines, (deadline, sequence.arrival, sequence))
         if len(self._deadlines) > 2 * len(self.by_key) + 64:
-            # Most entries belong to sequences that ended before their deadline. Without them, memory stays in
-            # proportion to the unfinished sequences.
+            # Most entries belong to sequences that ended before their deadline. Dropping these entries keeps memory in
+            # proportion to the number of unfinished sequences.
             self._deadlines = [entry for entry in self._deadlines if entry[2].status is not Status.FINISHED]
             heapq.heapify(self._deadlines)

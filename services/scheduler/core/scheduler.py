@@ -1,12 +1,13 @@
 """Continuous batching over one worker group: which tokens each step computes, and in which blocks.
 
-There are no phases. A step computes tokens of a sequence that are known or promised, but not computed yet. So a chunk
-of prefill, a decode and a resumed preemption are the same thing (iteration-level scheduling: Yu et al., Orca, OSDI
-2022, section 3; paged blocks: Kwon et al., vLLM, SOSP 2023, section 4).
+Sequences have no separate phases for prefill and decode. A step computes tokens of a sequence that are not computed
+yet. So a chunk of a prompt, a decode, and a preempted sequence that starts again are planned in the same way
+(iteration-level scheduling: Yu et al., Orca, OSDI 2022, section 3; paged blocks: Kwon et al., vLLM, SOSP 2023, section
+4).
 
-Several plans can be in flight. A plan can schedule tokens that an earlier plan still has to sample: they are
-"promised". No plan goes past `max_tokens`, so unwanted results come only after an end token, a stop string or an abort,
-and are dropped.
+Several plans can be in flight. A plan can also compute "promised" tokens, which an earlier plan in flight will sample.
+No plan goes past `max_tokens`. Only after an end token, a stop string or an abort do plans in flight bring unwanted
+results, which are dropped.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.core.step_builder import StepBuilder
 
-# For first sequences of requests, the queue is longer by this part (one sixteenth), so that one request for hundreds of
-# sequences cannot fill it.
+# The queue has additional room for first sequences of requests: one place for this many places open to all. So one
+# request for hundreds of sequences cannot fill the queue.
 _SPARE_PART = 16
 
 
@@ -56,7 +57,7 @@ class RefusedError(Exception):
 class Scheduler(Generic[RequestT]):
     """Plans the steps of one worker group and applies their results. Not thread-safe.
 
-    `counters`: the counters of the scheduler that this one replaces, if any; they go on.
+    `counters`: the counters of the scheduler that this one replaces, if any; this one continues to count in them.
     """
 
     def __init__(self, config: CoreConfig, counters: Counters | None = None) -> None:
@@ -76,11 +77,11 @@ class Scheduler(Generic[RequestT]):
     # -- Requests ------------------------------------------------------------------------------------------------------
 
     def submit(self, request: RequestT) -> Sequence[RequestT]:
-        """Queues a sequence. Raises RefusedError if it can never run, or the queue is full."""
+        """Queues a sequence. Raises RefusedError if the sequence can never run, or if the queue is full."""
         self._check_request(request)
         if not request.was_accepted:
             self.check_room(request.flow, 1)
-            # The scheduler that accepted a request first has counted its prompt.
+            # The prompt of a request that another scheduler accepted before was counted there.
             self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
         sequence.num_losses = request.num_losses
@@ -95,7 +96,7 @@ class Scheduler(Generic[RequestT]):
         if num_new == 1 and not roster.turns.is_known(flow):
             num_free += roster.num_reserved_slots_free
             room += room // _SPARE_PART
-        # A sequence without a block cannot start, whatever slots are free.
+        # Besides a slot, each sequence needs at least one block to start.
         room += min(num_free, self.memory.pool.num_free)
         if self.num_waiting + num_new <= room:
             return
@@ -114,7 +115,7 @@ class Scheduler(Generic[RequestT]):
 
     def adopt(self, drained: Sequence[RequestT]) -> None:
         """Queues a sequence that another scheduler's `drain` returned. A full queue does not refuse it, because it was
-        accepted once. Raises RefusedError if it can never run here."""
+        accepted before. Raises RefusedError if this scheduler can never run it."""
         output = drained.token_ids[drained.num_prompt_tokens :]
         wanted = drained.request.num_prompt_logprobs
         request = replace(
@@ -126,7 +127,8 @@ class Scheduler(Generic[RequestT]):
         self._roster.enqueue(request).num_losses = drained.num_losses
 
     def abort(self, key: Hashable) -> bool:
-        """Ends a sequence without an outcome; its blocks are free at once. False if there is no such sequence."""
+        """Ends a sequence and frees its blocks at once. No outcome reports its end. Returns False if there is no such
+        sequence."""
         sequence = self._roster.by_key.get(key)
         if sequence is None:
             return False
@@ -135,7 +137,7 @@ class Scheduler(Generic[RequestT]):
         return True
 
     def expire(self, now: float) -> list[FinishedSequence[RequestT]]:
-        """Ends the sequences whose deadline is past."""
+        """Ends and returns the sequences whose deadline is past. `now`: seconds on the clock of the deadlines."""
         expired = []
         for sequence in self._roster.expired(now):
             self._roster.remove(sequence)
@@ -145,7 +147,8 @@ class Scheduler(Generic[RequestT]):
         return expired
 
     def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence[RequestT]]:
-        """Ends a preparation. With an `error`, the sequences that need it fail and are returned."""
+        """Takes note that the worker has ended a preparation. The sequences that need it can then start. With an
+        `error`, they fail and are returned."""
         preparation = self.preparations.finish(key, not error)
         finished = []
         for sequence in self._roster.waiting_for(preparation) if error else []:
@@ -159,11 +162,11 @@ class Scheduler(Generic[RequestT]):
     # -- Steps ---------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan[RequestT] | None:
-        """Plans the next step. None if there is nothing to do before a result in flight comes."""
+        """Plans the next step. Returns None if there is nothing to do until the result of a plan in flight comes."""
         step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
         running = self._roster.running
         num_running = len(running)
-        # Decodes first, so that no prompt, however long, takes their place in the step.
+        # Decodes are added first, so that prompts get only the room that decodes leave in the step.
         prefills = step.add_decodes(running, self._preemption)
         ranks = self._roster.prompt_ranks(prefills) if prefills else []
         budget = StepBudget(self.config, self.step_times, len(step.rows), step.num_pairs)
@@ -175,7 +178,7 @@ class Scheduler(Generic[RequestT]):
         if not is_short:
             self._admission.admit(step, prefills + begun, budget)
         if not step.rows and not self._in_flight and running:
-            # Prompts that are half computed hold all blocks. Preempting the last lets the others continue.
+            # Partly computed prompts hold all blocks. Preempting the sequence that ranks last lets the others continue.
             self._preemption.preempt_last()
             return self.schedule()
         if not step.rows and not self._roster.has_released and not self.memory.must_move:
@@ -200,11 +203,11 @@ class Scheduler(Generic[RequestT]):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether another `schedule` might start sequences that the last one did not look at."""
+        """Whether another call of `schedule` might start waiting sequences that the last call did not look at."""
         return self._admission.is_cut_short
 
     def expected_seconds(self, plan: StepPlan[RequestT]) -> float:
-        """Expected duration of a step of this plan, in seconds, learned from the steps so far."""
+        """Expected duration of this plan's step in seconds, estimated from past steps."""
         return self.step_times.step_seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs, len(plan.rows))
 
     def apply(self, result: StepResult) -> StepOutcome[RequestT]:
@@ -238,7 +241,7 @@ class Scheduler(Generic[RequestT]):
 
     def reset(self) -> list[FinishedSequence[RequestT]]:
         """Forgets the blocks, slots and steps in flight of a worker group that is lost or replaced. Every sequence
-        waits to be planned anew, from its prompt and the output known so far. Returns the sequences that fail because
+        goes back to the queue, with its prompt and the output known so far. Returns the sequences that fail because
         they have lost too many workers.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
@@ -254,16 +257,17 @@ class Scheduler(Generic[RequestT]):
         return finished
 
     def sequences_with_losses(self) -> list[Sequence[RequestT]]:
-        """Sequences whose last worker was lost while it computed them, or prepared something for them."""
+        """Sequences that have got no token since a worker was lost while it computed them or prepared something for
+        them."""
         return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
     def fits(self, request: RequestT) -> bool:
-        """Whether the request's prompt and longest output fit the context."""
+        """Whether the request's prompt and longest possible output together fit in the context."""
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
     def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to adopt. With
-        `taker`: only sequences that fit the taker's context."""
+        `taker`, which is that scheduler: only sequences that fit in its context."""
         sequences = [
             sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
         ]
@@ -290,7 +294,7 @@ class Scheduler(Generic[RequestT]):
         return self._roster.num_outstanding_tokens
 
     def check_integrity(self) -> None:
-        """Asserts what must hold between any two calls."""
+        """Asserts the invariants that hold between any two calls."""
         in_flight = [plan.moves for plan in self._in_flight]
         self.memory.check_integrity(self._roster.running, self._roster.by_key.values(), in_flight)
         self._roster.check_integrity()

@@ -1,4 +1,4 @@
-"""One sequence: its known tokens, and how far the plans have taken it."""
+"""One sequence: its known tokens, and the tokens that plans have computed so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.scheduler.core.prefix import Prefix
 from services.scheduler.core.request import Preparation, RequestT
 from services.scheduler.core.turns import FIRST_TURN, Turn
 
-# Priority, the turn's step, arrival.
+# (priority, the turn's step, arrival)
 StartRank = tuple[int, int, int]
 
 
@@ -41,15 +41,15 @@ class Failure:
     kind: ErrorKind
     message: str
     retry_after_s: float | None = None
-    field: str = ""  # the Submit's field that is wrong; empty if the message names it
+    field: str = ""  # name of the wrong field of Submit; empty if `message` names the field
 
 
 class Sequence(Generic[RequestT]):
     """Mutable state of one choice. Only the scheduler's core changes it.
 
-    `num_computed_tokens` and `num_planned_tokens` follow the plans sent, before results confirm them. Planned tokens
-    are the known ones and the promised ones, which a plan in flight will sample. The computed tokens must catch up with
-    the planned ones.
+    `num_computed_tokens` and `num_planned_tokens` count as if the plans in flight had already run. Planned tokens are
+    the known ones and the promised ones, which a plan in flight will sample. A later plan must compute the planned
+    tokens that are not computed yet.
     """
 
     __slots__ = (
@@ -83,36 +83,36 @@ class Sequence(Generic[RequestT]):
     def __init__(self, request: RequestT, arrival: int, turn: Turn = FIRST_TURN) -> None:
         self.request = request
         self.arrival = arrival
-        self.turn = turn  # while the sequence waits, its turn changes only together with its place in the queue
+        self.turn = turn  # must not change while the sequence is in the queue, which is sorted by it
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # The prompt, then every output token whose result was applied. Choices of one request share the prompt's array
-        # until they start: copies of a long prompt for many choices would take long.
+        # until they start, because it takes long to copy a long prompt for many choices.
         has_output = bool(request.output_token_ids)
         self.token_ids = request.prompt_token_ids + request.output_token_ids if has_output else request.prompt_token_ids
-        # A vector takes the place of the first output token.
+        # For a sequence that is pooled, the vector counts as one output token.
         self.max_num_tokens = self.num_prompt_tokens + request.work.max_results
         self.stop_token_ids = request.work.stop_token_ids
-        # Number of prompt log probabilities that have come; the first belongs to the prompt's second token. If none are
-        # wanted, all of them count as come.
+        # Number of prompt log probabilities received so far; the first belongs to the prompt's second token. If none
+        # are wanted, all count as received.
         wanted = request.num_prompt_logprobs
         self.num_prompt_logprobs = self.num_prompt_tokens - 1 if wanted is None else wanted
-        self.num_tokens_at_start = 0  # number of known tokens when it last started to run
+        self.num_tokens_at_start = 0  # number of known tokens when the sequence last started to run
         self.num_planned_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.block_ids: list[int] = []
-        # One prefix for each full block that is computed, or will be computed from tokens known at the start.
+        # One prefix for each full block of the tokens known at the start, and for each later block that was published.
         self.prefixes: list[SequencePrefix[RequestT]] = []
         self.num_hit_blocks = 0  # blocks at the front that were found in the cache
-        self.num_published_blocks = 0  # blocks at the front that others can find, including the found ones
+        self.num_published_blocks = 0  # blocks at the front that other sequences can find, including the hit blocks
         self.num_cached_tokens: int | None = None  # prompt tokens found in the cache at the first start
-        # While it is swapped out: the host slots of its blocks, and the number of tokens in them.
+        # While the sequence is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
-        # If it is set aside: the prefix or the preparation that it waits for. Another sequence computes the prefix; the
-        # worker makes the preparation.
+        # While the sequence is set aside: the prefix that another sequence computes, or the preparation that the worker
+        # makes, for which the sequence waits.
         self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
         self.slot = -1
-        self.is_in_reserve = False  # whether its slot is a reserved one
+        self.is_in_reserve = False  # whether its slot is reserved for first sequences of requests
         self.wire_id = 0  # 0: the worker does not know the sequence
         self.status = Status.WAITING
         self.num_losses = 0
@@ -124,7 +124,7 @@ class Sequence(Generic[RequestT]):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Order among running sequences: the first continues first and is preempted last. It never changes."""
+        """Order among running sequences: the first continues first and is preempted last. The rank never changes."""
         return self.request.priority, self.arrival
 
     @property
@@ -137,7 +137,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_losses(self) -> int:
-        """Number of workers lost in a row while they computed the sequence, without a new token in between."""
+        """Number of worker groups that were lost in a row while they worked on the sequence, since its last new
+        token."""
         return self._num_losses if len(self.token_ids) == self._num_tokens_at_loss else 0
 
     @num_losses.setter
@@ -162,7 +163,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def has_sampled(self) -> bool:
-        """Whether it has sampled since it started. Then applied steps have computed all tokens known at the start."""
+        """Whether the sequence has sampled a token since it last started. If so, all tokens known at that start are
+        computed, and the results were applied."""
         return len(self.token_ids) > self.num_tokens_at_start
 
     @property
@@ -172,18 +174,18 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Number of planned tokens that no plan computes yet. The last token, which ends the sequence, is never
-        computed."""
+        """Number of planned tokens that no plan computes yet. Returns 0 once the sequence's last token is planned,
+        because the last token need not be computed."""
         if self.num_planned_tokens >= self.max_num_tokens:
             return 0
         return self.num_planned_tokens - self.num_computed_tokens
 
     @property
     def num_outstanding_tokens(self) -> int:
-        """Upper bound of the work left: tokens to compute before the next output, and output still allowed."""
+        """Upper bound of the work left, in tokens: known tokens that are not computed yet, and output still allowed."""
         to_compute = max(len(self.token_ids) - self.num_computed_tokens, 0)
         return to_compute + self.max_num_tokens - len(self.token_ids)
 
 
-# A sequence owns a prefix while it computes that prefix.
+# A sequence owns a prefix while it computes or loads that prefix.
 SequencePrefix = Prefix[Sequence[RequestT]]

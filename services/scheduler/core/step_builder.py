@@ -1,7 +1,7 @@
-"""Builds the step being planned from decodes, chunks of prompts under way, and sequences that start.
+"""Builds the next step from decodes, chunks of partly computed prompts, and sequences that start.
 
-Adding a row counts the row's tokens as computed, and gives its sequence the blocks for these tokens. The builder also
-collects for the plan which rows will sample, and the work of attention.
+Adding a row counts the row's tokens as computed, and gives the row's sequence the blocks for these tokens. The builder
+also collects which rows will sample, and the numbers from which the step's duration is estimated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from services.scheduler.core.sequence import Sequence, Status
 
 
 class StepBuilder(Generic[RequestT]):
-    """Rows of one step. Each step has a builder of its own."""
+    """Collects the rows of one step. Each step has a builder of its own."""
 
     __slots__ = (
         "_block_size",
@@ -43,17 +43,17 @@ class StepBuilder(Generic[RequestT]):
     def add_decodes(
         self, running: list[Sequence[RequestT]], preemption: Preemption[RequestT]
     ) -> list[Sequence[RequestT]]:
-        """Adds a row for every sequence with one token left to compute. Returns the sequences that have more than one.
+        """Adds a row for every sequence with one token left to compute. Returns the sequences with more than one.
 
-        This is the hot loop of a step. So it does the work of `_add_row`, for rows of one token, without function calls
-        for most rows.
+        The loop must be fast, because it runs for every running sequence in every step. So it does the work of
+        `_add_row` itself, for rows of one token, without function calls for most rows.
         """
         prefills: list[Sequence[RequestT]] = []
         rows, memory, block_size = self.rows, self._memory, self._block_size
         last_slot = block_size - 1
         new_block_ids, offsets = rows.new_block_ids, rows.new_block_offsets
         add_wire_id, add_slot, add_position = rows.wire_ids.append, rows.slots.append, rows.num_computed_tokens.append
-        # During the loop, preemption removes sequences from the end of `running`. None of them has a row yet.
+        # During the loop, preemption removes sequences from the end of `running`. Removed sequences have no row yet.
         for sequence in running:
             num_tokens = sequence.num_planned_tokens
             if num_tokens >= sequence.max_num_tokens:
@@ -84,8 +84,8 @@ class StepBuilder(Generic[RequestT]):
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def add_prefills(self, prefills: list[Sequence[RequestT]], budget: StepBudget) -> None:
-        """Adds chunks of the prompts under way, in order. A chunk preempts no sequence. Admission left blocks for the
-        whole prompt; if decodes have taken these blocks since, the prompt waits.
+        """Adds chunks of partly computed prompts, in order. No sequence is preempted for a chunk: admission left enough
+        free blocks for the whole prompt, and if decodes have taken these blocks since, the prompt waits.
         """
         for sequence in prefills:
             room = min(budget.max_chunk(sequence), self._memory.num_slots_free(sequence))
@@ -95,7 +95,8 @@ class StepBuilder(Generic[RequestT]):
                 self._add_row(sequence, chunk)
 
     def add_new(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Adds the first tokens of a sequence that the worker does not know yet. The plan names all its blocks."""
+        """Adds a row for a sequence that starts. Because the worker does not know the sequence, the plan has a
+        NewSequence with all its blocks."""
         num_computed_tokens = sequence.num_computed_tokens
         self._add_row(sequence, num_tokens, is_new=True)
         self.new_sequences.append(

@@ -1,10 +1,11 @@
 """Turns: the order in which sequences start.
 
-One request for hundreds of sequences, or with a very long prompt, must not keep the others waiting. So sequences start
-in the order of arrival, but each counts as if it had arrived some steps later. The delay grows with the work that its
-request has asked for before. A short request starts soon whatever others have asked for, equal requests start in the
-order of arrival, and most of the large ones end one after the other instead of all at the end. No sequence starves:
-after its delay, no later arrival gets an earlier turn. A sequence that has started once is not delayed again.
+A request for hundreds of sequences, or with a very long prompt, must not keep other requests waiting. So sequences
+start in the order of arrival, but each counts as if it had arrived some steps later. The delay grows with the work that
+the sequence's request has asked for so far. A short request starts soon, no matter how much work other requests have
+asked for. Equal requests start in the order of arrival, and most large requests end one after the other instead of all
+at the end. No sequence starves: after its delay has passed, no new sequence gets an earlier turn. A sequence that has
+started once is not delayed again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-# Number of prompt tokens in one unit of work. Each sequence counts as one more unit, for its place in the batch.
+# Number of prompt tokens in one unit of work. Each sequence counts as one unit more than its prompt, for its place in
+# the batch.
 _UNIT = 256
-# A request's first unit is delayed by _STEPS_OF_A_UNIT steps, its second by twice as many, the next two by four times
-# as many, and so on up to _MOST_STEPS, which take some minutes. Units between two powers of two have the same delay, so
-# arrival decides.
+# Delay in steps: _STEPS_OF_A_UNIT for a request's first unit, twice as many for its second, four times as many for the
+# 3rd and 4th, eight times for the 5th to 8th, and so on, but at most _MOST_STEPS (some minutes). Sequences with equal
+# delays start in the order of arrival.
 _STEPS_OF_A_UNIT = 16
 _MOST_STEPS = 4096
 
@@ -25,10 +27,10 @@ _MOST_STEPS = 4096
 class Turn:
     """A sequence's place in the queue."""
 
-    # Number of the step before which it arrived, plus its delay in steps. The sequence with the lower number starts
-    # first.
+    # Number of steps planned before the sequence arrived, plus its delay in steps. The sequence with the lowest sum
+    # starts first.
     step: int
-    # Whether its request had no other unfinished sequence when it arrived.
+    # Whether the sequence's request had no other unfinished sequence when this one arrived.
     is_first: bool
 
 
@@ -44,22 +46,23 @@ class _Share:
 
 
 class Turns:
-    """Counts what each request has asked for. Constant time."""
+    """Counts the work that each request has asked for. Every call takes constant time."""
 
     def __init__(self) -> None:
         self._shares: dict[Hashable, _Share] = {}
         self.num_steps = 0
 
     def is_known(self, request: Hashable) -> bool:
-        """Whether the request has a sequence here."""
+        """Whether the request has an unfinished sequence in this scheduler."""
         return request in self._shares
 
     def num_sequences(self, request: Hashable) -> int:
-        """Number of sequences that the request has here."""
+        """Number of unfinished sequences that the request has in this scheduler."""
         return self._shares[request].num_sequences if request in self._shares else 0
 
     def join(self, request: Hashable, num_tokens: int, *, is_put_off: bool = True) -> Turn:
-        """Returns the turn of the request's next sequence, which computes `num_tokens` of its own before it samples."""
+        """Returns the turn of the request's next sequence. `num_tokens`: prompt tokens that no other choice computes
+        for the sequence. `is_put_off`: whether the sequence is delayed."""
         is_first = request not in self._shares
         share = self._shares.setdefault(request, _Share())
         share.num_sequences += 1

@@ -9,7 +9,7 @@ from typing import Generic
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.sequence import Sequence, StartRank
 
-# Number of tenants without a waiting sequence that the queue remembers before it looks for some to forget.
+# The queue remembers up to about this number of tenants without a waiting sequence before it forgets some of them.
 _MAX_IDLE_TENANTS = 1024
 
 Entry = tuple[StartRank, Sequence[RequestT]]
@@ -17,7 +17,7 @@ Entry = tuple[StartRank, Sequence[RequestT]]
 
 class RankedQueue(Generic[RequestT]):
     """Orders sequences by priority, turn and arrival. Every operation takes logarithmic time at most: a sequence that
-    was removed from the middle is skipped when it comes to the front.
+    was removed from the middle stays in its heap, and is skipped when it comes to the front.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,8 @@ class RankedQueue(Generic[RequestT]):
         heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.start_rank, sequence))
 
     def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
-        """The first in the queue; with `only_first`, among the first sequences of requests. None if there is none."""
+        """Returns the first sequence of the queue; with `only_first`, the first one that is its request's first
+        sequence. Returns None if there is none."""
         entries = []
         for heap in self._heaps[:1] if only_first else self._heaps:
             while heap and heap[0][1].arrival not in self._members:
@@ -54,24 +55,24 @@ class RankedQueue(Generic[RequestT]):
             heapq.heapify(heap)
 
     def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Counts nothing: tokens served make no difference to this queue."""
+        """Does nothing: the order of this queue does not depend on tokens served. FairQueue has the same method."""
 
 
 class FairQueue(Generic[RequestT]):
-    """Serves the tenant first that has received the fewest tokens, and a tenant's sequences by rank.
+    """Serves the tenant first that has received the fewest tokens. Orders a tenant's sequences as RankedQueue does.
 
-    Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2): when a
-    tenant comes back after a pause, its count is raised to that of the least served waiting tenant, or of the last
-    tenant that waited. So a tenant saves up nothing during a pause, and its higher count is not forgotten. Every
-    operation takes logarithmic time: if a tenant was served after it was put in line, it is moved further down when it
-    reaches the front.
+    It uses virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2).
+    When a tenant comes back after a pause, its count is raised at least to the count of the least served waiting
+    tenant, or, if no tenant waits, of the last tenant that waited. So a tenant saves up nothing during a pause, and a
+    count that is higher is kept. Every operation takes logarithmic time: if a tenant was served after it was put in
+    line, it is moved to its right place only when it reaches the front.
     """
 
     def __init__(self) -> None:
         self._queues: dict[str, RankedQueue[RequestT]] = {}
         self._num_served: dict[str, int] = {}
-        # (tokens served when the tenant was put here, tenant). Each tenant is in the line once, and stays for some time
-        # after its last sequence has left.
+        # (tokens served when the tenant was put in line, tenant). Each tenant is in line at most once, and can stay in
+        # line for some time after its last waiting sequence has left.
         self._line: list[tuple[int, str]] = []
         self._in_line: set[str] = set()
         self._num_waiting = 0
@@ -99,12 +100,13 @@ class FairQueue(Generic[RequestT]):
         self._num_waiting += 1
 
     def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
-        """The first in the queue; with `only_first`, among the first sequences of requests. None if there is none."""
+        """Returns the first sequence of the queue; with `only_first`, the first one that is its request's first
+        sequence. Returns None if there is none."""
         if not self._num_waiting:
             return None
         if not only_first:
             return self._queues[self._first_tenant()].first()
-        # This is rare: only reserved slots, one in sixteen, are free.
+        # This loop over all tenants is rarely needed: only if the free slots are all reserved for first sequences.
         for tenant in sorted(self._queues, key=self._num_served.__getitem__):
             if (sequence := self._queues[tenant].first(only_first=True)) is not None:
                 return sequence
@@ -120,7 +122,7 @@ class FairQueue(Generic[RequestT]):
             self._last_tenant = tenant
 
     def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Counts tokens computed for a sequence against its tenant."""
+        """Adds tokens computed for a sequence to its tenant's count."""
         tenant = sequence.request.tenant
         self._num_served[tenant] = self._num_served.get(tenant, 0) + num_tokens
 
@@ -136,7 +138,8 @@ class FairQueue(Generic[RequestT]):
                 heapq.heapreplace(self._line, (self._num_served[tenant], tenant))
 
     def _forget_idle(self, floor: int) -> None:
-        """Forgets idle tenants with counts of at most `floor`: a tenant that comes back starts at `floor` anyway."""
+        """Forgets tenants that have no waiting sequence and a count of at most `floor`, if many tenants are remembered.
+        If such a tenant comes back, its count begins at `floor` or higher anyway."""
         if len(self._num_served) > 2 * len(self._queues) + _MAX_IDLE_TENANTS:
             self._num_served = {
                 tenant: count for tenant, count in self._num_served.items() if count > floor or tenant in self._queues

@@ -1,4 +1,6 @@
-"""The streams of routers: which router each sequence belongs to, and which news that router has not been sent yet."""
+"""The sessions of routers. A session is one router's stream: the router's unfinished sequences, and what must still be
+sent to the router.
+"""
 
 from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import RouterSession, SequenceKey, hello_message

@@ -1,4 +1,4 @@
-"""Builds a frame: tokens and endings that one router has not been sent yet."""
+"""Builds Frame messages: new tokens, starts, ends and lost workers of one router's sequences."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import FINISH_REASONS, TokenLogprob, error_to_proto
 from services.scheduler.core import U32, Failure, FinishReason
 
-# A message is full when its vectors have at least this size in bytes. The last vector can exceed it.
+# A frame is full once its embeddings have this many bytes together. The last embedding can exceed the limit.
 MAX_EMBEDDING_BYTES = 1 << 20
 
 
 class FrameBuilder:
-    """Collects tokens and endings until the router's writer takes them. A frame holds those of one step while the
-    router keeps up, and those of several steps when it lags.
+    """Collects one frame until the router's writer takes it. The frame covers one step if the router keeps up, and
+    several steps if the router lags.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class FrameBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next news must go into another message, because this message's vectors are large."""
+        """Whether the embeddings in this frame are so large that further output must go into a new frame."""
         return self._num_embedding_bytes >= MAX_EMBEDDING_BYTES
 
     def add_finished(

@@ -1,4 +1,4 @@
-"""Builds frames of prompt log probabilities that one router has not been sent yet."""
+"""Builds Frame messages with the log probabilities of prompts of one router."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import PromptLogprobColumns
 from services.scheduler.core import U32
 
-# Maximum size of the entries in one frame, in bytes. One sequence's entries of one step are smaller than this, so a
-# message stays under a megabyte.
+# Maximum size of the log probabilities in one frame, in bytes; keeps a message under a megabyte. The log probabilities
+# of one sequence and step are always smaller.
 _MAX_BYTES = 512 * 1024
 
 
 class PromptFrames:
-    """Collects entries until the router's writer takes them. The prompts under way bound their number."""
+    """Collects log probabilities of prompts until the router's writer takes them. There is at most one entry per token
+    of the unfinished prompts, so memory is bounded even if the router reads slowly.
+    """
 
     __slots__ = ("_pending",)
 
     def __init__(self) -> None:
-        # (sequence id, attempt, entries), in the order in which they came.
+        # (sequence id, attempt, log probabilities), in the order of their arrival.
         self._pending: list[tuple[int, int, PromptLogprobColumns]] = []
 
     def add(self, sequence_id: int, attempt: int, entries: PromptLogprobColumns) -> None:
         self._pending.append((sequence_id, attempt, entries))
 
     def take(self) -> Iterator[scheduler_pb2.Frame]:
-        """Yields all entries, in frames of a bounded size."""
+        """Removes all collected log probabilities and yields them, in frames of at most _MAX_BYTES."""
         pending, self._pending = self._pending, []
         part: list[tuple[int, int, PromptLogprobColumns]] = []
         num_bytes = 0

@@ -10,6 +10,6 @@ from services.scheduler.worker_request import WorkerRequest
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest(WorkerRequest):
-    """One choice of a Submit. Its key names the router's session and sequence."""
+    """One choice of a Submit. `key` has the router's session and the router's id of the sequence."""
 
     key: SequenceKey = field()

@@ -1,4 +1,4 @@
-"""One router's stream: its unfinished sequences, and the news that it has not been sent yet."""
+"""One router's session: the router's unfinished sequences, and what must still be sent to the router."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.scheduler.sessions.prompt_frames import PromptFrames
 
 
 class QueueTimer:
-    """Measures how long a sequence waits for its first step."""
+    """Measures the time from a sequence's arrival to the first plan that contains it, in microseconds."""
 
     __slots__ = ("_start", "queue_us")
 
@@ -24,13 +24,13 @@ class QueueTimer:
         self.queue_us: int | None = None
 
     def stop(self, now: float) -> None:
-        """Stops at the first call. Later starts, after a preemption, do not count."""
+        """Stops the timer at `now`. Later calls, when a preempted sequence starts again, change nothing."""
         if self.queue_us is None:
             self.queue_us = int((now - self._start) * 1e6)
 
 
 class SequenceKey(NamedTuple):
-    """The core's key of a sequence: its router's session, and the router's id for the sequence."""
+    """The key of a sequence in the core: the router's session, the router's id of the sequence, and the attempt."""
 
     session: RouterSession
     sequence_id: int
@@ -40,11 +40,13 @@ class SequenceKey(NamedTuple):
 
 
 class RouterSession:
-    """Collects news for one router. Adding news never waits; one writer takes the news as fast as the router reads."""
+    """Collects what must be sent to one router. The `add_` methods never wait. One writer task takes the messages as
+    fast as the router reads.
+    """
 
     def __init__(self, router_id: str) -> None:
         self.router_id = router_id
-        # By the router's id for the sequence.
+        # Keyed by the router's id of the sequence.
         self.unfinished: dict[int, SequenceKey] = {}
         self._frame = FrameBuilder()
         self._full_frames: list[FrameBuilder] = []
@@ -96,14 +98,14 @@ class RouterSession:
         self._news.set()
 
     async def next_messages(self) -> list[scheduler_pb2.ConnectResponse]:
-        """Returns all news since the last call; waits until there are some."""
+        """Returns messages with everything added since the last call. Waits until something is added."""
         await self._news.wait()
         self._news.clear()
         frames, self._full_frames = self._full_frames, []
         if self._frame:
             frames.append(self._frame)
             self._frame = FrameBuilder()
-        # A prompt's log probabilities come before the tokens that follow the prompt.
+        # The log probabilities of a prompt are sent before its first output token.
         built = [*self._prompt_frames.take(), *(frame.build() for frame in frames)]
         messages = [scheduler_pb2.ConnectResponse(frame=frame) for frame in built]
         if self._load is not None:

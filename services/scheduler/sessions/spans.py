@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class SequenceSpans:
-    """The spans of unfinished sequences. A sequence that is not traced costs a dictionary look-up."""
+    """The spans of unfinished sequences. For a sequence that is not traced, each call costs at most a dictionary
+    look-up.
+    """
 
     def __init__(self) -> None:
         self._tracer = tracer("quire.scheduler")
@@ -25,7 +27,7 @@ class SequenceSpans:
         if not request.traceparent or self._tracer is None:
             return
         span = self._tracer.start_span("scheduler.sequence", context=extract_context(request.traceparent))
-        # The router has rendered chats as text, so every request is a text completion here.
+        # The router has turned chats into plain prompts, so the scheduler sees only text completions.
         span.set_attribute("gen_ai.operation.name", "text_completion")
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
         span.set_attribute("quire.choice_index", request.choice_index)

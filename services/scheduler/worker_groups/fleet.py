@@ -28,7 +28,8 @@ class Fleet:
 
     def least_loaded(self) -> WorkerGroup | None:
         """Returns the least loaded group with a worker. If all workers are lost, returns the group that lost its worker
-        last, because its sequences have the longest time before they fail. Returns None if there never was a worker.
+        last: a sequence there has the most time left before --worker-timeout ends it. Returns None if there never was
+        a worker.
         """
         groups = [group for group in self.groups if group.core is not None]
         ready = [group for group in groups if group.ready.is_set()]
@@ -38,6 +39,6 @@ class Fleet:
 
     @property
     def max_model_len(self) -> int:
-        """Number of tokens in the longest sequence that any group takes. Call it only once a group was claimed."""
+        """Number of tokens in the longest sequence that any group takes. Read it only after a worker was claimed."""
         groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)

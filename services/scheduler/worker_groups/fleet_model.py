@@ -1,4 +1,4 @@
-"""The one model that a scheduler's worker groups serve, fixed by the first of them."""
+"""The one model that all worker groups of a scheduler serve. The first claimed worker sets it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from services.scheduler.core import ErrorKind, Failure, Pool, RefusedError, Sequ
 
 
 class OtherModelError(Exception):
-    """A worker group serves another model than the groups before it."""
+    """A worker's model does not match the model of the scheduler's first worker."""
 
 
 class FleetModel:
@@ -18,7 +18,7 @@ class FleetModel:
 
     @property
     def info(self) -> model_pb2.ModelInfo:
-        """The model's description. Call it only once a group was claimed."""
+        """The model's description. Read it only after a worker was claimed."""
         assert self._info is not None
         return self._info
 
@@ -27,8 +27,9 @@ class FleetModel:
         return self._info is not None
 
     def adopt(self, info: model_pb2.ModelInfo) -> None:
-        """Checks a claimed worker's model, and keeps it if it is the first. Routers know the first group's model, so
-        later groups must support everything that the first supports. Raises OtherModelError if a later group does not.
+        """Takes the model of the first claimed worker, and checks the model of every later one. Routers know only the
+        first model, so a later model must have the same name, vocabulary, tokenizer and kind, and at least the first
+        model's context. Otherwise raises OtherModelError.
         """
         if self._info is None:
             self._info = info
@@ -42,8 +43,8 @@ class FleetModel:
 
     @property
     def pool(self) -> Pool:
-        """The work of making one vector. If the vector comes from a decoder's last token, only that token must be
-        computed when the keys and values of the others are cached. Every other kind of vector needs all tokens.
+        """The work of making one embedding. For an embedding of a decoder's last token, earlier tokens whose keys and
+        values are cached need not be computed again. Every other kind of embedding needs all tokens computed.
         """
         is_last = self.info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST and not self.info.is_encoder
         return Pool(needs_all_tokens=not is_last)

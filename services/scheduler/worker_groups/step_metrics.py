@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class StepCollector:
-    """A histogram with vLLM's name and buckets. Its label `engine` is the worker group's index."""
+    """Collects the histogram of tokens per step, with vLLM's name and buckets. The label `engine` is the index of the
+    worker group.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -1,9 +1,10 @@
 """One worker group: the core that plans for it, and the loop that keeps plans in flight.
 
-All code here runs on the event loop's thread, and the step loop never waits for a peer: plans go to the link's writer,
-tokens to the sessions' writers. When a worker is lost, its pages and the steps in flight are gone. The sequences stay,
-and are planned anew when the worker or a replacement is claimed. If this scheduler has no other group, its routers move
-the sequences to another scheduler of the model that has a worker.
+All code in this module runs on the event loop's thread. The step loop never waits for a peer: the link's writer sends
+the plans, and the sessions' writers send the tokens. When a worker is lost, its KV blocks and the steps in flight are
+lost, too. The core keeps the sequences. Another group takes them over, or they are planned again when a worker is
+claimed at this group's address. If the scheduler has no worker left, routers move the sequences to another scheduler of
+the model that has one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # Seconds without a result after which a worker with plans in flight counts as unhealthy.
 STUCK_S = 30.0
-# A longer gap between two ticks (one is due every 100 ms) means that this process was paused.
+# Longest time between two calls of `tick`, in seconds, that counts as silence of the worker. `tick` is due every
+# 100 ms; a longer time means that this process was paused.
 _LONGEST_TICK_S = 1.0
 RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -85,8 +87,8 @@ class WorkerGroup:
         self._pump_due: asyncio.Handle | None = None
         # Timer that calls `_pump` when the next plan, which was held back, is due.
         self._held: asyncio.TimerHandle | None = None
-        # Seconds since the last result, or since the worker was lost. Seconds for which this process was paused do not
-        # count. While a worker is claimed, the number means something only with plans in flight.
+        # Seconds since the last result, or since the worker was lost, without the time for which this process was
+        # paused. While a worker is claimed, the number is meaningful only if plans are in flight.
         self.silent_s = 0.0
         self._last_tick = time.monotonic()
         self._run_ahead = RunAhead(config.run_ahead)
@@ -109,7 +111,9 @@ class WorkerGroup:
             raise RefusedError(replace(error.failure, retry_after_s=seconds)) from None
 
     def submit(self, request: RoutedRequest) -> None:
-        """Queues a request whose Submit has passed `check_submit` and `check_room`. Raises RefusedError."""
+        """Queues a request whose Submit has passed `check_submit` and `check_room`. Raises RefusedError if no worker
+        was claimed yet, or if the model or the core cannot run the request.
+        """
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
         self._model.check_task(request)
@@ -124,7 +128,9 @@ class WorkerGroup:
         return True
 
     def tick(self, now: float) -> None:
-        """Ends sequences whose deadline is past, and applies the timeouts of a lost or silent worker."""
+        """Ends sequences whose deadline is past. Fails all sequences if the worker is lost for longer than
+        --worker-timeout. Closes the stream to a worker that sends no result for longer than --step-timeout.
+        """
         self.silent_s += min(now - self._last_tick, _LONGEST_TICK_S)
         self._last_tick = now
         if self.core is None:
@@ -142,8 +148,8 @@ class WorkerGroup:
         self._pump_soon()
 
     def drain_lost(self) -> list[Sequence[RoutedRequest]]:
-        """Removes and returns the sequences that wait for lost workers of other groups to come back, except those that
-        do not fit this group's context."""
+        """Removes and returns the sequences of all other groups that have no worker, except sequences that do not fit
+        this group's context."""
         others = [group for group in self._peers if group is not self and not group.ready.is_set()]
         return [sequence for group in others if group.core is not None for sequence in group.core.drain(self.core)]
 
@@ -160,7 +166,9 @@ class WorkerGroup:
     # -- The worker ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claims the worker, serves until it is lost, and begins again. Ends when cancelled."""
+        """Claims the worker, runs steps until the worker is lost, and claims it again. Runs until cancelled. Raises
+        UnusableWorkerError if the scheduler's first worker cannot be used.
+        """
         attempt = 0
         while True:
             try:
@@ -178,13 +186,14 @@ class WorkerGroup:
                     self._on_lost()
                     await link.close()
                 if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
-                    # The delay grows only for a worker that is lost at once, repeatedly.
+                    # The worker ran some steps, so begin with the shortest delay again. Delays grow only for a worker
+                    # that is lost at once each time.
                     attempt = 0
             await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
             attempt += 1
 
     async def tokenizer_chunks(self) -> list[bytes]:
-        """The serialized TokenizerBundle, in pieces. Raises WorkerLostError."""
+        """Returns the serialized TokenizerBundle, in pieces. Raises WorkerLostError if no worker is claimed."""
         if self._link is None:
             raise WorkerLostError(f"worker {self.address} is not connected")
         return [chunk async for chunk in self._link.tokenizer_chunks()]
@@ -200,14 +209,14 @@ class WorkerGroup:
         self._link = link
         self.silent_s = 0.0
         logger.info(
-            "claimed worker %s, epoch %d: %s, %d blocks of %d",
+            "claimed worker %s, epoch %d: %s, %d KV blocks of %d tokens",
             self.address,
             hello.epoch,
             hello.model.name,
             hello.num_blocks,
             hello.block_size,
         )
-        # The other lost groups might not come back, so their sequences continue here.
+        # Lost workers of other groups might not come back, so this group takes over those groups' sequences.
         self._adopt(self.drain_lost())
         self.ready.set()
         self._pump()
@@ -218,8 +227,9 @@ class WorkerGroup:
                 self._on_result(message)
 
     def _check_options(self, hello: WorkerHello) -> None:
-        """Raises UnusableWorkerError if the first worker cannot do what the options ask for, and WorkerLostError if a
-        later one cannot: the other groups continue."""
+        """Checks that the worker can do what the scheduler's options ask for. If the first worker cannot, raises
+        UnusableWorkerError, which ends the scheduler. If a later one cannot, raises WorkerLostError, and the other
+        groups continue."""
         problem = options_problem(hello, self._config)
         if problem is None:
             return
@@ -228,8 +238,9 @@ class WorkerGroup:
         raise UnusableWorkerError(problem)
 
     def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
-        """Makes a core for the claimed worker, with the sequences of the last core. If the worker came back with a
-        smaller context, the sequences that do not fit it go to other groups."""
+        """Makes a core for the claimed worker, unless the group has a core with the same configuration. Moves the old
+        core's sequences to the new core. If the new context is too small for a sequence, moves it to another group; if
+        no group's context is large enough, the sequence fails."""
         if self.core is None:
             self.core = Scheduler(config)
             self._seed_step_times(hello)
@@ -242,11 +253,11 @@ class WorkerGroup:
                 if other is not self and other.core is not None:
                     other._adopt(last.drain(other.core))
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
-            # The router might know a scheduler with a larger context.
+            # UNAVAILABLE lets the router try another scheduler, whose context might be larger.
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
 
     def _seed_step_times(self, hello: WorkerHello) -> None:
-        """Starts the estimate of step times with the worker's own measurements."""
+        """Starts the core's estimate of step times with the measurements in the worker's hello."""
         assert self.core is not None
         if hello.step_seconds:
             for num_tokens in (1, 128, 1, 128):
@@ -254,7 +265,7 @@ class WorkerGroup:
                 self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
     def _adopt(self, sequences: list[Sequence[RoutedRequest]]) -> None:
-        """Queues the sequences of another core: this group's last one or a lost group's."""
+        """Queues sequences that another core's `drain` returned. Sequences that this group's core refuses fail."""
         assert self.core is not None
         for sequence in sequences:
             try:
@@ -277,27 +288,28 @@ class WorkerGroup:
             key.session.add_worker_loss(key, sequence.num_losses)
         others = [group for group in self._peers if group is not self and group.ready.is_set()]
         for other in sorted(others, key=lambda group: group.num_unfinished):
-            # Sequences that do not fit one group's context go to the next, or wait here.
+            # Each group takes the sequences that fit its context. Sequences that fit no other group wait for this
+            # worker.
             if other.core is not None:
                 other._adopt(self.core.drain(other.core))
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
-        """Pumps after the callbacks that are already due, so that requests that arrive together start in one step."""
+        """Calls `_pump` after the callbacks that are already due: requests that arrive together start in one step."""
         if self._pump_due is None:
             self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Keeps as many plans in flight as hide the round trip, while there is something to plan. Holds each plan back
-        as long as possible, so that it includes requests that arrive meanwhile."""
+        """Sends plans until enough of them are in flight to hide the round trip, or nothing is left to plan. Sends each
+        plan as late as possible, so that it includes requests that arrive meanwhile."""
         for due in (self._pump_due, self._held):
             if due is not None:
                 due.cancel()
         self._pump_due = self._held = None
         if self._link is None or self.core is None:
             return
-        # Send preparations even if no plan can leave: the worker prepares beside its steps.
+        # Send grammars even if no plan can be sent now: the worker compiles them while its steps run.
         self._send_preparations(self.core, self._link)
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
@@ -327,7 +339,7 @@ class WorkerGroup:
         try:
             finished = self.core.prepared(message.key, message.error)
         except ValueError as error:
-            raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
+            raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
         self._finish(finished)
         self._pump_soon()
 
@@ -335,17 +347,19 @@ class WorkerGroup:
         assert self.core is not None
         try:
             result = result_from_proto(message)
-            # Parse the whole message before applying any part: after an error, applied tokens would not reach a router.
+            # Parse the whole message before applying any of it. If parsing failed later, tokens already applied would
+            # never be sent to a router.
             logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
             outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
-            raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
+            raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
         self.silent_s = 0.0
         sent_at = self._run_ahead.answered(time.monotonic())
-        # The next plan leaves before the routers get their tokens, because the device waits for it.
+        # The next plan is sent before the tokens, because the device waits for the plan.
         self._pump()
         timings = message.timings
-        # Seconds from the plan's departure to the next plan's, without the time that the plan waited at the worker.
+        # Seconds from sending this plan until its result was answered with the next plan, without the time that this
+        # plan waited at the worker.
         round_trip = time.monotonic() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
         self._deliver(outcome, result, logprobs)
@@ -378,7 +392,7 @@ class WorkerGroup:
 
 
 def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
-    """Returns a sentence that says why this worker cannot do what the scheduler's options ask for. Returns None if it
+    """Returns a sentence that says why the worker cannot do what the scheduler's options ask for; None if the worker
     can.
     """
     if hello.model.is_encoder:
@@ -388,14 +402,14 @@ def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
     longest, step = hello.model.max_model_len, config.max_num_batched_tokens or hello.max_num_batched_tokens
     if not config.enable_chunked_prefill and longest > min(step, hello.max_num_batched_tokens):
         return (
-            f"--no-enable-chunked-prefill computes each prompt in one step, but a sequence may have {longest} tokens "
-            f"and a step {step}; raise --max-num-batched-tokens or lower --max-model-len"
+            f"--no-enable-chunked-prefill computes each prompt in one step, but a sequence can have {longest} tokens "
+            f"and a step at most {step}; raise --max-num-batched-tokens or lower --max-model-len"
         )
     return None
 
 
 def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
-    """The core's configuration: the worker's offer within the scheduler's options."""
+    """Returns the core's configuration: the capacities in the worker's hello, limited by the scheduler's options."""
     max_num_seqs = min(config.max_num_seqs or hello.max_num_seqs, hello.max_num_seqs)
     max_num_batched_tokens = min(
         config.max_num_batched_tokens or hello.max_num_batched_tokens, hello.max_num_batched_tokens
@@ -419,7 +433,9 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
 
 
 def target_tbt_s(config: SchedulerConfig) -> float | None:
-    """The target time between tokens. None if the number of tokens in a step is fixed, or prompts are not chunked."""
+    """Returns the target time between tokens, in seconds. Returns None without a target, and where a target has no
+    effect: if the number of tokens in a step is fixed, or prompts are not chunked.
+    """
     if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
         return None
     return config.target_tbt_ms / 1000

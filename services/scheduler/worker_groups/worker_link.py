@@ -1,4 +1,4 @@
-"""The step stream to one worker group."""
+"""The stream to one worker, for plans and their results."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 
-# Well below the time after which a worker drops a scheduler that sends nothing.
+# Longest time without a message to the worker, in seconds: then a heartbeat is sent. A worker drops a scheduler that is
+# silent for 10 s.
 HEARTBEAT_S = 2.0
 
 
 class WorkerLostError(Exception):
-    """The stream broke, or could not be opened. The worker's pages and sequences are gone."""
+    """The stream to the worker ended, or could not be opened. The worker's KV cache and steps in flight are lost."""
 
 
 class WorkerLink:
-    """A claimed worker group: plans go out, results come in, in order. Create it with `claim`."""
+    """The stream to a claimed worker. Results come in the order of the plans. Create a link with `claim`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        # Bounded by the numbers of plans in flight and of pending grammars.
+        # Needs no limit: it holds at most the plans in flight and the grammars that the worker still has to compile.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
         self.hello: WorkerHello
 
     @classmethod
     async def claim(cls, address: str, scheduler_id: str, timeout_s: float) -> WorkerLink:
-        """Opens the stream. Raises WorkerLostError if the worker is not there, not ready, or claimed already."""
+        """Claims the worker at `address`. Raises WorkerLostError if the worker cannot be reached, is not ready, is
+        claimed already, or does not answer within `timeout_s` seconds.
+        """
         link = cls(address)
         try:
             async with Patience(timeout_s):
@@ -66,7 +69,7 @@ class WorkerLink:
         self._outbox.put_nowait(worker_pb2.RunRequest(plan=plan_to_proto(plan, self.hello.epoch)))
 
     def prepare(self, preparation: Preparation) -> None:
-        """Asks for a grammar to be compiled; does not wait."""
+        """Asks the worker to compile a grammar; does not wait."""
         request = worker_pb2.PrepareGrammar(key=preparation.key, grammar=preparation.source)
         self._outbox.put_nowait(worker_pb2.RunRequest(prepare=request))
 
@@ -79,11 +82,11 @@ class WorkerLink:
                 if response is not None:
                     yield response.prepared if response.HasField("prepared") else response.result
         except ValueError as error:
-            raise WorkerLostError(f"worker {self._address} broke the contract: {error}") from None
+            raise WorkerLostError(f"worker {self._address} sent an invalid message: {error}") from None
         except grpc.aio.AioRpcError as error:
             raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
-            # gRPC cancels the reading task when this side ends the call: in `cancel`, or after a write took too long.
+            # After `cancel`, gRPC raises CancelledError in the task that reads, although nobody cancelled that task.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -105,8 +108,9 @@ class WorkerLink:
         await self._channel.close()
 
     async def _write(self) -> None:
-        """Writes to the stream; no other code writes to it. If a write fails, reading fails, too, and gives the reason.
-        A slow write means that the worker is stalled: a healthy worker always has room for the few plans in flight.
+        """Writes to the stream; no other code writes to it. If a write fails, `results` raises an error with the
+        reason. A slow write means that the worker is stalled: a healthy worker always has room for the few plans in
+        flight.
         """
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:

@@ -42,8 +42,8 @@ async def test_swapping_needs_swap_space(tmp_path: Path) -> None:
 async def test_whole_prompts_need_steps_that_hold_them(tmp_path: Path) -> None:
     told = await problem(tmp_path, SchedulerConfig(enable_chunked_prefill=False), FakeModel(max_num_batched_tokens=64))
 
-    assert "a sequence may have" in told
-    assert told.endswith("and a step 64; raise --max-num-batched-tokens or lower --max-model-len")
+    assert "a sequence can have" in told
+    assert told.endswith("and a step at most 64; raise --max-num-batched-tokens or lower --max-model-len")
 
 
 async def test_the_process_ends_with_the_sentence(tmp_path: Path) -> None:

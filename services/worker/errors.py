@@ -1,4 +1,6 @@
-"""Errors of a worker, one class for each party that has to act: operator, scheduler or process supervisor."""
+"""Errors of a worker. The class tells who has to act: the operator (ModelError), the process supervisor
+(StepThreadError, DeviceLostError) or the scheduler (PlanError).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ _MAX_CHARS = 1000
 
 
 class ModelError(RuntimeError):
-    """The model cannot be loaded or served as configured. The message is one line, written for the operator. It can
-    quote a file, so line breaks become spaces and a long message is cut."""
+    """The model cannot be loaded or served as configured. The message is one line for the operator:
+    line breaks in texts that it quotes become spaces, and a long message is cut."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())

@@ -1,6 +1,6 @@
-"""Type-checked and range-checked reads of the values in config.json.
+"""Reads values of config.json, and checks the type and range of each.
 
-These values set the size of allocations and select the arithmetic, so each is checked before it is used. The bounds
+The values determine how much memory is allocated and what is computed, so each is checked before it is used. The bounds
 are far above the values of any published model.
 """
 
@@ -24,8 +24,8 @@ _MAX_SHOWN_CHARS = 60
 
 
 class Fields:
-    """The values of one JSON object. Each method raises ModelError if a value has another type or is out of bounds.
-    A method with a default returns it if the value is missing or null."""
+    """Reads the values of one JSON object. Each method raises ModelError if the value has another type than the method
+    returns, or is out of bounds. A method with a `default` returns the default if the value is missing or null."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         """`where`: the start of each error message, such as the file's path."""
@@ -33,7 +33,7 @@ class Fields:
         self.where = where
 
     def count(self, name: str, high: int, default: int | None = None, low: int = 1) -> int:
-        """Returns an integer. Raises ModelError if the value is missing and there is no `default`."""
+        """Returns an integer from `low` to `high`. Raises ModelError if it is missing and there is no `default`."""
         value = self._value(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.wrong(name, f"an integer from {low:,} to {high:,}")
@@ -108,7 +108,8 @@ def show(value: object) -> str:
 
 @contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Turns the errors that parsing code raises on malformed input into ModelError."""
+    """Raises ModelError in place of an error that malformed input causes in the `with` block, such as TypeError or
+    LookupError. `what`: the input's name in the message."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -116,7 +117,7 @@ def reading(what: object) -> Iterator[None]:
 
 
 def is_finite(value: object) -> bool:
-    """Returns whether `value` is a number that a float can hold."""
+    """Returns whether `value` is a finite number. An integer that is too large for a float is not."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:

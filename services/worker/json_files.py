@@ -8,7 +8,7 @@ from typing import Any
 
 from services.worker.errors import ModelError
 
-# tokenizer.json and the index of a sharded checkpoint are the largest: tens of megabytes.
+# The largest such files, tokenizer.json and the index of a sharded checkpoint, have tens of megabytes.
 MAX_BYTES = 256 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 
@@ -49,7 +49,7 @@ def read_file(path: Path) -> bytes | None:
     Raises ModelError if the file cannot be read, is too large, or is a Git LFS pointer."""
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
-            raise ModelError(f"{path} has {size:,} bytes; a file of its kind has at most {MAX_BYTES:,}")
+            raise ModelError(f"{path} has {size:,} bytes; expected at most {MAX_BYTES:,}")
         data = path.read_bytes()
     except FileNotFoundError:
         return None
@@ -61,8 +61,8 @@ def read_file(path: Path) -> bytes | None:
 
 
 def is_inside(name: str) -> bool:
-    """Returns whether a relative path from a model file stays inside the model's directory. Symbolic links are not
-    followed, because files in the hub's cache are symbolic links."""
+    """Returns whether `name`, a path that a model file contains, stays inside the model's directory. Does not follow
+    symbolic links: in the hub's cache, all files of a model are links that lead outside its directory."""
     path = PurePath(name)
     return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
@@ -73,7 +73,7 @@ def refuse_pointer(path: Path) -> None:
         with path.open("rb") as file:
             is_pointer = file.read(len(_LFS)) == _LFS
     except OSError:
-        return  # The code that reads the file next reports the error.
+        return  # The caller reads the file next and reports this error.
     if is_pointer:
         raise _pointer(path)
 

@@ -39,10 +39,10 @@ WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
 # Time limit for flushing spans and logs once the device is lost.
 FLUSH_S = 2.0
-# With Python's default of 5 ms, the event loop could delay the step thread by 5 ms.
+# Python's thread switch interval. With the default of 5 ms, the event loop could delay the step thread by 5 ms.
 SWITCH_INTERVAL_S = 0.0005
-# Spin count of idle OpenMP threads. Torch's own pool uses them for the few operations without a Quire kernel. With
-# libgomp's default of 300,000 they would take cores from Quire's kernel threads and from the host's other services.
+# GOMP_SPINCOUNT: how long idle OpenMP threads spin. Torch uses these threads for the few operations without a Quire
+# kernel. With libgomp's default of 300,000, they would take cores from Quire's kernel threads and from other processes.
 OPENMP_SPIN_COUNT = 1000
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         asyncio.run(serve(config, status))
     except DeviceLostError as error:
         _report(status, error)
-        # A normal exit frees tensors, graphs and pinned memory. That calls the lost device, and such a call can hang.
+        # Skip the normal exit: it frees tensors, graphs and pinned memory, and calls to the lost device can hang.
         _flush()
         os._exit(1)
     except (ModelError, StepThreadError, OSError) as error:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _flush() -> None:
-    """Exports spans and flushes logs, for FLUSH_S at most: the process that reads them might be gone or stuck."""
+    """Flushes logs and exports spans. Waits at most FLUSH_S, because the process that reads them might be stuck."""
 
     def flush() -> None:
         logging.shutdown()
@@ -156,8 +156,9 @@ def raise_death(steps: StepThread) -> None:
 
 
 async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ended: asyncio.Event) -> None:
-    """Sets the health status: not serving while a step is stuck, serving again once it ends. `ended` is set once the
-    step thread has ended. As soon as the step thread dies, raises the same errors as `raise_death`."""
+    """Updates the health status until `stop` is set: not serving while a step is stuck, serving again once the step
+    ends. If the step thread dies, raises the same errors as `raise_death`. `ended` must be set when the step thread
+    has ended."""
     healthy = True
     while not stop.is_set():
         await _first_of(stop, ended, within_s=WATCH_INTERVAL_S)
@@ -170,8 +171,8 @@ async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ende
 
 
 async def drain(steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event) -> None:
-    """Waits up to DRAIN_S for running steps to end. If the step thread has died, steps cannot end: then cuts the
-    streams at once, and the schedulers move their sequences to other workers."""
+    """Refuses new work and waits up to DRAIN_S for running steps to end. If the step thread has died, cuts the streams
+    at once: no step can end, and schedulers should move their sequences to other workers."""
     await servicer.close()
     drained = asyncio.ensure_future(server.stop(DRAIN_S))
     died = asyncio.ensure_future(ended.wait())

@@ -19,7 +19,7 @@ HIGHEST_SAFE_UTILIZATION = 0.97
 
 
 def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReporter) -> None:
-    """Warns about risky options. Called before anything is loaded, because loading might fail."""
+    """Warns about risky options. Call it before the model is loaded, because loading might fail."""
     if device_type != "cuda" or config.gpu_memory_utilization <= HIGHEST_SAFE_UTILIZATION:
         return
     text = (
@@ -31,8 +31,9 @@ def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReport
 
 
 def tell_blocks(limits: Limits, device_type: str, status: StatusReporter) -> None:
-    """Prints the number of KV blocks in vLLM's format. On a GPU, "GPU" counts the KV cache's blocks and "CPU" the swap
-    space's. On a CPU, the KV cache itself lies in host memory, so "CPU" counts its blocks."""
+    """Prints the numbers of KV blocks in vLLM's format. On a GPU, "GPU" is the number of blocks of the KV cache, and
+    "CPU" that of the swap space. On a CPU, "CPU" is the number of blocks of the KV cache, and "swap" that of the swap
+    space."""
     names = ("GPU", "CPU") if device_type == "cuda" else ("CPU", "swap")
     text = f"# {names[0]} blocks: {limits.num_blocks}, # {names[1]} blocks: {limits.num_host_blocks}"
     logger.info("%s", text)

@@ -9,7 +9,7 @@ Report = Callable[[str, float | None], None]  # takes a description, and the fra
 
 
 def per_percent(report: Report, detail: str) -> Progress:
-    """Returns a Progress that calls `report` at most once per percent."""
+    """Returns a Progress that calls `report` with `detail` and the fraction, at most once per percent."""
     reported = -1
 
     def progress(fraction: float) -> None:

@@ -50,7 +50,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling defaults from generation_config.json. None: the file has no value, or a value out of range."""
+    """Sampling defaults from generation_config.json. None: the file has no value, or an invalid one."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -99,12 +99,13 @@ def read_model_config(directory: Path) -> ModelConfig:
 
 
 def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]) -> ModelConfig:
-    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError for a model that cannot be run, and for
-    values outside every known model's range."""
+    """Returns the configuration of a decoder. `config`: values of config.json; `generation`: values of
+    generation_config.json; `path`: the checkpoint's directory or GGUF file. Raises ModelError if Quire cannot run the
+    model, or if a value is far beyond those of published models."""
     architectures = config.texts("architectures")
     architecture = next((name for name in architectures if name in FAMILIES), None)
     if architecture is None:
-        given = ", ".join(architectures) or "no architecture"
+        given = ", ".join(architectures) or "a model without a named architecture"
         raise ModelError(
             f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*FAMILIES, *ENCODERS)))}"
         )
@@ -123,7 +124,9 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     rope = read_rope(config, head_dim, family)
     max_model_len = rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS))
     if not 1 <= max_model_len <= MAX_POSITIONS:
-        raise ModelError(f"{config.where}: RoPE scaling gives {max_model_len:,} positions, over {MAX_POSITIONS:,}")
+        raise ModelError(
+            f"{config.where}: RoPE scaling gives {max_model_len:,} positions; expected 1 to {MAX_POSITIONS:,}"
+        )
     eos = generation.get("eos_token_id", config.values.get("eos_token_id"))
     return ModelConfig(
         architecture=architecture,
@@ -166,7 +169,7 @@ def _refuse_unsupported(path: Path, config: Fields, family: Family) -> None:
 
 def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:
     """Returns the token ids in `value`, which is one id or a list of ids. Leaves out ids outside the vocabulary. Raises
-    ModelError for a value that is no token id."""
+    ModelError if an id is no integer."""
     ids: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):
@@ -174,7 +177,7 @@ def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tup
     unknown = [token_id for token_id in ids if not 0 <= token_id < vocab_size]
     if unknown:
         logger.warning(
-            "%s: %s names token %s, but the model has %d tokens; it is ignored",
+            "%s: %s names token %s, but the model has %d tokens; the token is ignored",
             path,
             name,
             show(unknown[0]),
@@ -184,8 +187,8 @@ def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tup
 
 
 def _defaults(path: Path, generation: Mapping[str, Any]) -> GenerationDefaults:
-    """Returns the usable defaults. An invalid default would fail every request that does not set the field, so it is
-    left out with a warning."""
+    """Returns the valid sampling defaults in generation_config.json. Leaves out invalid ones with a warning, because
+    every request that uses such a default would fail."""
     usable = {}
     for name in GenerationDefaults.__dataclass_fields__:
         value = generation.get(name)
@@ -195,7 +198,7 @@ def _defaults(path: Path, generation: Mapping[str, Any]) -> GenerationDefaults:
             usable[name] = value
         else:
             logger.warning(
-                "%s: %s is %s, which is not a number %s; it is ignored",
+                "%s: %s is %s, which is not a number %s; this default is ignored",
                 path / "generation_config.json", name, show(value), RANGES[name],
             )  # fmt: skip
     return GenerationDefaults(**usable)
@@ -205,7 +208,7 @@ def _in_range(name: str, value: Any) -> bool:
     if not is_finite(value) or (name == "top_k" and not isinstance(value, int)):
         return False
     try:
-        # Checked after rounding to float32, as protobuf sends it: a top_p of 1e-50 arrives as 0.
+        # Check the value as routers get it: protobuf sends float32, so a top_p of 1e-50 arrives as 0.
         rounded = value if name == "top_k" else struct.unpack("<f", struct.pack("<f", value))[0]
     except (struct.error, OverflowError):
         return False

@@ -21,7 +21,7 @@ from services.worker.fields import (
 from services.worker.json_files import read_json
 from services.worker.pooling import read_max_tokens
 
-# hidden_act, and whether it means the tanh approximation of GELU.
+# Supported values of hidden_act, and whether each means the tanh approximation of GELU.
 _ACTIVATIONS = {"gelu": False, "gelu_new": True, "gelu_fast": True, "gelu_pytorch_tanh": True}
 
 
@@ -74,7 +74,7 @@ def _parse(directory: Path, architecture: str, config: Fields) -> EncoderConfig:
     num_positions = config.count("max_position_embeddings", MAX_POSITIONS)
     offset = config.count("pad_token_id", MAX_VOCAB_SIZE, 1, low=0) + 1 if family.positions_after_padding else 0
     if offset >= num_positions:
-        raise config.wrong("max_position_embeddings", f"more than {offset:,}, the number of positions for padding")
+        raise config.wrong("max_position_embeddings", f"more than {offset:,}, the row of the first token")
     hidden_size, num_heads = config.count("hidden_size", MAX_SIZE), config.count("num_attention_heads", MAX_HEADS)
     if hidden_size % num_heads:
         raise config.wrong("num_attention_heads", f"a divisor of hidden_size, {hidden_size}")

@@ -15,14 +15,15 @@ class Windowed(Enum):
 
     NONE = auto()
     ALL = auto()
-    # layer_types in config.json names the layers with a window. Without layer_types, the part after ELSE applies:
+    # TYPED: layer_types in config.json names the layers with a window. If layer_types is missing, the part of the name
+    # after ELSE applies.
     TYPED_ELSE_ALL = auto()
-    TYPED_ELSE_LAST = auto()  # from max_window_layers on, if use_sliding_window
-    TYPED_ELSE_WITHOUT_ROPE = auto()  # if use_sliding_window
-    TYPED_ELSE_THREE_OF_FOUR = auto()  # all but the first, the fifth, ...
+    TYPED_ELSE_LAST = auto()  # layers from max_window_layers on; no layer unless use_sliding_window is set
+    TYPED_ELSE_WITHOUT_ROPE = auto()  # layers without RoPE; no layer unless use_sliding_window is set
+    TYPED_ELSE_THREE_OF_FOUR = auto()  # all layers but the first, the fifth, ...
 
 
-# Whether a projection has a bias: True, False, a flag's key in config.json, or such a key and its default.
+# Whether a projection has a bias: True, False, a key in config.json (default: False), or a key and its default.
 Bias = bool | str | tuple[str, bool]
 
 
@@ -40,13 +41,13 @@ class Family:
     default_window: int | None = None
     windowed_layers: Windowed = Windowed.NONE
     head_dim: int | None = None
-    # Every n-th layer has no RoPE.
+    # Every n-th layer has no RoPE; None: all layers have RoPE.
     no_rope_interval: int | None = None
     rope_theta: float = 10_000.0
     rope_parameters: Mapping[str, Any] | None = None
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
-    # Keys that would change the forward pass; no released checkpoint sets them.
+    # Keys of config.json that would change the forward pass. A model that sets one is refused; no released one does.
     unsupported_keys: tuple[str, ...] = ()
 
 
@@ -116,12 +117,12 @@ FAMILIES: Mapping[str, Family] = {
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
     prefix: str  # prefix of tensor names in checkpoints that hold a head beside the encoder
-    # Position 0 has the row of the position table that follows the padding token's row.
+    # Whether the first token has row pad_token_id + 1 of the position table instead of row 0.
     positions_after_padding: bool = False
 
 
 _BERT, _ROBERTA = EncoderFamily("bert."), EncoderFamily("roberta.", positions_after_padding=True)
-# Each class of a family gives the same embeddings, whichever head the checkpoint was saved with.
+# The classes of a family differ only in the head that the checkpoint was saved with. Embeddings do not use the head.
 ENCODERS: Mapping[str, EncoderFamily] = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,

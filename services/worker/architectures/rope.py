@@ -23,7 +23,7 @@ class RopeConfig:
     theta: float
     kind: str = "default"  # default, linear, llama3 or yarn
     factor: float = 1.0
-    original_max_positions: int = 0  # llama3 and yarn: positions before stretching
+    original_max_positions: int = 0  # llama3 and yarn: positions without scaling
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     attention_factor: float = 1.0  # yarn: multiplies cosines and sines
@@ -33,10 +33,10 @@ class RopeConfig:
     frequency_factors: tuple[float, ...] = ()  # [head_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
-        """Returns the tokens of the longest sequence after stretching.
+        """Returns the number of tokens in the longest sequence, with RoPE scaling.
 
-        For linear scaling, max_position_embeddings counts positions before stretching. For YaRN,
-        original_max_positions does."""
+        For linear scaling, max_position_embeddings is the number without scaling. For YaRN, original_max_positions is.
+        """
         if self.kind == "linear":
             return int(max_position_embeddings * self.factor)
         if self.kind == "yarn":
@@ -47,13 +47,13 @@ class RopeConfig:
         """Returns float32 [num_positions, head_dim]: cosines in the first half of a row, sines in the second."""
         import torch
 
-        # In float32 and in transformers' order of operations, so that the angles agree to the last bit.
+        # Computed in float32, with transformers' order of operations, so that the angles equal transformers' exactly.
         inverse = self._inverse_frequencies()
         angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inverse
         return torch.cat((angles.cos(), angles.sin()), dim=-1) * self.attention_factor
 
     def _inverse_frequencies(self) -> Tensor:
-        """Returns float32 [head_dim / 2]."""
+        """Returns the scaled frequencies in radians per position, float32 [head_dim / 2]."""
         import torch
 
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
@@ -69,7 +69,9 @@ class RopeConfig:
         return inverse
 
     def _llama3(self, inverse: Tensor) -> Tensor:
-        """Stretches long wavelengths, keeps short ones, and blends those between (Llama 3.1's model card and code)."""
+        """Scales `inverse`, the frequencies, as Llama 3.1's model code does: divides those of long wavelengths by
+        `factor`, keeps those of short wavelengths, and blends both between.
+        """
         import torch
 
         low = self.original_max_positions / self.low_freq_factor
@@ -83,7 +85,9 @@ class RopeConfig:
         return torch.where((wavelength >= high) & (wavelength <= low), blended, stretched)
 
     def _yarn(self, exponents: Tensor) -> Tensor:
-        """NTK-by-parts (Peng et al., 2023, section 3.2): a ramp over dimensions from extrapolation to interpolation."""
+        """Returns frequencies by NTK-by-parts (Peng et al., 2023, section 3.2). The first dimensions keep their
+        frequency, the last have it divided by `factor`, and a linear ramp connects both.
+        """
         import torch
 
         frequencies = self.theta**exponents
@@ -105,10 +109,10 @@ class RopeConfig:
 
 
 def read_rope(config: Fields, head_dim: int, family: Family) -> RopeConfig:
-    """Reads RoPE from config.json, as transformers 5 writes it (`rope_parameters`) or as 4 did (`rope_theta`,
+    """Reads RoPE's parameters from config.json, in the form of transformers 5 (`rope_parameters`) or 4 (`rope_theta`,
     `rope_scaling`).
 
-    Raises ModelError for a kind that is not supported, and for values that give no valid rotation.
+    Raises ModelError for a kind of RoPE that is not supported, and for values out of range.
     """
     given = config.nested("rope_scaling") or config.nested("rope_parameters")
     parameters = given or Fields(family.rope_parameters or {}, config.where)
@@ -122,7 +126,7 @@ def read_rope(config: Fields, head_dim: int, family: Family) -> RopeConfig:
         )
     if any(fields.number("partial_rotary_factor", 1.0, above=0, high=1) != 1.0 for fields in (parameters, config)):
         raise ModelError("RoPE on only a part of each head (partial_rotary_factor) is not supported")
-    # Dynamic scaling only applies beyond max_position_embeddings, and no sequence gets that long.
+    # Dynamic scaling applies only to sequences beyond max_position_embeddings, which Quire does not accept.
     if kind in ("default", "dynamic"):
         return RopeConfig(head_dim, theta)
     positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
@@ -152,7 +156,9 @@ def _theta(config: Fields, family: Family) -> float:
 
 
 def _attention_factor(parameters: Fields, factor: float) -> float:
-    """Returns YaRN's temperature (equation 22), or DeepSeek's form of it with two parameters."""
+    """Returns YaRN's factor for cosines and sines: `attention_factor` if it is given, or from DeepSeek's keys `mscale`
+    and `mscale_all_dim`, or otherwise from YaRN's equation 22.
+    """
     given = parameters.values
     if given.get("attention_factor") is not None:
         return parameters.number("attention_factor", 1.0, above=0, high=MAX_FACTOR)

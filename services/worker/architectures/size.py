@@ -10,7 +10,7 @@ from services.worker.quantization import DENSE, AtLoad, stored_bytes
 
 
 def num_parameters(model: ModelConfig) -> int:
-    """Returns the number of parameters of a dense decoder as `decoder.py` runs it; tied embeddings count once."""
+    """Returns the number of parameters of a decoder. Tied embeddings count once."""
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     attention = model.hidden_size * (2 * heads + 2 * kv_heads)
     biases = model.qkv_bias * (heads + 2 * kv_heads) + model.output_bias * model.hidden_size
@@ -22,8 +22,8 @@ def num_parameters(model: ModelConfig) -> int:
 
 
 def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None = None) -> int:
-    """Returns the bytes of all weights, in their stored form or as `at_load` quantizes them. Floats take
-    `element_bytes` each. Raises ModelError for sizes that a form cannot hold."""
+    """Returns the bytes of all weights. Matrices are quantized as in the checkpoint, or else by `at_load`. Each float
+    takes `element_bytes`. Raises ModelError if a quantized format cannot hold a matrix of the model's sizes."""
     total = 0
     for name, shape in parameters(model).items():
         form = DENSE if model.quantization is None else model.quantization.format_of(name)
@@ -35,7 +35,7 @@ def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None 
 
 
 def kv_bytes_per_token(model: ModelConfig, element_bytes: int, tensor_parallel_size: int = 1) -> int:
-    """Returns the bytes of keys and values over all layers, per rank. Ranks split the heads; if there are fewer heads
-    than ranks, each rank has a copy of one."""
+    """Returns the bytes of one token's keys and values over all layers, on one rank. Ranks split the KV heads; if there
+    are fewer KV heads than ranks, each rank has a copy of one KV head."""
     kv_heads = -(-model.num_kv_heads // tensor_parallel_size)
     return 2 * len(model.layers) * kv_heads * model.head_dim * element_bytes

@@ -12,8 +12,8 @@ Parameter = tuple[str, tuple[int, ...]]
 def parameters(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each weight, in the order in which a decoder takes them.
 
-    A matrix has its layer's name (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and
-    biases have their full names (`model.norm.weight`).
+    The name of a matrix is its layer's name (`model.layers.0.mlp.up_proj`), because quantized matrices are stored as
+    several tensors. Norms and biases have their tensor's name (`model.norm.weight`).
     """
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (config.vocab_size, config.hidden_size)}
     for index in range(len(config.layers)):
@@ -42,7 +42,9 @@ def _block(config: ModelConfig, prefix: str) -> Iterator[Parameter]:
 
 
 def _projections(prefix: str, outputs: dict[str, int], inputs: int, bias: bool) -> Iterator[Parameter]:
-    """Yields projections of one input, each with its number of outputs."""
+    """Yields names and shapes of the matrices, and then of the biases, of projections that share one input. `outputs`:
+    the number of outputs of each projection; `inputs`: the size of the input.
+    """
     for name, rows in outputs.items():
         yield f"{prefix}.{name}", (rows, inputs)
     if bias:

@@ -1,4 +1,4 @@
-"""The model's files: finds them, checks them within milliseconds, and reads tokenizer and configuration.
+"""Finds the model's files, checks the small ones within milliseconds, and reads configuration and tokenizer.
 
 Imports no torch.
 """

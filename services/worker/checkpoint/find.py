@@ -21,7 +21,8 @@ from services.worker.pooling import PoolingConfig, PoolingKind, read_pooling
 from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"
-# Weights in one format only, and every file that can hold a configuration or a tokenizer.
+# Files to download from the hub: weights only as safetensors, and every file that can hold a configuration or a
+# tokenizer.
 _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
@@ -29,8 +30,8 @@ _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 class Checkpoint:
     path: Path  # a directory, or a GGUF file
     names: tuple[str, ...]  # names of the model in requests; the first is canonical, the others are aliases
-    chat_template: str = ""  # --chat-template
-    has_defaults: bool = True  # whether the model's own sampling parameters are the defaults of requests
+    chat_template: str = ""  # value of --chat-template: a template, or the path of a template file
+    has_defaults: bool = True  # whether requests default to the sampling parameters in generation_config.json
 
     def read_config(self) -> ModelConfig:
         """Returns the configuration of a decoder. Raises ModelError if Quire cannot run the model."""
@@ -47,28 +48,30 @@ class Checkpoint:
         return None if self.path.suffix == ".gguf" else read_encoder_config(self.path)
 
     def read_pooling(self, option: str, default: PoolingKind) -> PoolingConfig:
-        """Returns how the model pools. `option`: value of --pooling-type; `default`: kind to use if neither the option
-        nor the files name one. Raises ModelError for a pooling that is not supported."""
+        """Returns how the model pools hidden states into an embedding. `option`: value of --pooling-type; `default`:
+        kind of pooling if neither the option nor the model's files name one. Raises ModelError for a kind that is not
+        supported."""
         return read_pooling(self.path, option, default)
 
     def read_tokenizer(self) -> TokenizerFiles:
-        """Reads the tokenizer. Raises ModelError if no tokenizer can be read or converted, or if --chat-template is
-        neither a file nor a template."""
+        """Reads the tokenizer and the chat template. Raises ModelError if there is no tokenizer that can be read or
+        converted to tokenizer.json, or if --chat-template is neither a file nor a template."""
         return read_tokenizer(self.path, read_chat_template(self.chat_template))
 
 
 def find_checkpoint(
     config: WorkerConfig, progress: Progress = lambda _: None, patterns: Sequence[str] = _HUB_PATTERNS
 ) -> Checkpoint:
-    """Finds the model, and downloads files that match `patterns` if it is on the hub. `progress` receives the fraction
-    downloaded. Raises ModelError if there is no such model."""
+    """Finds the model that `config` names. If the model is not on this machine, downloads its files that match
+    `patterns` from the Hugging Face hub. `progress` receives the fraction downloaded. Raises ModelError if there is no
+    such model, or if the download fails."""
     found = _find(config, progress, patterns)
     return replace(found, chat_template=config.chat_template, has_defaults=config.generation_config == "auto")
 
 
 def read_chat_template(option: str) -> str | None:
-    """Returns the chat template that `option` holds or whose file it names; None if `option` is empty. Raises
-    ModelError."""
+    """Returns the chat template that `option` contains, or reads it from the file that `option` names. Returns None if
+    `option` is empty. Raises ModelError if the file cannot be read."""
     if not option or "{" in option:
         return option or None
     try:
@@ -88,8 +91,8 @@ def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> 
 
 
 def find_local(config: WorkerConfig) -> Checkpoint | None:
-    """Returns the bundled model, a directory or a file; None for a name on the hub. Raises ModelError for a path that
-    does not exist."""
+    """Returns the model if it is on this machine: the bundled model, a directory or a GGUF file. Returns None if
+    `config` names a model on the hub. Raises ModelError for a path that does not exist."""
     if not config.model:
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():

@@ -1,4 +1,5 @@
-"""Downloads a model from the Hugging Face hub. HF_TOKEN, HF_HOME and similar variables configure the access."""
+"""Downloads a model from the Hugging Face hub. huggingface_hub reads its usual variables, such as HF_TOKEN and
+HF_HOME."""
 
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ from huggingface_hub.utils.tqdm import tqdm
 from services.worker.errors import ModelError
 from services.worker.progress import Progress
 
-# The library's name for the progress bar that counts bytes written to disk.
+# huggingface_hub's name for the progress bar that counts bytes written to disk.
 _BYTES_BAR = "huggingface_hub.snapshot_download"
 
 
 def download(
     name: str, revision: str | None, patterns: Sequence[str], progress: Progress, cache: str | None = None
 ) -> Path:
-    """Downloads missing files that match `patterns`. Returns the directory of all that match. `progress` receives the
-    downloaded fraction of the missing bytes; several threads call it, but one at a time. `cache`: the directory for
-    downloads; None: the library's own. Raises ModelError."""
+    """Downloads the files that match `patterns` and are not on this machine yet. Returns the directory that contains
+    all matching files, new and old. `progress` receives the downloaded fraction of the missing bytes; several threads
+    call it, but one at a time. `cache`: the directory for downloads; None: huggingface_hub's default directory. Raises
+    ModelError if the model cannot be found or downloaded."""
     try:
         missing = _missing_bytes(name, revision, patterns, cache)
         bar = _reporting_bar(missing, progress) if missing else None
@@ -55,8 +57,8 @@ def download(
 
 
 def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str], cache: str | None) -> int:
-    """Returns the bytes to download; 0 if the hub does not answer. The download itself then reports the error, or uses
-    the files that are present."""
+    """Returns the number of bytes to download; 0 if the hub does not answer. In that case, the download that follows
+    reports the error, or uses files that were downloaded before."""
     try:
         files = snapshot_download(
             name,
@@ -77,8 +79,9 @@ class _HiddenBar(tqdm):
 
 
 def _reporting_bar(total: int, progress: Progress) -> type[tqdm]:
-    """Returns the library's bar class, extended to report progress. The bar is visible only on a terminal, but
-    it always counts. `total`: bytes to download; the bar's own total grows with each file that begins."""
+    """Returns a subclass of huggingface_hub's progress bar that calls `progress` with the downloaded fraction, whether
+    or not a terminal shows the bar. `total`: bytes to download. The bar's own total is of no use: it grows with each
+    file that begins."""
     lock = threading.Lock()
     done = 0
 

@@ -1,4 +1,4 @@
-"""Checks a model's small files within milliseconds, to stop a hopeless start before torch is imported."""
+"""Checks a model's small files within milliseconds, so that a broken model is refused before torch is imported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from services.worker.errors import ModelError
 
 
 def check_start(config: WorkerConfig) -> None:
-    """Raises ModelError if the start cannot succeed. Does not check a model that must be downloaded, nor a GGUF file,
-    whose metadata takes longer to read."""
+    """Raises ModelError if the chat template or the model's configuration cannot be used. Does not check the
+    configuration of a model that must be downloaded, nor that of a GGUF file, which takes longer to read."""
     read_chat_template(config.chat_template)
     checkpoint = find_local(config)
     if checkpoint is not None and checkpoint.path.suffix != ".gguf":

@@ -32,24 +32,24 @@ class TokenizerFiles:
 
 
 def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFiles:
-    """Reads the tokenizer of a model directory or a GGUF file. `chat_template` replaces the model's own. Raises
-    ModelError if no tokenizer can be read or converted."""
+    """Reads the tokenizer of a model directory or a GGUF file. `chat_template` replaces the model's chat
+    template. Raises ModelError if there is no tokenizer that can be read or converted to tokenizer.json."""
     tokenizer, config = _from_gguf(path) if path.suffix == ".gguf" else _from_directory(path)
     _check(path if path.suffix == ".gguf" else path / "tokenizer.json", tokenizer)
     if chat_template is not None:
         config["chat_template"] = chat_template
     try:
         config_json = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
-    except ValueError as error:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
-        raise ModelError(f"the tokenizer's configuration in {path} is no text: {error}") from error
+    except ValueError as error:  # a lone surrogate, which JSON can escape but UTF-8 cannot encode
+        raise ModelError(f"the tokenizer's configuration in {path} is not valid Unicode: {error}") from error
     bundle = model_pb2.TokenizerBundle(tokenizer_json=tokenizer, tokenizer_config_json=config_json)
     data = bundle.SerializeToString(deterministic=True)
     return TokenizerFiles(data, hashlib.sha256(data).hexdigest())
 
 
 def _check(path: Path, tokenizer_json: bytes) -> None:
-    """Raises ModelError if the tokenizers library cannot read the file. A router that fails to read it later can only
-    wait for another worker."""
+    """Raises ModelError if the tokenizers library cannot read the tokenizer, or if the tokenizer has no tokens. So the
+    worker's start fails; a router that cannot read the tokenizer could only wait for another worker."""
     from tokenizers import Tokenizer
 
     try:
@@ -61,7 +61,8 @@ def _check(path: Path, tokenizer_json: bytes) -> None:
 
 
 def _config(directory: Path) -> dict[str, Any]:
-    """Returns tokenizer_config.json, merged with the files that other versions of the format use. Raises ModelError."""
+    """Returns the values of tokenizer_config.json, with those of special_tokens_map.json and with the templates of
+    chat_template.jinja and additional_chat_templates/. Raises ModelError if a file cannot be read."""
     path = directory / "tokenizer_config.json"
     config = read_json(path) or {}
     for name, token in (read_json(directory / "special_tokens_map.json") or {}).items():
@@ -77,8 +78,9 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def _named_templates(known: str | list[dict[str, str]] | None, further: list[Path]) -> list[dict[str, str]]:
-    """Returns the named templates. A file of `further` replaces the template with the file's name. If `known` is a
-    single template, its name is default."""
+    """Returns the templates of `known` and of the files `further`, in the form of tokenizer_config.json. If `known` is
+    a single template, it is named default. A file's stem is the name of its template; of two templates with one name,
+    the file's is used."""
     named = {entry["name"]: entry["template"] for entry in known} if isinstance(known, list) else {}
     if isinstance(known, str) and known:
         named["default"] = known
@@ -87,8 +89,8 @@ def _named_templates(known: str | list[dict[str, str]] | None, further: list[Pat
 
 
 def _check_template(path: Path, template: object) -> None:
-    """Raises ModelError if `template` is neither a text nor a list of named texts. Only the routers check whether it
-    parses: a model with a broken template can still complete texts."""
+    """Raises ModelError if `template` is neither a string nor a list of named strings. Only routers check whether a
+    template parses: a model with a broken template can still complete texts."""
     named = template if isinstance(template, list) else []
     is_list = isinstance(template, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
@@ -99,7 +101,8 @@ def _check_template(path: Path, template: object) -> None:
 
 
 def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
-    """Returns tokenizer.json, converted from another format such as sentencepiece if need be, and the configuration."""
+    """Returns tokenizer.json and the configuration. If there is no tokenizer.json, makes it from another format such as
+    sentencepiece. Raises ModelError if that fails."""
     config = _config(directory)
     if (tokenizer := read_file(directory / "tokenizer.json")) is not None:
         return tokenizer, config

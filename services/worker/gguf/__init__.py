@@ -1,4 +1,4 @@
-"""Checkpoints in one GGUF file (llama.cpp's format), decoded with the `gguf` package."""
+"""Reads checkpoints that are one GGUF file (llama.cpp's format), and decodes them with the `gguf` package."""
 
 from services.worker.gguf.config import ROPE_FACTORS, read_gguf_config
 from services.worker.gguf.file import GGUFFile, tensor_name

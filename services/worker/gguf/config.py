@@ -15,7 +15,8 @@ from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
 from services.worker.gguf.formats import FORMATS
 from services.worker.quantization import CheckpointQuantization, Targets
 
-# Keys are llama.cpp's names. Mistral models are converted as llama and run without a sliding window, as in llama.cpp.
+# llama.cpp's name of each architecture, and its class in transformers. GGUF files of Mistral models have the
+# architecture llama, so they run without a sliding window, as in llama.cpp.
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's RoPE scaling: stored as a tensor of divisors, not as metadata
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -85,7 +86,7 @@ def _rope_scaling(file: GGUFFile) -> Mapping[str, Any] | None:
         "original_max_position_embeddings": file.setting("rope.scaling.original_context_length"),
     }
     if (attention_factor := file.setting("rope.scaling.attn_factor")) is not None:
-        # llama.cpp's factor multiplies YaRN's default; transformers' key replaces it.
+        # llama.cpp multiplies YaRN's default factor by attn_factor; transformers replaces it by attention_factor.
         scaling["attention_factor"] = attention_factor * (0.1 * math.log(factor) + 1.0)
     return scaling
 
@@ -95,24 +96,25 @@ def _with_factors(rope: RopeConfig, file: GGUFFile) -> RopeConfig:
     if factors is None:
         return rope
     if factors.shape != (rope.head_dim // 2,) or factors.kind.name != "F32" or not (factors.data > 0).all():
-        raise ModelError(f"{ROPE_FACTORS} in {file.path} are not {rope.head_dim // 2} positive numbers")
+        raise ModelError(f"{ROPE_FACTORS} in {file.path} does not consist of {rope.head_dim // 2} positive F32 numbers")
     return replace(rope, frequency_factors=tuple(factors.data.tolist()))
 
 
 def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization:
-    """Returns one rule per matrix. Raises ModelError for a type that cannot be read."""
+    """Returns the format of each matrix, by its GGUF type. Raises ModelError for a type that Quire cannot read."""
     rules = []
     for name, shape in parameters(config).items():
         if len(shape) == 2:
             kind = _tensor(file, name).kind.name
             if kind not in FORMATS:
-                raise ModelError(f"{name} in {file.path} is {kind}; only {', '.join(FORMATS)} load")
+                raise ModelError(f"{name} in {file.path} is {kind}; supported are {', '.join(FORMATS)}")
             rules.append((Targets((name,)), FORMATS[kind]))
     return CheckpointQuantization("gguf", tuple(rules))
 
 
 def _dtype(file: GGUFFile) -> str:
-    """Returns the type to compute in on a GPU: the file's main float type, or bfloat16 if it is quantized."""
+    """Returns the type to compute in on a GPU: float32 or float16 if the first layer's matrices have that type,
+    otherwise bfloat16."""
     kind = _tensor(file, "model.layers.0.mlp.up_proj").kind.name
     return {"F32": "float32", "F16": "float16"}.get(kind, "bfloat16")
 

@@ -39,13 +39,13 @@ _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_h
 class GGUFTensor:
     kind: GGMLQuantizationType
     shape: tuple[int, ...]
-    # Memory-mapped. float32 and float16 tensors have `shape`. Others are bytes, with the blocks of a row in the last
-    # axis.
+    # Memory-mapped. F32 and F16 tensors are float32 and float16 arrays of `shape`. Other tensors are arrays of bytes,
+    # whose last axis holds the blocks of one row.
     data: NDArray[Any]
 
 
 class GGUFFile:
-    """A memory-mapped file: the data of a tensor is read only when it is used."""
+    """A memory-mapped GGUF file. The data of a tensor is read only when it is used."""
 
     def __init__(self, path: Path) -> None:
         """Raises ModelError if the file cannot be read."""
@@ -62,7 +62,7 @@ class GGUFFile:
         self.architecture = str(self.value("general.architecture", "nothing"))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Returns a value of the metadata. Arrays of strings are not kept."""
+        """Returns a value of the metadata; `default` if it is missing, and None for an array of strings."""
         return self._metadata.get(key, default)
 
     def setting(self, key: str, default: Any = None) -> Any:
@@ -70,7 +70,7 @@ class GGUFFile:
         return self.value(f"{self.architecture}.{key}", default)
 
     def required(self, key: str) -> Any:
-        """Returns a setting. Raises ModelError if it is missing."""
+        """Returns what `setting` returns. Raises ModelError if the value is missing."""
         value = self.setting(key)
         if value is None:
             raise ModelError(f"{self.path} lacks {self.architecture}.{key} in its metadata")
@@ -78,8 +78,8 @@ class GGUFFile:
 
 
 def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
-    """Returns a view of the file. Raises ValueError if the file ends before the tensor does, or if the gguf package
-    does not have the tensor's type."""
+    """Returns the tensor, a view of the mapped file. Raises ValueError if the file ends before the tensor does, or if
+    the gguf package does not know the tensor's type."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_to_byte_shape
 
@@ -94,7 +94,8 @@ def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
 
 
 def tensor_name(parameter: str) -> str:
-    """Returns llama.cpp's name of a parameter. A matrix has its layer's name, others end in .weight or .bias."""
+    """Returns llama.cpp's name of a tensor. `parameter`: the name in `architectures.parameters`, which is the layer's
+    name for a matrix, and ends in .weight or .bias for any other tensor."""
     layer, _, suffix = parameter.rpartition(".")
     if suffix not in ("weight", "bias"):
         layer, suffix = parameter, "weight"

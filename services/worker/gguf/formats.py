@@ -1,7 +1,8 @@
-"""Types of GGUF tensors (ggml's), and the form that each is read into.
+"""The types of GGUF tensors (ggml's types), and the weight format into which each type is read.
 
-Q8_0 and Q4_0 equal Quire's int8 and int4 weights in groups of 32, so they stay quantized where the operations support
-it. The other types have zero points or nested scales, which Quire's kinds of weights lack, so they are read as floats.
+Q8_0 and Q4_0 hold the same numbers as Quire's int8 and int4 weights in groups of 32, so they stay quantized where the
+operations support these. The other quantized types have zero points or nested scales, for which Quire has no weight
+format, so they are decoded to floats.
 """
 
 from __future__ import annotations

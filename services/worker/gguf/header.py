@@ -47,7 +47,7 @@ class TensorInfo:
 
 
 class HeaderReader:
-    """Reads a mapped file from front to back. Raises ValueError or struct.error if it is not valid GGUF."""
+    """Reads the header of a mapped file from front to back."""
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
         self._data = data
@@ -55,7 +55,9 @@ class HeaderReader:
         self._position = 0
 
     def read(self) -> tuple[dict[str, Any], list[TensorInfo]]:
-        """Returns the metadata, without arrays of strings, and the tensors."""
+        """Returns the metadata and the tensors. The value of an array of strings is None. Raises ValueError or
+        struct.error if the header is not valid GGUF.
+        """
         if bytes(self._buffer[:4]) != MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._position = 4

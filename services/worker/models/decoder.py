@@ -15,10 +15,10 @@ from services.worker.quantization.kinds import join
 
 
 class Decoder:
-    """Holds the weights in the operations' own layout. Stateless: keys and values live in the pages of each call."""
+    """Holds the weights in the layout of `ops`. Keeps no state between calls: the caller passes the KV pages."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> None:
-        """Takes every tensor of `source`, layer by layer. `max_positions`: tokens of the longest sequence."""
+        """Takes all weights from `source`, layer by layer. `max_positions`: tokens in the longest sequence."""
         self.config = config
         self._ops = ops
         builder = _Builder(config, ops, source)
@@ -35,10 +35,10 @@ class Decoder:
     def hidden_states(
         self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
     ) -> Tensor:
-        """Runs one step: writes keys and values of all tokens, and returns the final hidden states of some.
+        """Runs one step: writes the keys and values of all tokens to the pages, and returns the final hidden states of
+        the tokens at the indices `sampled`, [n, hidden] in `ops.dtype`.
 
-        token_ids int64 [num_tokens]; pages: one per layer; sampled int64 [n]: the tokens whose states are wanted.
-        Returns [n, hidden] in the operations' type.
+        token_ids: int64 [num_tokens]; pages: one per layer; sampled: int64 [n].
         """
         ops, config = self._ops, self.config
         residual = ops.embedding(token_ids, self._embedding)  # [num_tokens, hidden]
@@ -46,7 +46,7 @@ class Decoder:
         return self._run_layers(x, residual, batch, pages, sampled)
 
     def logits(self, hidden_states: Tensor) -> Tensor:
-        """[n, hidden] -> [n, vocab], both in the operations' type."""
+        """Returns logits [n, vocab] of hidden states [n, hidden], both in `ops.dtype`."""
         return self._lm_head(hidden_states)
 
     def _run_one_by_one(
@@ -66,7 +66,7 @@ class Decoder:
         return x
 
     def _attention(self, layer: Layer, x: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages) -> Tensor:
-        """[num_tokens, hidden] -> [num_tokens, num_heads * head_dim]"""
+        """Writes keys and values, and returns the attention's output [num_tokens, num_heads * head_dim]."""
         ops, config = self._ops, self.config
         heads, kv_heads = config.num_heads, config.num_kv_heads
         qkv = layer.qkv(x).view(-1, heads + 2 * kv_heads, config.head_dim)
@@ -79,7 +79,7 @@ class Decoder:
 
 
 class _Builder:
-    """Takes weights from a source. Joins projections of one input into one matrix if they are stored alike."""
+    """Takes weights from a source. Joins projections of one input into one matrix if all have the same format."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource) -> None:
         self._config, self._ops, self._source = config, ops, source

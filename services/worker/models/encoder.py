@@ -29,14 +29,15 @@ class EncoderLayer:
 
 
 class Encoder:
-    """Holds the weights in the operations' own layout. Stateless, without a KV cache."""
+    """Holds the weights in the layout of `ops`. Has no KV cache, and keeps no state between calls."""
 
     def __init__(self, config: EncoderConfig, ops: Ops, source: WeightSource) -> None:
-        """Takes every tensor of `source`."""
+        """Takes all weights from `source`."""
         self.config = config
         self._ops, self._source = ops, source
         self._words = ops.linear(source.weight("embeddings.word_embeddings"))
-        # [max_model_len, hidden], position 0 first. The token type is always 0, the type of a pair's first text.
+        # [max_model_len, hidden]: each position's embedding plus that of token type 0, the type of a pair's first text.
+        # All tokens have this type.
         first, last = config.position_offset, config.position_offset + config.max_model_len
         positions = self._table("embeddings.position_embeddings")[first:last]
         self._positions = positions + self._table("embeddings.token_type_embeddings")[0]
@@ -44,7 +45,7 @@ class Encoder:
         self._layers = [self._read_layer(f"encoder.layer.{index}") for index in range(config.num_layers)]
 
     def hidden_states(self, token_ids: Tensor, batch: WholeSequences) -> Tensor:
-        """int64 [num_tokens] -> [num_tokens, hidden]"""
+        """Returns the final hidden states [num_tokens, hidden] of `token_ids`, int64 [num_tokens]."""
         ops, config = self._ops, self.config
         eps = config.layer_norm_eps
         x = ops.layer_norm(

@@ -1,4 +1,4 @@
-"""Projections of one input whose weights are stored too differently to be one matrix."""
+"""Projections of one input whose weights cannot be joined into one matrix, because their formats differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.worker.ops import Linear
 
 
 class JoinedLinear:
-    """Returns the projections' outputs side by side. See `interface.Linear`."""
+    """Runs each projection and concatenates the outputs. See `interface.Linear`."""
 
     def __init__(self, linears: Sequence[Linear]) -> None:
         self._linears = linears

@@ -11,8 +11,8 @@ from services.worker.ops.reference import ReferenceOps
 
 
 def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Returns one line for the log if `create_ops` has to use the slow reference, with the reason and the cost; else
-    None."""
+    """Returns a line for the log if there are no kernels for `device` and `dtype`, so that `create_ops` uses the slow
+    reference: the reason, and what it costs. Returns None if there are kernels."""
     if device.type == "cuda":
         return _fallback_reason_on_cuda(dtype)
     if device.type != "cpu":
@@ -29,10 +29,11 @@ def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def create_ops(device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> Ops:
-    """Creates the fastest implementation for `device` and `dtype`. If it is the reference, `fallback_reason` says why.
+    """Creates the fastest implementation for `device` and `dtype`. If there are no kernels, creates the reference, and
+    `fallback_reason` says why.
 
-    `batch_invariant` makes a GPU batch-invariant, at the cost of speed; a CPU's kernels always are. Raises ModelError
-    for a GPU that Quire does not support.
+    `batch_invariant` makes the GPU kernels batch-invariant, which is slower; the CPU kernels always are. Raises
+    ModelError for a GPU that Quire does not support.
     """
     if device.type == "cuda" and (reason := unsupported_reason(device)) is not None:
         raise ModelError(f"{reason}; start with --device cpu")

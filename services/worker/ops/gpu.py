@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-# Triton compiles for compute capability 8.0 and higher. torch's builds for CUDA 13 do not support GPUs below 7.5.
+# The lowest compute capability for which Triton compiles. torch's builds for CUDA 13 need only 7.5.
 LEAST_CAPABILITY = (8, 0)
 
 
 def unsupported_reason(device: torch.device) -> str | None:
-    """Returns a sentence, without full stop, that says why Quire does not support this GPU; None if it does."""
+    """Returns why Quire does not support this GPU, as a sentence without full stop; None if Quire supports it."""
     if torch.version.hip is not None:
         return f"this torch is built for ROCm {torch.version.hip}, and Quire's GPU kernels run on NVIDIA GPUs only"
     major, minor = torch.cuda.get_device_capability(device)
@@ -22,8 +22,8 @@ def unsupported_reason(device: torch.device) -> str | None:
 
 
 def find_gpu() -> tuple[torch.device | None, str | None]:
-    """Returns the first GPU that Quire supports, and None. If Quire supports no GPU here: None, and why it does not
-    support the first (None if there is no GPU)."""
+    """Returns (GPU, None) with the first GPU that Quire supports. If there is none, returns (None, reason), where the
+    reason says why Quire does not support the first GPU. Returns (None, None) if the machine has no GPU."""
     if not torch.cuda.is_available():
         return None, None
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
@@ -33,9 +33,9 @@ def find_gpu() -> tuple[torch.device | None, str | None]:
 
 
 def select_gpu(device: torch.device) -> None:
-    """Makes the GPU torch's current device, and sets the precision of matrix products. cuBLAS then adds up the parts of
-    a split product in float32: torch's default lets it round the parts to the result's 16 bits, which costs precision.
-    TF32 is turned off. That is torch's default, but an environment variable in some container images turns TF32 on."""
+    """Makes the GPU torch's current device, and sets the precision of matrix products. Where cuBLAS splits a product
+    into parts, it adds them up in float32; by torch's default, it can round them to 16 bits first. TF32 is turned off,
+    as by torch's default, because an environment variable in some container images turns it on."""
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

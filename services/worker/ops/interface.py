@@ -1,11 +1,12 @@
 """The interface of the operations that a decoder layer is made of. Each kind of device implements it.
 
-A model (`services/worker/models/`) is written once against `Ops`. Implementations: `reference.py` (plain torch, any
-device, the oracle of the tests), `cpu/` (compiled, fixed order of reduction) and `triton/` (NVIDIA GPUs).
+A model (`services/worker/models/`) is written once, for `Ops`. Implementations: `reference.py` (plain torch, for any
+device; tests compare the others with it), `cpu/` (compiled C, with a fixed order of reduction) and `triton/` (NVIDIA
+GPUs).
 
-Numerics contract: if an implementation sets `batch_invariant`, the bits of each row (token) depend only on that row's
-own inputs and its own sequence's pages. They do not depend on the number of rows in the call, on the row's place among
-them, or on how a prompt was cut into chunks.
+Numerics: if an implementation sets `batch_invariant`, the bits of each row (token) depend only on the row's own inputs
+and on the pages of its sequence. They do not depend on the number of rows in the call, on the row's place among them,
+or on how a prompt was cut into chunks.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from services.worker.quantization.kinds import QuantizedWeight, Weight
 class AttentionWork:
     """How a device divides the attention of one batch. `Ops.plan_attention` computes it on the host.
 
-    `num_decodes` and `num_tiles` are upper bounds for the launch; `items` holds the exact numbers. So a recorded launch
-    serves every batch that is no larger.
+    `num_decodes` and `num_tiles` are upper bounds that set the size of the kernels' launches; `items` holds the exact
+    numbers. So a launch that a CUDA graph recorded can serve every batch that is no larger.
     """
 
     items: Tensor  # int32; each Ops has its own layout, of constant length; on the host until `to` moves it
-    num_decodes: int  # rows of one query, which have a kernel of their own
-    num_tiles: int  # tiles of queries in the other rows
+    num_decodes: int  # rows of one query, which a separate kernel computes
+    num_tiles: int  # tiles of queries, in rows of several queries
 
     def to(self, device: torch.device) -> AttentionWork:
         return replace(self, items=self.items.to(device, non_blocking=True))
@@ -41,8 +42,8 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """The tokens of one forward pass, and where their keys and values live. Rows of queries are ragged; a decode is a
-    row of one query, a prefill chunk a row of several.
+    """The tokens of one forward pass, and the places of their keys and values. The tokens of one sequence are a row of
+    queries: one query in a decode, several in a chunk of prefill. The rows are concatenated.
     """
 
     positions: Tensor  # int32 [num_tokens], each token's position in its own sequence; consecutive within a row
@@ -50,9 +51,10 @@ class AttentionBatch:
     block_tables: (
         Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
     )
-    work: AttentionWork | None = None  # None: the device needs none
+    work: AttentionWork | None = None  # None: the kernels of this device use no `AttentionWork`
     # int64 [num_tokens], page id · block_size + slot in the page of each token; -1 for padding, which is not written.
-    # None: it follows from the three fields above. On a GPU it is computed once per step instead of once per layer.
+    # None: each layer derives it from positions, query_starts and block_tables. A GPU computes it once per step
+    # instead.
     slot_mapping: Tensor | None = None
 
 
@@ -70,8 +72,8 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class KVPages:
-    """One layer's paged KV cache. The order of elements inside a page depends on the `Ops`: other code moves whole
-    pages."""
+    """One layer's paged KV cache. Each `Ops` chooses the order of elements inside a page, so other code only moves
+    whole pages."""
 
     keys: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
     values: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
@@ -84,14 +86,15 @@ class KVPages:
         return self.keys.shape[2]
 
     def copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
-        """Copies whole pages, int64 [n] to int64 [n]. Reads all of them before it writes any."""
+        """Copies each page in `sources` to the page in `destinations`, both page ids, int64 [n]. Reads all sources
+        before it writes a destination."""
         self.keys[destinations] = self.keys[sources]
         self.values[destinations] = self.values[sources]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeSequences:
-    """Complete sequences side by side, as an encoder computes them."""
+    """The tokens of one forward pass of an encoder: whole sequences, concatenated."""
 
     positions: Tensor  # int32 [num_tokens], each token's position in its own sequence
     query_starts: Tensor  # int32 [num_sequences + 1], sequence r owns tokens query_starts[r]:query_starts[r + 1]
@@ -99,16 +102,16 @@ class WholeSequences:
 
 
 class Linear(Protocol):
-    """A weight in the layout that its device computes with fastest. It is the only copy of the weight."""
+    """A projection. It holds the only copy of its weight, in the layout with which its device computes fastest."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[num_tokens, in_features] -> [num_tokens, out_features], with the bias added if there is one."""
+        """Projects [num_tokens, in_features] to [num_tokens, out_features], and adds the bias if there is one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one decoder layer, in the operations' own layout."""
+    """The weights of one decoder layer, in the layout of one `Ops`."""
 
     config: LayerConfig
     input_norm: Tensor  # [hidden]
@@ -127,8 +130,10 @@ class RunLayers(Protocol):
     def __call__(
         self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
     ) -> Tensor:
-        """x [num_tokens, hidden]: the residual stream after the first layer's norm. x and residual are overwritten.
-        sampled int64 [n]: indices of the tokens to return. Returns [n, hidden]."""
+        """Returns the hidden states of the tokens at the indices `sampled` (int64 [n]), [n, hidden].
+
+        residual [num_tokens, hidden]: the embeddings; x [num_tokens, hidden]: the first layer's norm of residual. Both
+        are overwritten."""
         ...
 
 
@@ -142,59 +147,62 @@ class Ops(Protocol):
     fp8_kv_cache: bool  # whether pages can be float8_e4m3fn instead of `dtype`
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
-        """Returns whether `linear` takes such a weight and computes as its class defines. Other weights must be turned
-        into floats first."""
+        """Returns whether `linear` takes a weight of this format and computes as the weight's class defines. Other
+        weights must be turned into floats first."""
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """Takes over `weight` [out_features, in_features] (any float dtype, or quantized) and returns it ready to
-        multiply.
+        """Returns the projection with `weight` [out_features, in_features], in any float dtype or quantized. The caller
+        must not use `weight` afterwards.
         """
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
-        """Returns dequantized rows of a weight that `linear` took over, so that tied embeddings need no second copy.
-        int64 [n] -> [n, in_features].
+        """Returns the rows `token_ids` (int64 [n]) of the weight of `linear`, dequantized: [n, in_features]. So tied
+        embeddings need no second copy of the weight.
         """
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / sqrt(mean(x²) + eps) · weight over the last dimension of [..., features] (Zhang and Sennrich, 2019)."""
+        """Returns x / sqrt(mean(x²) + eps) · weight, with the mean over the last dimension of x [..., features] (Zhang
+        and Sennrich, 2019)."""
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """residual += x, in place; returns rms_norm(residual)."""
+        """Adds x to residual in place, and returns the rms_norm of the sum."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) · up, with gate the first and up the second half of the last dimension."""
+        """Returns silu(gate) · up, where gate is the first and up the second half of the last dimension."""
         ...
 
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        """gelu(gate) · up, as in silu_mul; by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        """Returns gelu(gate) · up, with gate and up as in `silu_mul`. `tanh`: see `gelu`."""
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
-        """LayerNorm of v = x + residual: (v - mean(v)) / sqrt(var(v) + eps) · weight + bias over the last dimension of
-        [num_tokens, features] (Ba et al., 2016, section 3)."""
+        """Returns the LayerNorm of v = x + residual (Ba et al., 2016, section 3): (v - mean(v)) / sqrt(var(v) + eps) ·
+        weight + bias, with mean and variance over the last dimension of [num_tokens, features]."""
         ...
 
     def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
-        """x · Φ(x), by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        """Returns x · Φ(x) (Hendrycks and Gimpel, 2016). Φ is computed by the tanh approximation if `tanh`, else by
+        erf."""
         ...
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        """Attention of every token over all tokens of its own sequence, before and after it.
+        """Returns the attention of every token over all tokens of its own sequence, before and after it: [num_tokens,
+        num_heads * head_dim].
 
-        q, k, v [num_tokens, num_heads, head_dim], each may be a view into one fused projection (last dimension
-        contiguous) -> [num_tokens, num_heads * head_dim].
+        q, k, v: [num_tokens, num_heads, head_dim]. Each can be a view of one joined projection, with a contiguous last
+        dimension.
         """
         ...
 
     def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
-        """totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1], in place. Adds in that order, so that a sum made in
-        several calls has the same bits as one made in a single call. totals float32 [n, features], x [num_tokens,
-        features], starts [n + 1] on the host."""
+        """Adds x[starts[i]], ..., x[starts[i + 1] - 1] to totals[i] in place, one after the other in this order. So a
+        sum made in several calls has the same bits as one made in a single call. totals: float32 [n, features]; x:
+        [num_tokens, features]; starts: [n + 1], on the host."""
         ...
 
     def rope_and_write_kv(
@@ -202,18 +210,19 @@ class Ops(Protocol):
     ) -> None:
         """Rotates q and k in place (rotate-half form), then writes k and v of every token to its page slot.
 
-        q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one
-        fused projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines
-        in the second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
-        position % block_size, divided by the pages' scales.
+        q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]. Each can be a view of one
+        joined projection, with a contiguous last dimension. cos_sin: float32 [max_positions, head_dim], with cosines in
+        the first and sines in the second half of a row. A token of row r is written to page block_tables[r, position //
+        block_size], slot position % block_size; k and v are divided by the pages' scales.
         """
         ...
 
     def fuse_layers(
         self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
     ) -> RunLayers | None:
-        """Returns a function that runs all layers in one call, with the same bits as layer by layer; None if the device
-        cannot fuse them. `rotations`: `cos_sin` of each layer; `norm`: weight of the norm after the last layer."""
+        """Returns a function that runs all layers in one call, with the same bits as one call per operation. Returns
+        None if the device cannot fuse the layers. `rotations`: `cos_sin` of each layer; `norm`: weight of the norm
+        after the last layer."""
         ...
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
@@ -222,7 +231,8 @@ class Ops(Protocol):
         ...
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
-        """Returns `AttentionBatch.work` for a batch with these fields, given on the host; None if none is needed."""
+        """Returns `AttentionBatch.work` for a batch with these `query_starts` and `positions`; None if this device's
+        kernels use none."""
         ...
 
     def paged_attention(
@@ -234,16 +244,18 @@ class Ops(Protocol):
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        """Causal attention of every query over its own sequence's pages up to and including its own position.
+        """Returns the causal attention of every query over its sequence's pages, up to and including its own position:
+        [num_tokens, num_heads * head_dim].
 
-        q [num_tokens, num_heads, head_dim] -> [num_tokens, num_heads * head_dim]. Query head h reads KV head
-        h // (num_heads / num_kv_heads). With `sliding_window` w, a query at position p sees positions p - w + 1 .. p.
-        With `soft_cap` c, a score s (scaled) counts as c · tanh(s / c) (Gemma 2, section 2).
+        q: [num_tokens, num_heads, head_dim]. Query head h reads KV head h // (num_heads / num_kv_heads). With
+        `sliding_window` w, a query at position p attends to positions p - w + 1 .. p. With `soft_cap` c, a score s,
+        after multiplication by `scale`, is replaced by c · tanh(s / c) (Gemma 2, section 2).
         """
         ...
 
     def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
-        """argmax over tokens of logits + Gumbel noise from Philox4x32-10 (Salmon et al., 2011). int64 [n].
+        """Samples one token id per row: the argmax of logits + Gumbel noise from Philox4x32-10 (Salmon et al., 2011).
+        Returns int64 [n].
 
         logits [n, vocab] float32, already divided by the temperature; -inf is never drawn. seeds int64 [n] (bits of a
         uint64), positions and choice_indices int32 [n]. Key = (seed low, seed high); counter = (position, choice index,

@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_ALIGNMENT = 16  # bytes, as kernels expect of their arguments
+_ALIGNMENT = 16  # bytes; kernels are compiled for pointers with this alignment
 
 Lengths = Mapping[str, tuple[torch.dtype, int]]
 
 
 class PackedArrays:
-    """One-dimensional arrays of fixed types and lengths. Their addresses on the device never change, so recorded
-    launches can read them.
+    """One-dimensional arrays of fixed types and lengths, side by side in one device buffer. Their addresses never
+    change, so launches recorded in a CUDA graph can read them.
 
-    Each step fills a new host buffer. Plans are launched ahead, so the host can fill the next buffer before the copy of
-    the previous buffer has run.
+    Each step fills a new host buffer. Steps are launched ahead, so the host can fill a step's buffer before the buffer
+    of the previous step has been copied.
     """
 
     def __init__(self, lengths: Lengths, device: torch.device) -> None:
@@ -33,15 +33,15 @@ class PackedArrays:
         self._bytes = torch.zeros(end, dtype=torch.uint8, device=device)
 
     def on_device(self, name: str) -> Tensor:
-        """Returns the array on the device, as the latest copy on the stream leaves it."""
+        """Returns array `name` on the device. The tensor is a view of the buffer: each `send` overwrites it."""
         return self._view(self._bytes, name)
 
     def blank(self) -> HostArrays:
-        """Returns a host buffer of zeros, to be filled and sent."""
+        """Returns a new host buffer of zeros, for the caller to fill and `send`."""
         return HostArrays(self, torch.zeros(len(self._bytes), dtype=torch.uint8, pin_memory=self._bytes.is_cuda))
 
     def send(self, host: HostArrays) -> None:
-        """Copies all arrays, in order on the current stream. `host` must not be used afterwards.
+        """Copies all arrays to the device, in order on the current stream. `host` must not be used afterwards.
 
         torch's allocator reuses the pinned memory only after the copy has run.
         """
@@ -63,5 +63,5 @@ class HostArrays:
         return self._arrays._view(self.memory, name).numpy()
 
     def __setitem__(self, name: str, values: NDArray[np.generic]) -> None:
-        """Writes the array's first elements; the rest stays zero."""
+        """Writes `values` to the first elements of array `name`; its other elements stay zero."""
         self[name][: len(values)] = values

@@ -1,5 +1,5 @@
-"""`Ops` in plain torch, for any device and dtype. It is written to be obviously correct, not fast, and is the oracle of
-the tests.
+"""`Ops` in plain torch, for any device and dtype. It is written to be obviously correct, not fast: tests compare the
+other implementations with it.
 
 Not batch-invariant: torch chooses different kernels for different numbers of rows.
 """
@@ -47,13 +47,13 @@ class ReferenceLinear:
 
 
 class ReferenceQuantizedLinear:
-    """Quantizes activations row by row, multiplies the quantized values, then applies both scales, as its weight's
-    class defines."""
+    """W8A8: quantizes each row of the input, multiplies the quantized values, then applies the scales of the rows and
+    of the weight. `Fp8Weight` and `Int8Weight` define the arithmetic."""
 
     def __init__(self, weight: Fp8Weight | Int8Weight, bias: Tensor | None) -> None:
         self.weight = weight
         self.bias = bias
-        self._values = weight.values.double()  # float64 sums of int8 products are exact, as in int32
+        self._values = weight.values.double()  # float64, so that sums of int8 products are exact, as in int32
         self._scales = weight.scales.float().flatten()
         self._quantize_rows = quantize_rows_fp8 if isinstance(weight, Fp8Weight) else quantize_rows_int8
 
@@ -204,7 +204,8 @@ class ReferenceOps:
 
 
 def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """Converts to the type of pages. fp8 saturates: a value beyond its range would become NaN or infinite."""
+    """Returns x / scale in the type of the pages. Values beyond the range of fp8 are clamped: a plain conversion would
+    make them NaN or infinite."""
     if scale != 1.0:
         x = x / scale
     if dtype.itemsize == 1:
@@ -213,7 +214,8 @@ def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Philox4x32-10 (Salmon et al., 2011, section 4.2), on int64 tensors that hold uint32 values and broadcast."""
+    """Returns the four output words of Philox4x32-10 (Salmon et al., 2011, section 4.2). Arguments and results are
+    int64 tensors that hold uint32 values; the arguments' shapes broadcast."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -225,8 +227,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def _multiply(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Returns the high and low 32 bits of a 64-bit product. It multiplies 16-bit halves of x, so int64 cannot
-    overflow."""
+    """Returns the high and the low 32 bits of the 64-bit product x · factor. The 16-bit halves of x are multiplied
+    separately, so that int64 does not overflow."""
     low = (x & 0xFFFF) * factor
     high = (x >> 16) * factor + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copies `array` to `device`, in order on the current stream. The caller may change the array at once.
+    """Copies `array` to `device`, in order on the current stream, and does not wait for the copy. The caller may change
+    `array` as soon as this returns.
 
-    A plain `.to(device)` from pageable memory would wait until the stream is idle. Every call uses a new pinned buffer:
-    torch's caching allocator reuses it only after the copy has run, so no copy under way is overwritten.
+    A plain `.to(device)` from pageable memory would wait until the stream is idle. So the array is first copied to a
+    pinned buffer. torch's caching allocator reuses that memory only after the copy to the device has run.
     """
     return upload_into(array, torch.empty(array.shape, dtype=torch.from_numpy(array).dtype, device=device))
 
@@ -28,14 +29,14 @@ def upload_into(array: NDArray[Any], out: Tensor) -> Tensor:
 
 
 class Download:
-    """A copy of device tensors to the host that is under way, in order on the current stream.
+    """An asynchronous copy of device tensors to the host, in order on the current stream.
 
-    Every download uses new pinned memory, which then belongs to the receiver of the results. So no result is
-    overwritten while somebody can still read it.
+    Every download allocates pinned memory, and the tensors that `wait` returns own that memory. So no result is
+    overwritten while it is still in use.
     """
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
-        """Starts the copy. With no tensors, only marks the end of the work launched before."""
+        """Starts the copy. Without tensors, `wait` only waits for the work launched before."""
         self.event: torch.cuda.Event | None = None  # recorded after the copies; None: the copies are done
         if device.type != "cuda":
             self._host = list(tensors)
@@ -56,5 +57,5 @@ class Download:
 
 
 def timing_event() -> torch.cuda.Event:
-    """Returns a CUDA event that records its time."""
+    """Returns a CUDA event that can measure times."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

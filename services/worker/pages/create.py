@@ -9,7 +9,8 @@ from services.worker.pages.page_copies import PageCopies
 
 
 def create_device_page_copies(pages: Sequence[KVPages], num_slots: int) -> PageCopies:
-    """Creates the page copies. Imports Triton here, because only a worker on a GPU needs it."""
+    """Returns the `PageCopies` of a GPU. Triton is imported only when this is called, because a CPU worker does not
+    need it."""
     from services.worker.pages.device_page_copies import DevicePageCopies
 
     return DevicePageCopies(pages, num_slots)

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 GIB = 2**30
 # vLLM's default. A CPU worker has no swap space by default, because it would lie in the same memory as KV blocks.
 DEFAULT_GPU_BYTES = 4 * GIB
-# The default is at most this fraction of the available memory, so that several workers fit on a host.
+# The default swap space is at most this fraction of the available memory, so that several workers fit on a host.
 _DEFAULT_FRACTION = 0.25
 _HOST, _CONTAINER = "this host", "this container"
 _MEMINFO = Path("/proc/meminfo")
@@ -66,8 +66,8 @@ class SwapSpace:
 
 
 def require(available: Available | None, *asked: Asked) -> None:
-    """Raises ModelError if the options together ask for more than is available. Linux commits memory only when it is
-    first written, so without this check the kernel would kill a process later, without a message."""
+    """Raises ModelError if the options together ask for more memory than is available. Linux commits memory only when
+    it is first written. Without this check, it would kill a process later, without a message."""
     total = sum(one.num_bytes for one in asked)
     if available is None or total <= available.num_bytes:
         return
@@ -83,7 +83,8 @@ def in_words(num_bytes: int) -> str:
 
 
 def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
-    """Returns swap space of `option` GiB, or the default. Raises ModelError if less memory is available."""
+    """Returns swap space of `option` GiB, or the default. Raises ModelError if `option` exceeds the available
+    memory."""
     if option is not None:
         swap = SwapSpace(int(option * GIB), option)
         require(available_memory(), *swap.asked)
@@ -103,8 +104,8 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
 
 
 def require_memory(num_bytes: int, purpose: str) -> None:
-    """Raises ModelError if host or container have less than `num_bytes` of memory in total. Called before the memory is
-    allocated, because the kernel kills a process that uses too much, without a message."""
+    """Raises ModelError if host or container have less than `num_bytes` of memory in total. Call it before
+    allocating the memory: Linux kills a process that uses too much, without a message."""
     total = _total_memory()
     if total is not None and num_bytes > total.num_bytes:
         raise ModelError(
@@ -149,8 +150,8 @@ def _of_host() -> Available | None:
 
 
 def _of_container(version: ControlGroup) -> Available | None:
-    """Returns the limit minus the usage. The kernel counts cached files as used but drops them when a process needs
-    memory, so they count as available here."""
+    """Returns the control group's limit minus its usage, without cached files. The kernel counts cached files as used,
+    but drops them when a process needs memory."""
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in (version.limit, version.used))
         statistics = (_CGROUP / version.statistics).read_text().splitlines()

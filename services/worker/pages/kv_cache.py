@@ -18,7 +18,7 @@ from services.worker.pages.host_memory import Asked, SwapSpace, available_memory
 logger = logging.getLogger(__name__)
 
 DEFAULT_CPU_BYTES = 1 << 30
-# The default is at most this fraction of the memory that weights and swap space leave.
+# By default, the KV cache in host memory takes at most this fraction of the memory that weights and swap space leave.
 DEFAULT_CPU_FRACTION = 0.5
 RAISE_BYTES = "raise --kv-cache-memory-bytes"
 # Advice for error messages: the options that free memory on a GPU.
@@ -26,7 +26,7 @@ LESS_MEMORY = "lower --max-num-batched-tokens or --max-num-seqs, or take smaller
 
 
 def resolve_kv_cache_dtype(name: str, ops: Ops) -> torch.dtype:
-    """Returns the data type of keys and values. Raises ModelError if the operations do not support it."""
+    """Returns the data type of keys and values in the KV cache. Raises ModelError if `ops` does not support it."""
     if name == "auto":
         return ops.dtype
     if not ops.fp8_kv_cache:
@@ -63,13 +63,14 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, d
     if budget.num_bytes < per_block:
         raise ModelError(
             f"{max(0, budget.num_bytes)} bytes of KV cache hold no block of {config.block_size} tokens, "
-            f"which takes {per_block}; {budget.change}"
+            f"which takes {per_block} bytes; {budget.change}"
         )
     return budget.num_bytes // per_block
 
 
 def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
-    """Returns the default budget in host memory. It leaves room for weights and swap space, allocated later."""
+    """Returns the default budget in host memory. It leaves room for weights and swap space, which are allocated
+    later."""
     available = available_memory()
     if available is None:
         return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)
@@ -101,8 +102,9 @@ def count_host_blocks(swap: SwapSpace, config: WorkerConfig, model: ModelConfig,
 
 
 def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: int) -> int:
-    """Returns the tokens of the longest sequence: as configured, else the smaller of the model's limit and `capacity`,
-    the tokens that the KV cache holds. Raises ModelError if the configured length exceeds `capacity`."""
+    """Returns the greatest length of a sequence in tokens: the configured one, else the smaller of the model's limit
+    and `capacity`, the number of tokens that the KV cache holds. Raises ModelError if the configured length exceeds
+    `capacity`."""
     if config.max_model_len is None:
         return min(model.max_model_len, capacity)
     if config.max_model_len > capacity:

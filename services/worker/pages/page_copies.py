@@ -1,7 +1,7 @@
 """Copies KV blocks: to other blocks, to slots in host memory, and back.
 
 Copies run on the device's compute stream in the order of the calls, and the host never reads the slots. So nothing has
-to wait for a copy to end, and a block may be reused as soon as its copy is launched.
+to wait for a copy to end, and a block can be reused as soon as its copy is launched.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class PageCopies(Protocol):
         ...
 
     def copy(self, sources: I64, destinations: I64) -> None:
-        """Copies blocks to blocks. Reads all of them before it writes any."""
+        """Copies blocks to blocks. Reads all sources before it writes any destination."""
         ...
 
 
 class PlainPageCopies:
-    """Copies by tensor indexing, with one or two operations per layer. This is the fastest way in host memory."""
+    """Copies by tensor indexing, with one or two operations per layer. On a CPU this is the fastest way."""
 
     def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
         self.num_slots = num_slots

@@ -23,8 +23,8 @@ _FLAGS = 1 | 2
 
 
 class _Pinned(mmap.mmap):
-    """Unpins its memory before it is unmapped. `__del__` does this, because Python calls it while the mapping still
-    exists, and calls callbacks of weak references only afterwards."""
+    """A memory mapping that is unpinned before it is unmapped. `__del__` unpins it, because Python calls `__del__`
+    while the mapping still exists. Callbacks of weak references would be called too late."""
 
     unpin: Callable[[], object] | None = None
 
@@ -36,8 +36,8 @@ class _Pinned(mmap.mmap):
 
 
 def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Returns zeros in pinned memory, which is freed with the last tensor over it. Raises PinningError if the operating
-    system or CUDA refuses."""
+    """Returns zeros in pinned memory, which is freed with the last tensor that uses it. Raises PinningError if the
+    operating system or CUDA refuses."""
     num_bytes = math.prod(shape) * dtype.itemsize
     try:
         memory = _Pinned(-1, num_bytes)
@@ -57,7 +57,7 @@ def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _forget_last_error() -> None:
-    """Clears CUDA's last error. Otherwise torch would find the refusal after its next kernel launch and report that
-    kernel as failed. The launch here consumes the error instead."""
+    """Clears CUDA's last error by launching a kernel, whose check reads and clears it. Otherwise torch would find the
+    error after its next kernel launch, and report that kernel as failed."""
     with suppress(RuntimeError):
         torch.ones(1, device="cuda")

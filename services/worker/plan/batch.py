@@ -1,8 +1,9 @@
 """The worker's state of each sequence slot, and how a plan changes it.
 
 All of this state lies on the host and never waits for the device. A sampled token adds one to its sequence's length,
-whatever its value. So the next plan can be checked and laid out while the device still runs this one. The sampled
-tokens stay on the device (`model_runner.py`); the sampler owns penalty counts and sampling parameters.
+whatever its value. So the next plan can be checked and laid out while the device still runs the current plan. The
+sampled tokens stay on the device (`step/model_runner.py`). The sampler has its own state per slot: sampling parameters
+and penalty counts.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Batch:
     positions: I32  # [num_tokens]
     query_starts: I32  # [num_rows + 1]
     num_blocks: I64  # [num_rows], entries in each row's block table
-    sampled_rows: I64  # [m], generating rows that reach their sequence's last token
-    sampled_tokens: I64  # [m], index of that token in token_ids
+    sampled_rows: I64  # [m], rows that reach their sequence's last token, except pooled ones
+    sampled_tokens: I64  # [m], index in token_ids of each sampled row's last token
     sampled_positions: I32  # [m], position of the token to be sampled
     ends: NDArray[np.bool_]  # [num_rows], whether the row reaches its sequence's last token
     pooled_rows: I64  # [k], rows whose sequences are pooled; none of them samples
@@ -77,7 +78,7 @@ class Batch:
 
     @property
     def tokens_with_logits(self) -> I64:
-        """Indices into token_ids of the tokens that need logits: sampled_tokens, then the prompt's."""
+        """Indices into token_ids of the tokens that need logits: `sampled_tokens`, then `prompt.tokens`."""
         return self.sampled_tokens if self.prompt is None else np.concatenate((self.sampled_tokens, self.prompt.tokens))
 
 
@@ -132,13 +133,13 @@ class BatchState:
             if len(sources) != len(destinations):
                 raise PlanError("the copies' columns differ in length")
             if len(sources) and (sources.max() >= num_sources or destinations.max() >= num_destinations):
-                raise PlanError(f"a copied block is not below {blocks}, or a host slot is not below {slots}")
+                raise PlanError(f"a copy is out of range: blocks must be below {blocks}, host slots below {slots}")
             if len(np.unique(destinations)) != len(destinations):
                 raise PlanError("two copies have the same destination")
 
     def admit(self, sequence: NewSequence) -> bool:
-        """Assigns a slot and returns whether the sequence will run. A sequence with sampling parameters out of range
-        fails at once, but without a PlanError: the client sent the values, and other sequences must not suffer."""
+        """Stores a new sequence in its slot and returns whether it will run. A sequence with sampling parameters out of
+        range fails alone, without a PlanError: the client sent the values, and other sequences must not suffer."""
         self._check_new(sequence)
         slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
         self._slot_of[sequence.wire_id] = slot
@@ -185,7 +186,7 @@ class BatchState:
         return self._lay_out(slots, scheduled, start, ends, num_known, failed)
 
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
-        """Returns the batch without the row of the last admitted sequence. That sequence fails with `reason`."""
+        """Returns the batch without the row of the most recently admitted sequence, which fails with `reason`."""
         newest = int(self._admission[batch.slots].argmax())
         error = SequenceError(int(batch.wire_ids[newest]), reason)
         self.fail(error)
@@ -241,8 +242,8 @@ class BatchState:
         self._prompt_top_count[sequence.slot] = min(top_count, self.limits.vocab_size)
 
     def _prompt_tokens(self, slots: I64, scheduled: I64, start: I64, first: I64) -> PromptTokens | None:
-        """Returns the prompt tokens whose successor's log probability is wanted; None if there are none. Rows have
-        their first token at index `first` of the step and at position `start` of the sequence."""
+        """Returns the prompt tokens whose successor's log probability is wanted; None if there are none. `first`: index
+        of each row's first token among the step's tokens; `start`: its position in the sequence."""
         begin = np.maximum(start + 1, self._prompt_logprobs[slots, 0])
         counts = np.minimum(start + scheduled + 1, self._prompt_logprobs[slots, 1]) - begin
         rows = np.flatnonzero(counts > 0)
@@ -313,7 +314,9 @@ class BatchState:
         if (rows.new_block_ids >= limits.num_blocks).any():
             raise PlanError(f"a new block id is not below {limits.num_blocks}")
         if scheduled.sum() > limits.max_num_batched_tokens:
-            raise PlanError(f"{scheduled.sum()} tokens are scheduled; a step takes {limits.max_num_batched_tokens}")
+            raise PlanError(
+                f"{scheduled.sum()} tokens are scheduled; a step takes at most {limits.max_num_batched_tokens}"
+            )
         _require_all(slots < limits.max_num_seqs, rows, "has a slot out of range")
         if len(np.unique(slots)) != len(slots):
             raise PlanError("two rows have the same slot")

@@ -40,7 +40,8 @@ class NewSequence(ABC):
     def admit(
         self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
     ) -> str | None:
-        """Calls `generate` or `pool`, by the class. Returns its result: a sentence for the client, or None."""
+        """Calls `generate` or `pool`, whichever fits the class, and returns its result: a sentence for the client that
+        says why the sequence cannot run, or None."""
 
     @abstractmethod
     def check(self, vocab_size: int) -> str | None:
@@ -48,7 +49,8 @@ class NewSequence(ABC):
 
     @abstractmethod
     def rules(self) -> tuple[tuple[bool, str], ...]:
-        """Returns the rules of the class: whether each holds, and the error text if it does not."""
+        """Returns the rules that sequences of the class must follow: for each, whether it holds, and the error text if
+        it does not."""
 
     @property
     def grammar(self) -> str:
@@ -57,13 +59,14 @@ class NewSequence(ABC):
 
     @property
     def prompt_logprobs(self) -> tuple[range, int]:
-        """Prompt positions whose log probabilities are wanted, and number of likeliest tokens to report for each."""
+        """Positions of the prompt tokens whose log probabilities are wanted, and the number of likeliest tokens to
+        report for each position."""
         return range(0), 0
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratingSequence(NewSequence):
-    """Samples a token in each step that computes the sequence's last token."""
+    """A sequence that generates: each step that computes its last token samples the next one."""
 
     is_pooled = False
 
@@ -104,7 +107,7 @@ class GeneratingSequence(NewSequence):
 
 @dataclass(frozen=True, slots=True)
 class PoolingSequence(NewSequence):
-    """Pools its hidden states into one vector once its last token is computed."""
+    """A sequence whose hidden states are pooled into one vector once its last token is computed."""
 
     is_pooled = True
 
@@ -117,7 +120,8 @@ class PoolingSequence(NewSequence):
         return pool(self)
 
     def check(self, vocab_size: int) -> str | None:
-        """See `NewSequence`. The pooler checks the values that depend on the model's vector size."""
+        """See `NewSequence`. Returns None: the pooler checks the values, because their range depends on the model's
+        vector size."""
         return None
 
     def rules(self) -> tuple[tuple[bool, str], ...]:
@@ -157,9 +161,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log probabilities, under the raw distribution, of sampled tokens whose sequences asked for them."""
+    """Log probabilities of those sampled tokens whose sequences asked for them, under the model's distribution before
+    penalties and temperature."""
 
-    token_indices: U32  # [n], ascending
+    token_indices: U32  # [n], into `StepResult.token_ids`, ascending
     logprobs: F32  # [n]
     top_counts: U32  # [n]
     top_token_ids: U32  # [sum of top_counts], likeliest first
@@ -168,7 +173,8 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities, under the raw distribution, of prompt tokens of n sequences. One entry per token."""
+    """Log probabilities of prompt tokens of n sequences, under the model's distribution before penalties and
+    temperature. One entry per prompt token."""
 
     wire_ids: U32  # [n]
     first_positions: U32  # [n], position in the prompt of each sequence's first entry
@@ -186,7 +192,7 @@ class SequenceError:
 
     wire_id: int
     message: str  # a sentence for the client
-    # True if no worker could serve the request: the request itself is invalid.
+    # True if the request itself is invalid, so that no worker could serve it.
     is_request_at_fault: bool = False
 
 
@@ -200,7 +206,7 @@ class PooledSequence:
 class DeviceTime:
     """Times of one step, in seconds of the device's own clock."""
 
-    idle: float  # since the previously collected step; 0 for the first of an epoch
+    idle: float  # from the end of the previously collected step until its first kernel; 0 for the first of an epoch
     busy: float  # from its first kernel until its results were copied
 
 

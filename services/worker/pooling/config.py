@@ -1,7 +1,8 @@
-"""Reads how a model pools hidden states: from its sentence-transformers files, or by the default of its kind.
+"""Reads how a model pools hidden states, from its sentence-transformers files. Without such files, a decoder takes the
+last token's hidden state, and an encoder the first token's.
 
-A sentence-transformers directory holds modules.json, a list of steps: the model itself, pooling (with a configuration
-of its own), and perhaps normalizing (Reimers and Gurevych, Sentence-BERT, 2019, section 3).
+A sentence-transformers directory has a file modules.json, which lists steps: the model itself, pooling (with its own
+config.json), and perhaps normalization (Reimers and Gurevych, Sentence-BERT, 2019, section 3).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MODES = {
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
     "pooling_mode_cls_token": PoolingKind.CLS,
 }
-# Newer files name the mode instead of setting a flag.
+# Newer files have the mode's name in `pooling_mode` instead of these flags.
 _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
 
 
@@ -38,18 +39,20 @@ _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": Poolin
 class PoolingConfig:
     kind: PoolingKind
     normalize: bool = True  # to length 1, unless the request decides
-    is_matryoshka: bool = False  # trained so that the first values of a vector are an embedding themselves
-    matryoshka_dimensions: tuple[int, ...] = ()  # allowed lengths of such an embedding; empty: any length
+    is_matryoshka: bool = False  # trained so that the first values of a vector alone are an embedding, too
+    matryoshka_dimensions: tuple[int, ...] = ()  # allowed lengths of shortened embeddings; empty: any length
 
     @property
     def needs_all_tokens(self) -> bool:
-        """Whether pooling needs every token's hidden state, so that cached keys and values do not suffice."""
+        """Whether pooling needs the hidden states of all tokens. If so, a prefix in the KV cache must be computed
+        again."""
         return self.kind is not PoolingKind.LAST
 
 
 def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig:
     """Returns how the model pools. `path`: a checkpoint's directory, or a GGUF file, which has no pooling settings.
-    `option`: one of `CHOICES`. Raises ModelError for steps that are not supported."""
+    `option`: one of `CHOICES`; "auto" takes the checkpoint's settings, or `default` if there are none. Raises
+    ModelError for settings that are not supported."""
     kind, normalize = default, True
     modules = None if path.is_file() else _read_modules(path)
     if modules is not None:
@@ -91,7 +94,7 @@ def _follow(directory: Path, modules: list[dict[str, Any]], default: PoolingKind
 
 
 def _inside(directory: Path, folder: str) -> str:
-    """Returns the folder. Raises ModelError if it lies outside the directory."""
+    """Returns `folder`. Raises ModelError if it lies outside `directory`."""
     if not is_inside(folder):
         raise ModelError(f"{directory / 'modules.json'} names {folder!r}, which is outside the model's directory")
     return folder

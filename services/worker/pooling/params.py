@@ -9,12 +9,12 @@ from services.worker.pooling.config import PoolingConfig
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams:
-    dimensions: int | None = None  # number of first values to keep; None: all
-    normalize: bool | None = None  # to length 1, after cutting; None: the model's default
+    dimensions: int | None = None  # keep only this many values, from the first on; None: all
+    normalize: bool | None = None  # whether to scale the kept values to length 1; None: the model's default
 
     def check(self, size: int, pooling: PoolingConfig) -> str | None:
-        """Returns a sentence for the client if the model cannot pool in this way, else None. `size`: length of the
-        model's vectors."""
+        """Returns a sentence for the client if the model does not support these parameters, else None. `size`: length
+        of the model's vectors."""
         if self.dimensions is None or self.dimensions == size:
             return None
         if not pooling.is_matryoshka:

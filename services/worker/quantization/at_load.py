@@ -15,7 +15,8 @@ class AtLoad:
 
     name: str  # value of --quantization
     form: MatrixFormat
-    # Whether it includes the output layer and embeddings tied to it. They are a large part of a small model on a CPU.
+    # Whether the output layer and embeddings tied to it are quantized, too. They are a large part of the
+    # small models that run on CPUs.
     output_layer: bool
 
     def applies(self, layer: str, tied: bool) -> bool:
@@ -33,7 +34,7 @@ AT_LOAD = {
     )
 }
 CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
-# vLLM's names for kernels; the weights have the same format.
+# vLLM's names for kernels that use weights of these formats.
 ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))
 

@@ -20,7 +20,8 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True, slots=True)
 class AWQFormat:
-    """`qweight` and `qzeros` are transposed, with eight outputs per word in the order 0, 2, 4, 6, 1, 3, 5, 7."""
+    """`qweight` and `qzeros` are transposed: inputs or groups first. A word packs eight outputs, in the order 0, 2, 4,
+    6, 1, 3, 5, 7 from the lowest bits up."""
 
     group_size: int | None  # None: a group is all inputs of an output
 
@@ -50,7 +51,7 @@ class AWQFormat:
 
 
 def _outputs_first(words: Tensor) -> Tensor:
-    """int32 [n, rows / 8] -> uint8 [rows, n], values below 16."""
+    """Unpacks and transposes words: int32 [n, rows / 8] -> uint8 [rows, n], values below 16."""
     import torch
 
     from services.worker.quantization.kinds.int4 import unpack_nibbles

@@ -100,7 +100,8 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
 
 
 def _is_eight_bit(inputs: Mapping[str, Any], kind: str) -> bool:
-    """Returns whether activations are quantized like the weights, in a way that a scale per token can replace."""
+    """Returns whether activations are quantized to 8 bits, symmetrically and to the type of the weights, per token or
+    per tensor. Quire quantizes such activations per token."""
     return (
         inputs.get("num_bits", 8) == 8
         and inputs.get("type", "int") == kind

@@ -25,7 +25,7 @@ def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuanti
     try:
         return _read(where, settings)
     except (TypeError, ValueError, AttributeError, LookupError) as error:
-        # The settings have too many fields to check each one's type.
+        # The settings have too many fields to check the type of each one, so a wrong type shows as one of these errors.
         raise ModelError(f"quantization_config of {where} cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -75,7 +75,7 @@ def _read_gptq(where: str, settings: Mapping[str, Any]) -> CheckpointQuantizatio
     if settings.get("dynamic"):
         raise ModelError(f"{where} is a GPTQ checkpoint with settings per layer (dynamic), which are not supported")
     form = GPTQFormat(_group_size(settings), zero_points_less_one=version == "gptq")
-    # A list of lists: GPTQ quantizes the inner lists one after another, in each block.
+    # A list of lists of layers. The order of the inner lists only mattered when GPTQ quantized the model.
     included = tuple(name for names in settings.get("modules_in_block_to_quantize") or () for name in _as_list(names))
     selection = BlocksBut(included=included, output_layer=bool(settings.get("lm_head")))
     return CheckpointQuantization("gptq", ((selection, form),), zero_biases=True)

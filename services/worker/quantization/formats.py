@@ -1,6 +1,6 @@
 """Storage formats of one matrix: which tensors a checkpoint has, their shapes and types, and how to read a weight.
 
-This module imports torch only when it reads a weight: `quire estimate` counts bytes from the descriptions alone.
+torch is imported only to read a weight: `quire estimate` counts bytes from the descriptions of tensors alone.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ Tensors = Mapping[str, StoredTensor]  # keyed by the last part of the tensor's n
 
 class MatrixFormat(Protocol):
     def stored(self, rows: int, columns: int) -> Tensors:
-        """Returns the tensors that hold a matrix [rows, columns]. Raises ModelError for sizes that do not fit."""
+        """Returns the tensors that store a matrix [rows, columns]. Raises ModelError for sizes that the format does not
+        allow."""
         ...
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        """Builds the matrix from those tensors of `stored` that the checkpoint has, on their device. Raises ModelError
-        for invalid content."""
+        """Returns the matrix, on the device of `tensors`: those of the tensors in `stored` that the checkpoint has.
+        Raises ModelError for invalid content."""
         ...
 
     def quantize(self, weight: Tensor) -> Weight:
-        """Rounds any float matrix to this format, for weights that come from no checkpoint."""
+        """Quantizes a matrix of any float type to this format, at load or for dummy weights."""
         ...
 
 
@@ -91,7 +92,8 @@ class Fp8Format:
 
 @dataclass(frozen=True, slots=True)
 class Int8Format:
-    """Stores `weight` in int8 and `weight_scale`: for the matrix, per output, or per group of an output's inputs."""
+    """Stores `weight` in int8, and `weight_scale`: one for the matrix, one per output, or one per group of inputs of an
+    output."""
 
     quantize_activations: bool
     group_size: int | None = None
@@ -126,7 +128,8 @@ def checked_group_size(size: object) -> int:
 
 
 def count_groups(columns: int, group_size: int | None) -> int:
-    """Returns the number of groups per output; 1 without a group size. Raises ModelError for an incomplete group."""
+    """Returns the number of groups per output; 1 without a group size. Raises ModelError if `columns` is no multiple of
+    the group size."""
     if group_size is None:
         return 1
     if columns % group_size:
@@ -135,7 +138,7 @@ def count_groups(columns: int, group_size: int | None) -> int:
 
 
 def stored_bytes(tensors: Tensors) -> int:
-    """Returns the bytes of the required tensors in their usual form."""
+    """Returns the size of the required tensors in bytes, with their usual shapes and types."""
     return sum(
         math.prod(tensor.shapes[0]) * ITEM_BYTES[tensor.dtypes[0]] for tensor in tensors.values() if tensor.required
     )

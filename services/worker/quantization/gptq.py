@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GPTQFormat:
-    """Transposed: `qweight` packs eight inputs per word, `qzeros` eight outputs, the first in the lowest bits. `g_idx`
-    holds the group of each input."""
+    """The tensors are transposed: inputs or groups first. A word of `qweight` packs eight inputs, a word of `qzeros`
+    eight outputs, the first in the lowest bits. `g_idx` holds the group of each input."""
 
     group_size: int | None  # None: a group is all inputs of an output
     # `checkpoint_format` gptq (v1) stores zero points less one, modulo 16; gptq_v2 stores them as they are.
@@ -26,7 +26,9 @@ class GPTQFormat:
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if rows % 8 or columns % 8:
-            raise ModelError(f"GPTQ packs 8 numbers into a word, but {rows} × {columns} are not multiples of 8")
+            raise ModelError(
+                f"GPTQ packs 8 numbers into a word: rows and columns must be multiples of 8, not {rows} × {columns}"
+            )
         groups = count_groups(columns, self.group_size)
         return {
             "qweight": StoredTensor(((columns // 8, rows),), ("I32",)),
@@ -40,7 +42,7 @@ class GPTQFormat:
 
         from services.worker.quantization.kinds.int4 import Int4Weight, unpack_nibbles
 
-        # After transposing, the words of a row hold its nibbles in order.
+        # In the transposed `qweight`, the nibbles of a row are in the order of its inputs.
         packed = tensors["qweight"].t().contiguous().view(torch.uint8)
         zero_points = unpack_nibbles(tensors["qzeros"].contiguous().view(torch.uint8)).t().contiguous()
         if self.zero_points_less_one:

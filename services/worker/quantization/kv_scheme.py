@@ -20,8 +20,8 @@ class KVCacheScheme:
 
 
 def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
-    """Reads the scheme from a `quantization_config`; None if it has none. compressed-tensors writes an object with the
-    number format, AutoFP8 only the word "static"."""
+    """Returns the scheme in `settings`, a `quantization_config`; None if it has none. compressed-tensors writes an
+    object that describes the numbers, AutoFP8 only the word "static"."""
     scheme = settings.get("kv_cache_scheme")
     if not scheme:
         return None
@@ -39,6 +39,6 @@ def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
 
 
 def is_kv_scale(name: str) -> bool:
-    """Returns whether a tensor is a scale of keys or values (read by `models/weights/kv_scales.py`), or of queries or
-    attention weights, which stay in floats here."""
+    """Returns whether `name` is that of a scale of keys or values, which `models/weights/kv_scales.py` reads, or of
+    queries or attention weights, which Quire does not quantize."""
     return _SCALE.search(name) is not None

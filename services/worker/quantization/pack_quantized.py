@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PackedInt4Format:
     """`weight_packed` packs eight inputs per word, `weight_zero_point` eight outputs, the first in the lowest bits.
-    Both store values plus 8, which makes them unsigned. `weight_g_idx` is the same as GPTQ's `g_idx`."""
+    Both store each value plus 8, as an unsigned number. `weight_g_idx` is the same as GPTQ's `g_idx`."""
 
     group_size: int | None  # None: a group is all inputs of an output
     symmetric: bool
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if rows % 8 or columns % 8:
-            raise ModelError(f"pack-quantized packs multiples of 8 numbers, not {rows} × {columns}")
+            raise ModelError(
+                "pack-quantized packs 8 numbers into a word: rows and columns must be multiples of 8, "
+                f"not {rows} × {columns}"
+            )
         groups = count_groups(columns, self.group_size)
         tensors = {
             "weight_packed": StoredTensor(((rows, columns // 8),), ("I32",)),
@@ -59,13 +62,15 @@ class PackedInt4Format:
 
 @dataclass(frozen=True, slots=True)
 class PackedInt8Format:
-    """`weight_packed` packs four inputs per word; values are stored plus 128."""
+    """`weight_packed` packs four inputs per word. It stores each value plus 128, as an unsigned number."""
 
     group_size: int | None  # None: a group is all inputs of an output
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if columns % 4:
-            raise ModelError(f"pack-quantized packs multiples of 4 inputs, not {columns} inputs")
+            raise ModelError(
+                f"pack-quantized packs 4 inputs into a word: a matrix must have a multiple of 4 inputs, not {columns}"
+            )
         return {
             "weight_packed": StoredTensor(((rows, columns // 4),), ("I32",)),
             "weight_scale": StoredTensor(((rows, count_groups(columns, self.group_size)),), ("BF16", *FLOATS)),

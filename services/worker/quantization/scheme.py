@@ -13,17 +13,17 @@ DENSE = DenseFormat()
 
 class Selection(Protocol):
     def selects(self, layer: str) -> bool:
-        """Returns whether a rule applies to a layer, named as in `model.layers.0.mlp.up_proj`."""
+        """Returns whether the selection contains a layer. `layer`: its name, such as `model.layers.0.mlp.up_proj`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BlocksBut:
-    """Selects every linear layer in the transformer's blocks except those excluded by a part of their path. Never
-    selects embeddings, and lm_head only with `output_layer`."""
+    """Selects the linear layers in the transformer's blocks, except those whose path contains a name in `excluded`.
+    Selects lm_head only if `output_layer` is True, and never selects embeddings."""
 
     excluded: tuple[str, ...] = ()
-    included: tuple[str, ...] = ()  # if not empty, only these are selected
+    included: tuple[str, ...] = ()  # if not empty, a layer's path must contain one of these names
     output_layer: bool = False
 
     def selects(self, layer: str) -> bool:
@@ -38,18 +38,18 @@ class BlocksBut:
 class CheckpointQuantization:
     method: str  # value of --quantization
     rules: tuple[tuple[Selection, MatrixFormat], ...] = ()
-    # Last parts of the names of ignored tensors: scales for values that stay unquantized here.
+    # Last parts of the names of tensors that Quire does not read, such as scales of values that it does not quantize.
     unused: tuple[str, ...] = ()
     # Whether a layer may have a bias that its architecture lacks, provided that it is zero.
     zero_biases: bool = False
-    # Form of keys and values that the checkpoint asks for; None: it asks for none.
+    # Quantization of keys and values that the checkpoint asks for; None: the checkpoint asks for none.
     kv_cache: KVCacheScheme | None = None
 
     def format_of(self, layer: str) -> MatrixFormat:
-        """Returns the format of a layer's matrix, by the first rule that selects it."""
+        """Returns the format of a layer's matrix: that of the first rule that selects the layer, else floats."""
         return next((form for selection, form in self.rules if selection.selects(layer)), DENSE)
 
 
 def _is_part(name: str, layer: str) -> bool:
-    """Returns whether `name` is the path of `layer` or whole parts of it: layers.1 does not match layers.10."""
+    """Returns whether whole parts of the path `layer` are equal to `name`: layers.1 does not match layers.10."""
     return f".{name}." in f".{layer}."

@@ -1,7 +1,8 @@
-"""The sampler for GPUs: parameters lie on the device, each step takes a fixed number of launches, and nothing waits.
+"""The sampler for GPUs. Sampling parameters lie on the device, a step takes only a few kernel launches, whatever its
+batch size, and the host never waits for the device.
 
 The host keeps a copy of the parameter columns, and flags that tell which launches a step can skip. If a sequence was
-admitted since the last sample, all columns (64 bytes per slot) are sent to the device, in order on its stream.
+admitted since the last sample, `sample` first copies all columns (64 bytes per slot) to the device.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class DeviceSampler:
         self._table: NDArray[np.int32] = np.zeros((max_num_seqs, columns.WIDTH.value), np.int32)
         self._columns = torch.zeros(self._table.shape, dtype=torch.int32, device=device)
         self._changed = False
-        self._shapes = np.zeros(max_num_seqs, bool)  # slots whose token is not simply the argmax of the logits
+        self._shapes = np.zeros(max_num_seqs, bool)  # slots that need more than the argmax of the logits
         self._cuts = np.zeros(max_num_seqs, bool)  # slots with top-k or top-p
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
         self._given = GivenColumns(max_num_seqs)
@@ -66,7 +67,8 @@ class DeviceSampler:
         if self._changed:
             upload_into(self._table, self._columns)
             self._changed = False
-        # Rows padded to whole 16 bytes: Triton compiles a kernel once more for pointers with less alignment.
+        # Each row is padded to a multiple of 16 bytes, so that every row's address is aligned to 16 bytes. For less
+        # aligned pointers, Triton would compile the kernels a second time.
         wanted = np.full((3, -(-len(slots) // 4) * 4), -1, np.int32)
         wanted[0, : len(slots)], wanted[1, : len(slots)] = slots, positions
         if mask is not None:
@@ -76,21 +78,22 @@ class DeviceSampler:
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
         logprobs = self._room_for_logprobs(slots)
         given = None if logprobs is None else self._given.of(logits, logprobs[1].rows, slots[logprobs[1].rows])
-        # The run changes the slots' state, so nothing may allocate memory after it.
+        # `run` changes the slots' state. So memory for log probabilities is allocated before it, see `Sampler.sample`.
         tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
         if logprobs is None:
             return Sample(tokens, valid, None)
         asking, room = logprobs
         self._pipeline.log_probabilities(logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs))
         if given is not None:
-            # The difference between logit and log probability is the same for all tokens of a row.
+            # A row's normalizers turn the logit of any token of the row into its log probability.
             given.normalize(self._pipeline.normalizers)
             given.write(room.top_token_ids, room.top_logprobs)
         return Sample(tokens, valid, room)
 
     def _room_for_logprobs(self, slots: I64) -> tuple[Tensor, LogprobTensors] | None:
-        """Returns the rows that ask for log probabilities, int64 [m] on the device, and the tensors for them; None if
-        no row asks. Allocated before sampling, see `Sampler.sample`."""
+        """Returns the indices of the rows that ask for log probabilities, int64 [m] on the device, and uninitialized
+        tensors for the results; None if no row asks. Call it before sampling changes any state, see `Sampler.sample`.
+        """
         counts = self._top_count[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):
@@ -100,7 +103,8 @@ class DeviceSampler:
         return asking, LogprobTensors(rows, top_counts, *self._pipeline.empty_log_probabilities(asking))
 
     def _count(self, sequence: GeneratingSequence) -> int:
-        """Counts the sequence's tokens so far. Returns their row in the pool; -1 if the sequence has no penalties."""
+        """Writes the counts of the sequence's tokens so far into a row of the pool. Returns the row's index; -1 if the
+        sequence has no penalties."""
         sampling = sequence.sampling
         if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == NO_PENALTIES:
             self._counts.give_back(sequence.slot)

@@ -17,7 +17,7 @@ from shared.sampling_ranges import MAX_LOGPROBS
 
 @dataclass(frozen=True, slots=True)
 class GivenTokens:
-    """Named tokens of g rows, out of the m rows that ask for log probabilities; on the device."""
+    """Named tokens on the device. Of the m rows that ask for log probabilities, g rows name tokens."""
 
     rows: Tensor  # int64 [g], indices into the m rows
     token_ids: Tensor  # int64 [g, width], sorted by value, descending, ties by id; then padding
@@ -26,12 +26,13 @@ class GivenTokens:
 
     def normalize(self, normalizers: Tensor) -> None:
         """Turns logits in `values` into log probabilities, in place and without allocating memory. normalizers
-        float32 [at least m, 2]: both numbers of a row are subtracted, one after the other."""
+        float32 [at least m, 2]: two numbers per row, which are subtracted from the row's logits one after the other."""
         torch.index_select(normalizers, 0, self.rows, out=self.own_normalizers)
         self.values.sub_(self.own_normalizers[:, :1]).sub_(self.own_normalizers[:, 1:])
 
     def write(self, top_token_ids: Tensor, top_logprobs: Tensor) -> None:
-        """Writes token ids and log probabilities into `rows` of two tensors [m, width], without allocating memory."""
+        """Writes token ids and log probabilities into two tensors [m, width], at the rows `self.rows`. Allocates no
+        memory."""
         top_token_ids.index_copy_(0, self.rows, self.token_ids)
         top_logprobs.index_copy_(0, self.rows, self.values)
 
@@ -50,13 +51,14 @@ class GivenColumns:
         self._counts[sequence.slot] = len(ids)
 
     def top_counts(self, slots: I64, top_counts: I64) -> I64:
-        """Returns the number of tokens to report for each slot: of its named tokens, or `top_counts` if it has none."""
+        """Returns how many tokens to report for each slot: as many as its request names, or if it names none, the
+        slot's entry of `top_counts`."""
         given = self._counts[slots]
         return np.where(given > 0, given, top_counts)
 
     def of(self, values: Tensor, rows: I64, slots: I64) -> GivenTokens | None:
-        """Looks up the named tokens in values [n, vocab], which are logits or log probabilities. Row
-        rows[i] of `values` belongs to slots[i]. Returns None if no slot names tokens."""
+        """Returns the slots' named tokens with their values, sorted; None if no slot names tokens. values [n, vocab]
+        are logits or log probabilities; its row rows[i] belongs to slots[i]."""
         given = np.flatnonzero(self._counts[slots])
         if not len(given):
             return None

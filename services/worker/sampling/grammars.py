@@ -1,4 +1,4 @@
-"""Compiled grammars: compiled on a thread beside the steps, and cached."""
+"""Compiles grammars for structured output on a separate thread, while steps run, and caches the results."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Size of the cache, failures included. A source has at most 64 KiB; its compiled form takes on the order of a megabyte.
+# Maximum number of cached grammars, including those that failed to compile. The source of a grammar has at most 64 KiB;
+# a compiled grammar takes on the order of a megabyte.
 MAX_GRAMMARS = 512
 
 
 class Grammars:
-    """Thread-safe: the event loop starts compilations, and the step thread takes matchers."""
+    """The cache of compiled grammars. Thread-safe: the event loop starts compilations, and the step thread takes
+    matchers."""
 
     def __init__(self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """Does not read the tokenizer yet. The compiling thread reads it, in up to a second, before it compiles the
-        first grammar."""
+        """Does not parse `tokenizer_json` yet. The compiling thread parses it, which takes up to a second, before it
+        compiles the first grammar."""
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._tokenizer: LLTokenizer | None = None
-        # One thread, so that grammars wait for each other instead of taking cores from the steps.
+        # A single thread, so that compilations never take more than one core from the steps.
         self._thread = grammar_threads(1)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
-        """Starts to compile a grammar, unless it is in the cache. The resulting matcher stands at the start of an
-        output and must not be advanced. The future fails with GrammarError."""
+        """Starts to compile a grammar, unless it is in the cache. Returns a future of its matcher at the start of an
+        output. The matcher is shared, so callers must not advance it. If the grammar cannot be compiled, the future
+        fails with GrammarError."""
         with self._lock:
             future = self._compiled.get(grammar)
             if future is None:
@@ -53,7 +56,7 @@ class Grammars:
 
     def _compile(self, grammar: str) -> LLMatcher:
         if not has_library():
-            raise GrammarError("this worker lacks llguidance, which structures need")
+            raise GrammarError("llguidance, which structured output needs, is not installed on this worker")
         if self._tokenizer is None:
             self._tokenizer = self._read_tokenizer()
         return compile_grammar(grammar, self._tokenizer)

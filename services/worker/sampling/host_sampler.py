@@ -1,5 +1,6 @@
-"""The sampler for CPUs: bias, penalties and grammar, temperature, cuts, then the Gumbel-max trick. Each `Stage`
-transforms only the rows that use it. docs/sampling.md lists the order of all stages.
+"""The sampler for devices without Triton kernels, above all CPUs. Applies logit bias, penalties, the token mask,
+temperature and truncation, then draws tokens with the Gumbel-max trick. Each `Stage` transforms only the rows that use
+it. docs/sampling.md lists the order of all stages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from services.worker.sampling.truncation import MinP, Temperature, TopK, TopP
 
 
 class HostSampler:
-    """See `Sampler`. Parameters are on the host; greedy rows without penalties cost one argmax."""
+    """See `Sampler`. Sampling parameters are kept on the host. Greedy rows without bias and penalties skip all
+    stages: their token is the argmax of the logits that the mask allows."""
 
     def __init__(self, ops: Ops, max_num_seqs: int, vocab_size: int) -> None:
         self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=ops.device)
@@ -30,7 +32,7 @@ class HostSampler:
         self._choice_index = np.zeros(max_num_seqs, np.int32)
         self._logprobs = LogprobColumns(max_num_seqs)
         self._penalties = Penalties(max_num_seqs, vocab_size, ops.device)
-        # Applied in this order. The mask of grammars and other constraints comes between the two groups.
+        # Stages in the order in which they are applied: first `_shaping`, then the token mask, then `_cutting`.
         self._shaping: tuple[Stage, ...] = (LogitBias(max_num_seqs), self._penalties)
         self._cutting: tuple[Stage, ...] = (
             Temperature(max_num_seqs),
@@ -90,7 +92,8 @@ class HostSampler:
 
 
 def _argmax(logits: Tensor) -> Tensor:
-    """Returns int64 [n], the lowest id among equals. On a CPU numpy's argmax is about 50 times as fast as torch's."""
+    """Returns the token with the greatest logit of each row, int64 [n]; among equal logits, the lowest id. On a CPU
+    numpy's argmax is about 50 times as fast as torch's."""
     if logits.is_cpu:
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.argmax(-1)

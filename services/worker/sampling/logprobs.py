@@ -21,7 +21,7 @@ class LogprobTensors:
     """Log probabilities on the device, for the m of a sample's n rows that ask for them."""
 
     rows: I64  # [m], on the host: indices of these rows in the sample
-    top_counts: I64  # [m], on the host
+    top_counts: I64  # [m], on the host: number of top tokens to report
     logprobs: Tensor  # float32 [m], of the sampled token
     # The likeliest tokens, or the tokens that the request names.
     top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, ties by id
@@ -36,9 +36,11 @@ class RawDistribution:
     given: GivenTokens | None = None
 
     def look_up(self, tokens: Tensor) -> LogprobTensors:
-        """Returns the log probabilities of the sampled tokens. tokens int64 [n]: one per row of the sample."""
+        """Returns the log probabilities of the sampled tokens and of the likeliest or named tokens. tokens int64 [n]:
+        the sampled tokens, one per row of the sample."""
         drawn = tokens[upload(self.rows, tokens.device)]
-        # The same k for every row, whatever the row asks for: topk's choice among equal values can depend on k.
+        # k is the same for every request, whatever number it asks for: which of several equal values topk returns can
+        # depend on k.
         top = self.logprobs.topk(min(MAX_LOGPROBS, self.logprobs.shape[1]))
         by_id = top.indices.argsort(-1)
         ids, values = top.indices.gather(1, by_id), top.values.gather(1, by_id)
@@ -63,8 +65,8 @@ class LogprobColumns:
         self._given.admit(sequence)
 
     def distribution(self, logits: Tensor, slots: I64) -> RawDistribution | None:
-        """Returns log probabilities of the rows that ask; None if no row asks. Copies them, because the sampler
-        overwrites the logits."""
+        """Returns the log probabilities of all tokens in the rows that ask for them; None if no row asks. The result
+        does not share memory with `logits`, which the sampler overwrites."""
         counts = self._top_count[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):

@@ -15,7 +15,7 @@ NEUTRAL = np.array((1.0, 0.0, 0.0), np.float32)  # repetition, presence, frequen
 class Penalties:
     """Keeps, for slots with a penalty, which tokens are in the prompt and how often each is in the output.
 
-    Few sequences have penalties, so rows of [vocab] come from a pool, which doubles when it is empty.
+    Few sequences have penalties. So rows of [vocab] come from a pool, which doubles when no row is free.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class Penalties:
         repetition, presence, frequency = columns.unsqueeze(-1).unbind(1)  # [n, 1] each
         counts = self._output_counts[rows]  # [n, vocab]
         in_use = (self._parameters[slots] != NEUTRAL).any(axis=0)
-        # Skipping a penalty that no row uses changes no bit, because a neutral penalty changes none.
+        # Skip penalties that no row uses. The results are the same bit for bit: a neutral penalty changes no logit.
         if in_use[0]:
             seen = self._in_prompt[rows] | (counts > 0)
             penalised = torch.where(logits > 0, logits / repetition, logits * repetition)
@@ -58,7 +58,7 @@ class Penalties:
 
     def observe(self, tokens: Tensor, slots: I64) -> None:
         rows = torch.from_numpy(self._pool_row[slots]).to(tokens.device)
-        self._output_counts[rows, tokens] += 1  # a slot occurs once in a step, so no index occurs twice
+        self._output_counts[rows, tokens] += 1  # counts each token, because no slot occurs twice in a step
 
     def _take(self) -> int:
         if not self._free:

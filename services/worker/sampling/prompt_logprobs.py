@@ -13,7 +13,7 @@ from torch import Tensor
 from services.worker.ops import upload
 from services.worker.sampling.logprobs import RawDistribution
 
-# Logits computed at a time: 32 MiB in float32.
+# Maximum number of logits that are computed at a time: 32 MiB in float32.
 _SLICE_VALUES = 8 * 2**20
 
 
@@ -23,7 +23,7 @@ class PromptLogprobTensors:
 
     valid: Tensor  # bool [m]; False if the logits are not finite
     logprobs: Tensor  # float32 [m]
-    ranks: Tensor  # int64 [m], from 1
+    ranks: Tensor  # int64 [m]; 1 for the likeliest token
     top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, ties by id
     top_logprobs: Tensor  # float32 [m, MAX_LOGPROBS]
 
@@ -34,9 +34,9 @@ class PromptLogprobTensors:
 def compute_prompt_logprobs(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int, following: NDArray[np.int64]
 ) -> PromptLogprobTensors:
-    """Computes the entries of m >= 1 prompt tokens. hidden [m, hidden]: states of the tokens before them; `logits`: the
-    output layer; following [m]: ids of the prompt tokens. Works in slices of rows: all logits of a long chunk at once
-    could take more memory than the rest of a step."""
+    """Returns the log probabilities of m >= 1 prompt tokens. hidden [m, hidden]: for each of them, the hidden state of
+    the token before it; `logits`: the output layer; following [m]: ids of the prompt tokens. Computes a slice of rows
+    at a time: all logits of a long chunk at once could take more memory than the rest of a step."""
     num_rows = max(1, _SLICE_VALUES // vocab_size)
     targets = upload(following, hidden.device)
     slices = [

@@ -6,7 +6,7 @@ import torch
 
 
 class RowPool:
-    """The pool doubles when it is empty, so that it grows rarely. It never exceeds one row per slot."""
+    """The pool doubles its size when no row is free, so that it grows rarely. It never has more rows than slots."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows = torch.zeros((1, vocab_size), dtype=dtype, device=device)  # replaced when the pool grows
@@ -14,7 +14,7 @@ class RowPool:
         self._free = [0]
 
     def take(self, slot: int) -> int:
-        """Returns a row of zeros for the slot. A slot that has a row keeps it."""
+        """Returns the index of the slot's row, filled with zeros. A slot without a row gets a free one first."""
         if self._row_of[slot] < 0:
             if not self._free:
                 have = len(self.rows)

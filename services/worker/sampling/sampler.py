@@ -28,7 +28,8 @@ class Sample:
     logprobs: LogprobTensors | None
 
     def tensors(self) -> list[Tensor]:
-        """Returns tokens, valid, and the tensors of the log probabilities in the order of their class."""
+        """Returns `tokens`, `valid` and, unless `logprobs` is None, its tensors on the device in the order of its
+        fields."""
         of = self.logprobs
         return [self.tokens, self.valid, *(() if of is None else (of.logprobs, of.top_token_ids, of.top_logprobs))]
 
@@ -39,14 +40,15 @@ class Sampler(Protocol):
     last_tokens: Tensor  # int64 [max_num_seqs] on the device: the last token sampled for each slot
 
     def admit(self, sequence: GeneratingSequence) -> None:
-        """Assigns a slot to the sequence from the next sample on, and clears the previous sequence's state."""
+        """Assigns the slot `sequence.slot` to the sequence from the next sample on, and clears the state of the slot's
+        previous sequence."""
         ...
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
-        """Samples from logits [n, vocab], which may be overwritten. Row i belongs to slots[i] and samples the token at
-        positions[i].
+        """Samples a token from each row of logits [n, vocab], and can overwrite the logits. Row i belongs to slots[i]
+        and samples the token at positions[i].
 
-        No slot may occur twice. All memory is allocated before any slot's state changes, so that a sample that runs out
-        of memory may be repeated with fewer rows.
+        No slot may occur twice. All memory is allocated before any slot's state changes, so that callers can sample
+        again with fewer rows if memory runs out.
         """
         ...

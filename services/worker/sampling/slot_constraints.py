@@ -1,7 +1,8 @@
-"""Token masks of a step. Each mask combines grammar, bad words, allowed tokens and the minimum length of a sequence.
+"""Token masks of a step. A sequence's mask combines its grammar, bad words, allowed tokens, minimum length and
+thinking limit.
 
-The state lies on the host, per slot, and advances with the sampled tokens in the order of steps. Admitting a sequence
-rebuilds the state from its tokens, so preemption and failover need no extra data.
+The state of each slot lies on the host and advances with the slot's sampled tokens, in the order of steps. Admitting a
+sequence rebuilds its state from its tokens, so preemption and failover need no extra data.
 """
 
 from __future__ import annotations
@@ -41,26 +42,28 @@ class _Sequence:
     output: list[int]
     matcher: LLMatcher | None
     thinking: ThinkingBudget | None
-    # [num_words], the tokens that allowed_token_ids and bad words of one token leave at every position; None: all.
+    # [num_words], mask of the tokens that allowed_token_ids and bad words of a single token permit at every position.
+    # None: all tokens.
     always: Bits | None
-    # Bad words of several tokens, keyed by their last token.
+    # Bad words of several tokens: maps a word's last token to the tokens before it.
     runs: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    # Why no token can be sampled any more; empty before that. It is never cleared.
+    # Why no token can be sampled any more; empty as long as one can. Once set, it is never cleared.
     failure: str = ""
 
 
 class SlotConstraints:
-    """Not thread-safe: only the step thread calls it."""
+    """Keeps the constraints of the sequences in slots, and computes their token masks. Not thread-safe: only the step
+    thread calls it."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int, grammars: Grammars | None) -> None:
-        """`grammars`: None if the model has no tokenizer; sequences with a grammar then fail."""
+        """`grammars`: None if the model has no tokenizer. Then `admit` refuses sequences with a grammar."""
         # Slots whose tokens must be observed.
         self.watched = np.zeros(max_num_seqs, bool)
         # Slots that need a mask in every step.
         self._always_masked = np.zeros(max_num_seqs, bool)
-        # Number of tokens that can be sampled after the last observed one before a mask might be needed, and number of
-        # those that were sampled.
+        # Number of tokens after the last observed token that surely need no mask.
         self._num_free = np.full(max_num_seqs, _UNLIMITED, np.int64)
+        # Number of tokens after the last observed token whose steps were launched already.
         self._num_unobserved = np.zeros(max_num_seqs, np.int64)
         self._vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)
@@ -68,7 +71,8 @@ class SlotConstraints:
         self._slots: dict[int, _Sequence] = {}
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """Assigns a slot to the sequence. Returns None, or a sentence for the client that says why it cannot run."""
+        """Assigns the slot to the sequence and returns None. If the sequence cannot run, returns the reason: a sentence
+        for the client."""
         self.release(sequence.slot)
         constraints = sequence.constraints
         if constraints is None:
@@ -109,16 +113,18 @@ class SlotConstraints:
         self._num_unobserved[slot] = 0
 
     def failure(self, slot: int, wire_id: int) -> str:
-        """Returns why the masks of the slot's sequence allow no token any more; empty if they allow some."""
+        """Returns why no token can be sampled any more for this sequence in this slot; empty if one can."""
         sequence = self._slots.get(slot)
         return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
     def draw(self, slots: I64) -> None:
-        """Notes the launch of a step that samples a token for each of these slots. `observe` follows later."""
+        """Notes the launch of a step that samples a token for each of these slots. The caller passes the tokens to
+        `observe` when they are known."""
         self._num_unobserved[slots] += 1
 
     def need_tokens(self, slots: I64) -> bool:
-        """Returns whether the next token of some slot might need a mask. If so, observe all earlier tokens first."""
+        """Returns whether the next token of any of these slots might need a mask. If it does, the caller must pass all
+        earlier tokens to `observe` before it calls `mask`."""
         return bool(self._may_be_masked(slots).any())
 
     def _may_be_masked(self, slots: I64) -> NDArray[np.bool_]:
@@ -131,7 +137,8 @@ class SlotConstraints:
             return
         self._num_unobserved[slot] -= 1
         sequence.output.append(token_id)
-        # Steps that were launched before the end was known still yield tokens. They are discarded later.
+        # Steps that were launched before the host knew that the output had ended still yield tokens. These tokens are
+        # discarded later, so the matcher does not see them.
         if sequence.matcher is not None and not sequence.matcher.is_stopped():
             sequence.matcher.consume_token(token_id)
         if sequence.thinking is not None:
@@ -139,8 +146,8 @@ class SlotConstraints:
             self._relax(slot)
 
     def _relax(self, slot: int) -> None:
-        """Lets a sequence whose only constraint is a thinking limit sample without waiting for its tokens, until the
-        limit is near, and again once the reasoning has ended."""
+        """If a thinking limit is the sequence's only constraint, updates how many tokens it can sample before the
+        earlier ones are observed: as many as the limit leaves, and any number once the reasoning has ended."""
         sequence = self._slots[slot]
         if sequence.thinking is None or self._always_masked[slot]:
             return
@@ -149,9 +156,9 @@ class SlotConstraints:
         self.watched[slot] = num_free is not None
 
     def mask(self, slots: I64, device: torch.device) -> TokenMask | None:
-        """Returns the mask of the rows whose next token is constrained; None if there are none. If no token is left for
-        a row, its mask is empty and `failure` returns the reason. Call it once all earlier tokens are observed. Changes
-        no state except failures."""
+        """Returns the mask of the rows whose next token is constrained; None if there are none. If the constraints
+        allow no token for a row, all its bits are 0 and `failure` returns the reason. Call it after all earlier tokens
+        were observed. Changes no state except failures."""
         rows = np.flatnonzero(self._may_be_masked(slots))
         if not len(rows):
             return None
@@ -204,7 +211,7 @@ class SlotConstraints:
         return allowed & ~_bits(single, self._num_words)
 
     def _clear_tail(self, bits: Bits) -> None:
-        """Clears the bits past the vocabulary, which stand for no token."""
+        """Clears the bits after the last token of the vocabulary."""
         if self._vocab_size % 32:
             bits[-1] &= np.uint32((1 << self._vocab_size % 32) - 1)
 

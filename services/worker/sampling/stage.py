@@ -24,7 +24,8 @@ class Stage(Protocol):
     active: NDArray[np.bool_]  # [max_num_seqs], which slots use this stage
 
     def admit(self, sequence: GeneratingSequence) -> None:
-        """Sets all columns of the sequence's slot, including `active`, so that no value of a former sequence stays."""
+        """Sets all values that the stage keeps for the sequence's slot, including `active`, so that none of the slot's
+        previous sequence remains."""
         ...
 
     def apply(self, logits: Tensor, slots: I64) -> None:

@@ -14,7 +14,7 @@ class ThinkingBudget:
         self._limit = limit
         self._is_inside = limit.begin_token_id is None
         self._num_tokens = 0
-        # Whether the reasoning has ended. Nothing is forced from then on.
+        # Whether the reasoning has ended. From then on no token is forced.
         self.is_over = False
 
     def observe(self, token_id: int) -> None:
@@ -29,7 +29,7 @@ class ThinkingBudget:
 
     @property
     def num_free_tokens(self) -> int | None:
-        """Number of tokens that can be sampled, whatever they are, before a token is forced; None: no limit."""
+        """Minimum number of tokens, whatever they are, before `forced` can name a token; None: it never will."""
         if self.is_over:
             return None
         left = self._limit.num_tokens - self._num_tokens

@@ -17,7 +17,7 @@ class TokenMask:
     bits: Tensor
 
     def apply(self, logits: Tensor) -> None:
-        """Sets logits [n, vocab] to -inf, in place, where the bit is 0."""
+        """Sets logits [n, vocab] to -inf, in place, where the token's bit is 0. Changes only the rows `self.rows`."""
         shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
         allowed = ((self.bits[:, :, None] >> shifts) & 1).flatten(1)[:, : logits.shape[1]] != 0
         rows = torch.from_numpy(self.rows).to(logits.device)

@@ -1,8 +1,8 @@
-"""Temperature and cuts to the likeliest tokens. Applied in this order: temperature, min-p, top-k, top-p.
+"""Temperature, and truncation to the likeliest tokens. Applied in this order: temperature, min-p, top-k, top-p.
 
-A cut is a threshold on logit or probability and never chooses among equals: tokens as likely as the last one kept are
-kept too. So the result does not depend on how a sort breaks ties. All cuts expect that Temperature has shifted the
-row's greatest logit to 0.
+Each truncation keeps the tokens whose logit or probability reaches a threshold. Tokens that are exactly as likely as
+the last token kept are kept too, so the result does not depend on how a sort breaks ties. Min-p expects that
+Temperature has shifted the row's greatest logit to 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor
 from services.worker.plan import GeneratingSequence
 from services.worker.sampling.stage import I64
 
-# Top-p first looks at this many likeliest tokens. Sorting the whole row takes about twenty times as long.
+# Top-p looks at the 64 likeliest tokens of a row first, then at the 1024 likeliest, and only then sorts the whole row,
+# which takes about twenty times as long.
 TOP_P_WIDTHS = (64, 1024)
 
 
@@ -28,14 +29,15 @@ class Temperature:
         self.active[sequence.slot] = not sequence.sampling.greedy
 
     def apply(self, logits: Tensor, slots: I64) -> None:
-        """Divides by the temperature. First shifts the row's greatest logit to 0, so that a tiny temperature can only
-        overflow to -inf."""
+        """Divides the logits by the temperature. First shifts each row's greatest logit to 0: then a tiny temperature
+        can overflow logits only to -inf, never to +inf."""
         logits -= logits.amax(-1, keepdim=True)
         logits /= _column(self._temperature, slots, logits)
 
 
 class MinP:
-    """Min-p (Nguyen et al., 2024). exp(logit) is the ratio to the likeliest token, whose logit is 0."""
+    """Min-p (Nguyen et al., 2024). The likeliest token has the logit 0, so exp(logit) is the ratio of a token's
+    probability to that of the likeliest token."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.active = np.zeros(max_num_seqs, bool)
@@ -69,7 +71,7 @@ class TopK:
 
 
 class TopP:
-    """Nucleus sampling (Holtzman et al., 2020), over the tokens that the other cuts have kept."""
+    """Top-p or nucleus sampling (Holtzman et al., 2020), over the tokens that min-p and top-k have kept."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.active = np.zeros(max_num_seqs, bool)
@@ -86,7 +88,8 @@ class TopP:
         missing = torch.arange(len(logits), device=logits.device)  # rows whose threshold is not found yet
         vocab_size = logits.shape[1]
         for width in (*TOP_P_WIDTHS, vocab_size):
-            # The cumulative sums of a row's likeliest tokens are the same at every width.
+            # The width does not change the threshold: a wider row begins with the same probabilities, so with the same
+            # cumulative sums.
             likeliest = _likeliest(probabilities[missing], min(width, vocab_size))
             threshold[missing], reached = _nucleus(likeliest, top_p[missing])
             missing = missing[~reached]
@@ -99,15 +102,15 @@ def _likeliest(probabilities: Tensor, count: int) -> Tensor:
     """Returns the greatest probabilities of each row, descending: [n, count]."""
     if count < probabilities.shape[1]:
         return probabilities.topk(count).values
-    if probabilities.is_cpu:  # numpy's vectorized sort is about five times as fast
+    if probabilities.is_cpu:  # numpy's vectorized sort is about five times as fast as torch's
         return torch.from_numpy(np.sort(probabilities.numpy())[:, ::-1].copy())
     return probabilities.sort(descending=True).values
 
 
 def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the smallest probability that is kept [n, 1], and whether the sum reaches top_p [n].
-
-    A row whose sum does not reach top_p gets its last probability."""
+    """Returns the smallest probability that each row keeps, [n, 1], and whether the row's sum reaches top_p, [n]. For a
+    row whose sum does not reach top_p, the first result is the row's last probability. descending [n, k]: probabilities
+    in descending order."""
     enough = descending.cumsum(-1) >= top_p  # [n, k]
     reached = enough[:, -1]
     last = torch.where(reached, enough.to(torch.uint8).argmax(-1), descending.shape[1] - 1)

@@ -118,7 +118,7 @@ def _pooling(message: pooling_pb2.PoolingParams) -> PoolingParams:
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    """Converts sampling parameters. Fields that are not set keep the defaults of `sampling.proto`."""
+    """Converts sampling parameters. Fields that are not set get the defaults that `sampling.proto` documents."""
     given = {
         name: getattr(message, name)
         for name in SamplingParams.__dataclass_fields__

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 10.0
-# The stream ends if the scheduler reads no message for this long.
+# The worker ends the stream if the scheduler reads no message for this long.
 WRITE_TIMEOUT_S = 2.0
-# A scheduler that sends neither a plan nor a heartbeat for this long counts as hung. Another may then claim the worker.
+# A scheduler that sends neither a plan nor a heartbeat for this long counts as hung. Another can then claim the worker.
 OWNER_SILENCE_S = 10.0
-# Maximum number of grammars that an owner may be waiting for at a time.
+# Maximum number of grammars that the worker prepares at a time for its owner, the scheduler that has claimed it.
 MAX_PENDING_GRAMMARS = 128
 
 Requests = AsyncIterator[worker_pb2.RunRequest]
@@ -93,8 +93,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if isinstance(end, MalformedRequestError):
             raise end
         if end is not None:
-            # Comes after _let_go, because it can block: gRPC sends a status only after the results before it, and a
-            # stalled peer does not read them.
+            # `abort` comes after `_let_go`, because `abort` can block: gRPC sends the status only after all results
+            # written before, and a stalled scheduler does not read them.
             await context.abort(*_status(epoch.number, end))
 
     async def GetTokenizer(  # noqa: N802 - gRPC's name
@@ -125,13 +125,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         epoch.recipient.closed = True
         if self._reader is not None:
             self._reader.cancel()
-        # In a task of its own, because gRPC can cancel the surrounding call at any moment.
+        # `_release` runs in a task of its own, because gRPC can cancel the task of `Run` at any moment.
         release = asyncio.create_task(self._release(epoch.number))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
     async def _release(self, epoch: int) -> None:
-        """Accepts the next owner once this epoch's steps have ended and its sequences are freed."""
+        """Waits until the epoch's steps have ended and its sequences are freed. Then another scheduler can claim the
+        worker."""
         await asyncio.wrap_future(self._steps.reset())
         self._owner = None
         logger.info("epoch %d: released", epoch)
@@ -154,7 +155,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 class _Epoch:
-    """One owner's stream. One task reads plans, another writes results, and the step thread runs between them."""
+    """One owner's stream. One task reads plans (`read`), the step thread runs them, and another task writes the results
+    (`write`)."""
 
     def __init__(self, steps: StepThread, number: int, grammars: Grammars) -> None:
         self.number = number
@@ -163,13 +165,15 @@ class _Epoch:
         self.recipient = Recipient(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
-        # Needs no maximum size, because its senders are limited. Each step holds one of MAX_QUEUED_STEPS permits from
-        # when its plan is read until its result is written. At most MAX_PENDING_GRAMMARS grammars are being compiled.
+        # This queue needs no maximum size, because few messages can wait in it. Each step holds one of MAX_QUEUED_STEPS
+        # permits from when its plan is submitted until its result is written, and at most MAX_PENDING_GRAMMARS answers
+        # about grammars are outstanding.
         self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
     async def read(self, requests: Requests, closing: Callable[[], bool]) -> None:
-        """Submits plans to the step thread until the stream ends. Then waits for all results and ends the writer."""
+        """Submits plans to the step thread until the stream ends. Then waits until all results are written, and ends
+        `write`."""
         end: Outcome | None = None
         step_id = 0
         try:
@@ -194,7 +198,7 @@ class _Epoch:
                 self._steps.submit(self.recipient, plan)
         except OwnerSilentError as error:
             end = error
-        except Exception as error:  # of every class: without it, the writer would wait forever
+        except Exception as error:  # any error must reach the writer, which would otherwise wait forever
             self._outbox.put_nowait(error)
             return
         except asyncio.CancelledError:
@@ -231,8 +235,9 @@ class _Epoch:
         self._grammars.prepare(request.grammar).add_done_callback(answer)
 
     async def _compile_missing(self, plan: StepPlan) -> None:
-        """Compiles grammars that were never prepared or have been evicted since. This plan and later ones wait here,
-        so that the step thread does not. If a grammar cannot be compiled, its sequence fails when it is admitted."""
+        """Waits until all grammars of the plan are compiled. Starts to compile those that were never prepared, or were
+        evicted from the cache since. If the step thread waited for them instead, all sequences would wait. If a grammar
+        cannot be compiled, its sequence fails when it is admitted."""
         for sequence in plan.new_sequences:
             if sequence.grammar:
                 future = self._grammars.prepare(sequence.grammar)
@@ -252,7 +257,7 @@ class _Epoch:
 
 
 async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
-    """Returns the next message; None at the stream's end. Raises OwnerSilentError."""
+    """Returns the next message; None at the stream's end. Raises OwnerSilentError if none comes for OWNER_SILENCE_S."""
     try:
         async with Patience(OWNER_SILENCE_S):
             return await anext(aiter(requests), None)
@@ -261,7 +266,7 @@ async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
 
 
 def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunRequest) -> worker_pb2.RunRequest | None:
-    """Returns the message if this part completes it, else None. Raises PlanError."""
+    """Returns the message if this part completes it, else None. Raises PlanError if the part is malformed."""
     try:
         return joiner.add(received)
     except ValueError as error:
@@ -276,7 +281,7 @@ async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
 
 
 def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
-    """Returns the status for a scheduler whose epoch an error ended."""
+    """Returns the gRPC status to send to the scheduler after the error `end` has ended its epoch. Logs the error."""
     if isinstance(end, PlanError):
         logger.error("epoch %d: a plan broke the contract: %s", epoch, end)
         return grpc.StatusCode.INVALID_ARGUMENT, str(end)

@@ -17,7 +17,7 @@ FLUSH_INTERVAL_S = 1.0
 
 
 class StepLog:
-    """Only the step thread writes to it. While steps run, lines reach the file at least once per second. After the
+    """Used only on the step thread. While steps run, lines reach the file at least about once per second. After the
     first write error the log is closed with a warning, and steps continue without it."""
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,8 @@ class StepLog:
         self._flushed_at = time.monotonic()
 
     def write(self, result: StepResult, num_sequences: int) -> None:
-        """`num_sequences`: sequences that hold a slot after the step's plan was applied."""
+        """Writes the line of a step. `num_sequences`: number of sequences that held a slot after the step's plan was
+        applied."""
         if self._file is None:
             return
         now, device = time.monotonic(), result.device

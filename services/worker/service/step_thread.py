@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_STEPS = 8
-# Seconds between two checks of an idle thread whether the oldest running step has ended. The step's results are late by
-# at most this much. The delay costs nothing, because the device already runs another step.
+# While no command is queued, the thread checks once per this many seconds whether the oldest launched step has ended.
+# So the step's results are late by at most this much. There is no delay while plans keep coming: after each launch, the
+# thread waits for the step before it.
 POLL_S = 0.0002
 
 Outcome = StepResult | Exception
@@ -37,7 +38,7 @@ Outcome = StepResult | Exception
 @dataclass(slots=True)
 class Recipient:
     """Receives the results of one epoch. The step thread calls `deliver` once per step, in order. If an exception ends
-    the epoch, `deliver` receives it as the last call."""
+    the epoch, the last call of `deliver` receives the exception."""
 
     deliver: Callable[[Outcome], None]
     closed: bool = False
@@ -45,7 +46,8 @@ class Recipient:
 
 @dataclass(slots=True)
 class StepCounters:
-    """Totals since the start. Only the step thread writes them; any thread may read them."""
+    """Totals since the worker's start, and the current number of sequences. Only the step thread writes them; any
+    thread can read them."""
 
     num_steps: int = 0
     num_scheduled_tokens: int = 0
@@ -79,7 +81,7 @@ class StepThread:
         self.ended: Future[None] = Future()  # fails with the error that killed the thread
         self.counters = StepCounters()
         self._load = load
-        # Twice as many places as steps, because resets must fit beside a full set of steps. None ends the thread.
+        # The queue has room for MAX_QUEUED_STEPS steps and as many resets. The command None ends the thread.
         self._queue: queue.Queue[_Step | _Reset | None] = queue.Queue(2 * MAX_QUEUED_STEPS)
         self._launched: deque[tuple[Recipient, LaunchedStep]] = deque()
         self._busy_since: float | None = None
@@ -93,19 +95,20 @@ class StepThread:
         self._queue.put_nowait(_Step(recipient, plan, time.monotonic()))
 
     def reset(self) -> Future[None]:
-        """Starts a new epoch after all queued steps have run. Returns a future that is set once it has started."""
+        """Starts a new epoch after all queued steps have run. Returns a future that completes when the epoch starts."""
         command = _Reset()
         self._queue.put_nowait(command)
         return command.done
 
     def stop(self, timeout: float) -> None:
-        """Ends the thread after the queued steps. After `timeout` seconds, stops waiting for it."""
+        """Tells the thread to end after the queued steps, and waits up to `timeout` seconds until it has ended."""
         if not self.ended.done():
             self._queue.put_nowait(None)
         self._thread.join(timeout)
 
     def stuck_for(self) -> float:
-        """Returns the seconds since the running step began; 0 if no step is running."""
+        """Returns for how many seconds the thread has worked on, or waited for, the same step or reset; 0 if it is
+        idle."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -139,7 +142,7 @@ class StepThread:
                 self._log.close()
 
     def _reset(self, runner: ModelRunner, command: _Reset) -> None:
-        # From here on a caller cannot cancel the reset. It can only stop waiting for it.
+        # After this call, a caller cannot cancel the reset any more. It can only stop waiting for the reset.
         waited_for = command.done.set_running_or_notify_cancel()
         self._collect(runner, down_to=0)
         runner.close()
@@ -156,14 +159,14 @@ class StepThread:
             return True  # `_collect` then reports the error
 
     def _next(self, runner: ModelRunner) -> _Step | _Reset | None:
-        """Returns the next command. While the queue is empty, collects steps as they end."""
+        """Returns the next command of the queue. While the queue is empty, delivers the results of steps that end."""
         while self._launched:
             if self._busy_since is None:
                 self._busy_since = time.monotonic()
             try:
                 return self._queue.get(timeout=POLL_S)
             except queue.Empty:
-                # Poll instead of waiting for the device: a plan that arrives meanwhile can be launched at once.
+                # Poll instead of waiting for the device, so that a plan that arrives meanwhile is launched at once.
                 if self._finished(runner, self._launched[0][1]):
                     self._collect(runner, down_to=len(self._launched) - 1)
                     self._busy_since = None

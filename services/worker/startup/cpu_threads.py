@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def physical_cores() -> int:
-    """Returns the number of physical cores that this process may use, limited by its container's CPU quota."""
+    """Returns the number of physical cores that this process can use: those of its CPU affinity, but no more than its
+    container's CPU quota, and at least 1."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = {_siblings(cpu) for cpu in allowed}
     quota = _quota(Path("/sys/fs/cgroup/cpu.max"))
@@ -15,7 +16,8 @@ def physical_cores() -> int:
 
 
 def _siblings(cpu: int) -> str:
-    """Returns an identifier of the physical core of a logical CPU; the CPU's own number if the system has none."""
+    """Returns an identifier of the physical core of a logical CPU. If the system does not tell the core, returns the
+    CPU's own number."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
@@ -23,7 +25,8 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota(cpu_max: Path) -> int | None:
-    """Returns a cgroup v2 limit as a number of CPUs, rounded down, at least 1; None if there is no limit."""
+    """Returns the CPU quota in a cgroup v2 file `cpu.max`, as a number of CPUs, rounded down but at least 1. Returns
+    None if there is no quota or no such file."""
     try:
         quota, period = cpu_max.read_text().split()
     except (OSError, ValueError):

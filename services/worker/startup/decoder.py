@@ -58,7 +58,9 @@ class DecoderStart:
     def check_pooling(self, kind: PoolingKind) -> None:
         """See `ModelStart`."""
         if kind is PoolingKind.CLS:
-            raise ModelError("a decoder's first token sees no other token: use --pooling-type last or mean")
+            raise ModelError(
+                "a decoder cannot pool its first token, which sees no other: use --pooling-type last or mean"
+            )
 
     def load(self, setting: Setting) -> tuple[ModelRunner, float]:
         """See `ModelStart`."""
@@ -74,10 +76,11 @@ class DecoderStart:
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
-            # Called after open_weights: that compares config.json with the checkpoint, and its error names the value.
+            # Called after open_weights, which compares config.json with the checkpoint: its error names a wrong value.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
             require_memory(num_weight_bytes, f"the weights of {path}")
-            # Counted only here: a second count, with the weights loaded, might give fewer blocks than `longest` needs.
+            # Counted only once, before the weights are loaded. A second count after loading might give fewer blocks
+            # than a sequence of `longest` tokens needs.
             num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
         longest = _longest(config, model, kv_dtype, device, num_blocks)
         with (
@@ -124,13 +127,13 @@ def _build_with_swap(
         if swap.option is not None:
             raise
         logger.warning("%s, or set it to 0; the worker continues without swap space", str(error))
-    # Outside the except block: the handled error keeps the pages of the failed attempt alive.
+    # Build after the except block: inside it, the handled error would keep the pages of the failed attempt alive.
     return builder.build(num_blocks, max_model_len, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _RunnerBuilder:
-    """Builds runners that share one decoder's weights. Each has its own pages."""
+    """Builds runners that share one decoder's weights. Each runner has its own KV cache pages."""
 
     setting: Setting
     step_tokens: int
@@ -164,7 +167,8 @@ class _RunnerBuilder:
 
 
 def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
-    """Returns the bytes that a GPU has left for the KV cache. Raises ModelError if not even a step fits."""
+    """Runs the largest step, and returns the bytes that --gpu-memory-utilization leaves for the KV cache of a GPU;
+    negative if everything else takes more. Raises ModelError if the step does not fit."""
     setting = builder.setting
     config, report, device = setting.config, setting.report, setting.device.ops.device
     report("measuring the memory of a step", None)
@@ -207,9 +211,10 @@ def _graphs(setting: Setting) -> bool:
 def _longest(
     config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, num_blocks: int | None
 ) -> int:
-    """Returns the tokens of the longest sequence: the smallest of the model's limit, the configured limit and the KV
-    cache of `num_blocks`. If `num_blocks` is None, a GPU's KV cache is not measured yet, and the GPU's whole memory is
-    the bound. Raises ModelError if the configured length does not fit."""
+    """Returns the maximum number of tokens of a sequence: the smallest of the model's limit, the configured limit and
+    the capacity of a KV cache of `num_blocks`. If `num_blocks` is None, the size of a GPU's KV cache is not known yet,
+    and the function assumes that the cache fills the GPU's memory. Raises ModelError if the configured length does not
+    fit into `num_blocks`."""
     if num_blocks is not None:
         return resolve_max_model_len(config, model, num_blocks * config.block_size)
     longest = min(config.max_model_len or model.max_model_len, model.max_model_len)

@@ -1,4 +1,6 @@
-"""Assembles the parts that run on a device. Only this module selects them by the kind of operations."""
+"""Assembles the parts of a worker that depend on its device. Only this module chooses between the parts for Triton
+kernels and those for plain torch tensors.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from services.worker.step import (
 
 
 def compose_device(ops: Ops) -> Device:
-    """Combines `ops` with the sampler, forward pass, clock and page copies that match. With Triton kernels, these parts
-    keep all data on the device; otherwise they use plain torch tensors."""
+    """Combines `ops` with the matching sampler, forward pass, clock, page copies and check for a lost device. With
+    Triton kernels, sampler and forward pass keep their data on the device; otherwise they build plain torch tensors in
+    each step."""
     has_kernels = ops.name == "triton"
     return Device(
         ops,

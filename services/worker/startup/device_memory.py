@@ -62,7 +62,7 @@ class CudaMemory:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Memory that serving needs beside the KV cache, in bytes."""
+    """Memory that serving needs in addition to the KV cache, in bytes."""
 
     weights: int  # includes memory used by the process itself and by other processes on the device
     step: int  # inputs, sampler, and the activations of the largest step
@@ -80,9 +80,9 @@ class Needs:
 
 
 def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, recorder: Recorder | None) -> Needs:
-    """Measures the memory of a runner with few pages, which `make_runner` builds. Frees the runner afterwards. With a
-    `recorder`, records the two largest graphs and extrapolates: the first graph allocates the pool that all graphs
-    share, and every other graph is assumed to take as much as the second."""
+    """Measures the memory that serving needs, with a runner of few pages that `make_runner` builds. Frees the runner
+    afterwards. With a `recorder`, records the two largest graphs and estimates the memory of all graphs: the first one
+    allocates the pool that all graphs share, and every further graph is assumed to take as much as the second."""
     made: list[ModelRunner] = []
 
     def run() -> None:
@@ -114,7 +114,8 @@ def require_asked(device: torch.device, kv_cache: Sequence[Asked], swap: Sequenc
 
 @contextmanager
 def out_of_memory_explained(doing: str, device: torch.device, change: str = LESS_MEMORY) -> Iterator[None]:
-    """Turns an out-of-memory error into a ModelError that names the options to change."""
+    """Turns an out-of-memory error into a ModelError. Its text says what the memory was for (`doing`) and which options
+    to change (`change`)."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:

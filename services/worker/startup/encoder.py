@@ -70,8 +70,8 @@ class EncoderStart:
 
 
 def encoder_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
-    """Returns the tokens of the longest sequence: as configured, else the smaller of the model's limit and the tokens
-    of one step. Raises ModelError if the configured length exceeds either."""
+    """Returns the maximum number of tokens of a sequence: the configured one, else the smaller of the model's limit and
+    the maximum number of tokens of a step. Raises ModelError if the configured number exceeds either limit."""
     step_tokens = _step_tokens(config, model)
     if config.max_model_len is None:
         return min(model.max_model_len, step_tokens)

@@ -31,7 +31,8 @@ class LoadedWorker:
     grammars: Grammars
     speed: Speed
     model: ModelFacts
-    fallback: str | None  # why the worker does not run the device's own kernels, and the cost; None if it runs them
+    # Why the worker runs without the device's own kernels, and what that costs; None if it runs with them.
+    fallback: str | None
 
 
 def load_worker(config: WorkerConfig, report: Report, device: torch.device | None = None) -> LoadedWorker:
@@ -40,12 +41,12 @@ def load_worker(config: WorkerConfig, report: Report, device: torch.device | Non
     `device`: the result of `resolve_device`, if the caller has it already.
     Raises ModelError, or DeviceLostError if the device is lost meanwhile."""
     device = resolve_device(config.device) if device is None else device
-    # Checked before a model is downloaded or loaded, which takes minutes.
+    # Checked first, because downloading and loading a model take minutes.
     swap = resolve_swap_space(config.swap_space, device.type)
     try:
         return _load(config, report, device, swap)
     except Exception as error:
-        # A CUDA error may mean that the device is lost.
+        # After a CUDA error, the device might be lost.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             create_device_check(device).after(error)
         raise
@@ -78,7 +79,7 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
     speed = Speed(swap_seconds, *measure_steps(runner, start.probe))
     dtype_name, limits = str(dtype).removeprefix("torch."), runner.limits
     logger.info(
-        "serving %s on %s in %s: %s, at most %d per sequence; %s",
+        "serving %s on %s in %s: %s, at most %d tokens per sequence; %s",
         checkpoint.names[0], device, dtype_name, start.describe_capacity(limits),
         limits.max_model_len, describe_numerics(ops, reason),
     )  # fmt: skip
@@ -112,7 +113,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
-    """Returns the data type to compute in. Raises ModelError if the device does not support the type that is set."""
+    """Returns the data type to compute in: the one that --dtype names; with "auto" the checkpoint's, or bfloat16
+    if Quire cannot compute in that. A CPU computes in float32 only. Raises ModelError if --dtype names another type for
+    a CPU."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if device.type == "cpu":
         if name not in ("auto", "float32"):
@@ -123,7 +126,7 @@ def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> tor
 
 def describe_numerics(ops: Ops, reason: str | None) -> str:
     """Returns a description for the log: which operations run, and whether the tokens of a sequence depend on the rest
-    of its batch. `reason`: why the device's own kernels do not run."""
+    of its batch. `reason`: why the worker runs without the device's own kernels; None if it has them."""
     if reason is not None:
         return reason
     if ops.device.type == "cuda" and ops.batch_invariant:

@@ -1,4 +1,4 @@
-"""The interface of a model's start, and the parameters that every kind of model takes."""
+"""Interface to load a model of any kind for serving, and the parameters for loading it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Setting:
 
 
 class ModelStart(Protocol):
-    """Start of one kind of model: a decoder (`decoder.py`) or an encoder (`encoder.py`)."""
+    """Loads one kind of model: a decoder (`decoder.py`) or an encoder (`encoder.py`)."""
 
     @property
     def model(self) -> ModelConfig | EncoderConfig: ...
 
     @property
     def default_pooling(self) -> PoolingKind:
-        """Pooling to use if neither the model's files nor the options name a kind."""
+        """The kind of pooling to use if neither the model's files nor the options name one."""
         ...
 
     @property
     def probe(self) -> Probe:
-        """The prompt whose steps are timed."""
+        """Makes the prompts with which step times are measured."""
         ...
 
     def check_pooling(self, kind: PoolingKind) -> None:
@@ -51,10 +51,10 @@ class ModelStart(Protocol):
         ...
 
     def load(self, setting: Setting) -> tuple[ModelRunner, float]:
-        """Returns the runner, and the seconds to copy one block to the host (0 if nothing is ever copied). Raises
-        ModelError."""
+        """Loads the model. Returns its runner, and the seconds to copy one block to the host or back (0 without swap
+        space). Raises ModelError."""
         ...
 
     def describe_capacity(self, limits: Limits) -> str:
-        """Returns a description for the log."""
+        """Returns a description of the KV cache's size for the log."""
         ...

@@ -24,8 +24,8 @@ def create_decoder_runner(
     grammars: Grammars | None = None,
     pooling: PoolingConfig = LAST_TOKEN,
 ) -> ModelRunner:
-    """`copies`: copies of `pages`; created here if None. `grammars`: compiler for the model's tokenizer, for sequences
-    that have a grammar."""
+    """Builds a decoder's runner. `copies`: copies blocks of `pages` to the host and back; None: the function creates
+    it. `grammars`: compiles grammars for the model's tokenizer; None: sequences with a grammar fail."""
     ops, clock = device.ops, device.create_clock()
     forward = device.create_forward_pass(decoder, ops, pages, limits, clock)
     sampler = device.create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
@@ -36,7 +36,7 @@ def create_decoder_runner(
 
 
 def create_encoder_runner(encoder: Encoder, device: Device, limits: Limits, pooling: PoolingConfig) -> ModelRunner:
-    """Builds a runner without pages, because an encoder keeps no state between steps."""
+    """Builds an encoder's runner. It has no pages, because an encoder keeps no state between steps."""
     ops, clock = device.ops, device.create_clock()
     forward = EncoderForwardPass(encoder, ops.device, clock)
     pooler = Pooler(pooling, ops, limits.max_num_seqs, encoder.config.hidden_size)

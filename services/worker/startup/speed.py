@@ -17,8 +17,8 @@ from services.worker.pooling import PoolingParams
 from services.worker.step import ModelRunner
 
 _MOST_BLOCKS = 16
-# Prompt lengths in tokens. Each is timed, until a step takes long enough to measure. So the start of a slow model on a
-# CPU does not wait for long prompts.
+# Lengths, in tokens, of the prompts that are timed one after the other. After a step of more than _LONG_ENOUGH_S,
+# longer prompts are skipped, so that a slow model on a CPU starts without waiting for them.
 _PROMPT_TOKENS = (8, 32, 128)
 _LONG_ENOUGH_S = 0.1
 
@@ -33,7 +33,7 @@ class Speed:
 
 
 class Probe(Protocol):
-    """Makes the prompt whose step is timed."""
+    """Makes the prompts whose steps are timed."""
 
     num_drawn: int  # number of tokens sampled after the prompt
 
@@ -64,8 +64,8 @@ class PoolingProbe:
 
 
 def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> float:
-    """Returns the seconds to copy one block to the host, or back; 0 without swap space. It writes to pages, so call it
-    before a sequence uses them."""
+    """Returns the seconds to copy one block to the host, or back; 0 without swap space. The measurement writes to
+    pages, so call the function before a sequence uses them."""
     count = min(_MOST_BLOCKS, num_blocks, copies.num_slots)
     if not count:
         return 0.0
@@ -82,7 +82,8 @@ def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> f
 
 
 def measure_steps(runner: ModelRunner, probe: Probe) -> tuple[float, float]:
-    """Returns the seconds of a step of one token, and of each further token. Also warms up thread pools and kernels."""
+    """Returns the seconds that a step of one token takes, and the seconds that each further token adds; both 0 if a
+    step cannot hold two tokens. Also warms up thread pools and kernels."""
     limits = runner.limits
     room = min(
         limits.max_num_batched_tokens, limits.max_model_len - probe.num_drawn, limits.num_blocks * limits.block_size

@@ -1,4 +1,4 @@
-"""Steps over made-up sequences that run before the first request: they compile kernels and measure memory.
+"""Steps over made-up sequences, which run before the first request to compile kernels and to measure memory.
 
 Each function leaves the runner in a new epoch. The made-up sequences share block 0, which no request uses yet.
 """
@@ -30,11 +30,12 @@ EVERYTHING = SamplingParams(
     frequency_penalty=0.1, logit_bias=((0, 1.0),), logprobs=MAX_LOGPROBS,
     prompt_logprobs=MAX_LOGPROBS,
 )  # fmt: skip
-# The parameters of a batch decide which sampling kernels run and how they are specialized.
+# Sampling parameters for warm-up. A batch's parameters decide which sampling kernels run and how they are specialized.
 SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
 _PROMPT_TOKENS = 17
-# Matrix products are compiled for classes of row counts that end at 16, 32, 64 and 128 (`ops/triton/tiles.py`). The
-# output layer has one row per sequence that samples.
+# Numbers of tokens of warm-up steps. A matrix product is compiled once for each class of row counts; the classes end at
+# 16, 32, 64 and 128 rows (`ops/triton/tiles.py`). The steps have as many sequences as they can, because the output
+# layer has only one row per sequence that samples.
 _STEP_TOKENS = (32, 64, 128, 256)
 
 
@@ -86,7 +87,8 @@ def _pooling(slot: int, token_ids: U32, block_ids: U32) -> NewSequence:
 
 
 def _run_prompts(runner: ModelRunner, lengths: Sequence[int], make: Callable[[int, U32, U32], NewSequence]) -> None:
-    """Runs one prompt per slot, from slot 0. `make`: creates a sequence from its slot, tokens and blocks."""
+    """Runs prompts of these lengths in one step, in the slots from 0 on. `make` creates a sequence from its slot,
+    tokens and blocks."""
     limits = runner.limits
 
     def blocks(length: int) -> U32:
@@ -110,7 +112,8 @@ def _run(
     copies = {"copy_sources": _column([0]), "copy_destinations": _column([1])} if copy else {}
     step = runner.launch(StepPlan(0, 1, _column([]), sequences, rows, **copies), 0.0)
     runner.collect(step)
-    # While serving, such an error fails only the sequences of the step. During the start, it stops the worker.
+    # An error of the step or of a sequence stops the worker's start. While serving, it would fail only the sequences of
+    # the step.
     if step.error is not None:
         raise step.error
     for error in step.batch.failed:

@@ -27,7 +27,8 @@ class StepClock(Protocol):
         ...
 
     def collected(self, begun: Event | None, ended: Event | None) -> DeviceTime | None:
-        """Returns the step's times; None if it was not timed. Call it in launch order, once `ended` has occurred."""
+        """Returns how long the device was busy with a step, from event `begun` to event `ended`, and how long it was
+        idle before; None if either event is None. Call it in launch order, after `ended` has occurred."""
         ...
 
     def reset(self) -> None:
@@ -55,7 +56,7 @@ class DeviceStepClock:
             return None  # idle time keeps counting from the end of the last step that ran a model
         last, self._last_end = self._last_end, ended
         idle = 0.0 if last is None else last.elapsed_time(begun) / 1e3
-        # A step launched while another runs begins when that step ends. Rounding can make the idle time negative.
+        # A step launched while another runs begins when that step ends: its idle time is 0, or by rounding negative.
         return DeviceTime(max(0.0, idle), begun.elapsed_time(ended) / 1e3)
 
     def reset(self) -> None:
@@ -63,8 +64,8 @@ class DeviceStepClock:
 
 
 class NoStepClock:
-    """See `StepClock`. For a CPU: the step thread waits for each step's computation, so `run_us`, measured by the
-    host's clock, already is the compute time."""
+    """See `StepClock`. Measures nothing, because a CPU needs no clock of its own: the step thread waits for each step's
+    computation, so `run_us`, measured by the host's clock, is the compute time."""
 
     def begin(self) -> None:
         pass

@@ -42,9 +42,9 @@ NOTHING = Computed(None, None, None)
 
 
 def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
-    """Returns the log probabilities of the rows with a valid token; None if there are none.
+    """Returns the log probabilities of those rows that asked for them and have a valid token; None if there are none.
 
-    `valid` [n]: one flag per row of the sample. `arrays`: host copies of the tensors of `of`."""
+    `valid` [n]: one flag per row of the sample. `arrays`: host copies of the device tensors in `of`."""
     keep = np.flatnonzero(valid[of.rows])
     if not len(keep):
         return None
@@ -62,7 +62,8 @@ def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: 
 
 
 def collect_prompt_logprobs(of: PromptTokens, arrays: Sequence[NDArray[Any]]) -> tuple[PromptLogprobs, list[int]]:
-    """Returns the log probabilities of the sequences with finite logits, and the wire ids of the other sequences.
+    """Returns the prompt log probabilities of the sequences whose logits are all finite, and the wire ids of the other
+    sequences.
 
     `arrays`: host copies of the tensors of `PromptLogprobTensors`."""
     valid, logprobs, ranks, top_token_ids, top_logprobs = arrays

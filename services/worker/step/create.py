@@ -17,8 +17,9 @@ from services.worker.step.forward_pass import ForwardPass, PlainForwardPass
 def create_device_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """Creates the forward pass that launches GPU kernels and keeps its inputs on the device. It marks each start of the
-    model on `clock`. Imports Triton here, because only a worker on a GPU needs it."""
+    """Creates the forward pass that launches GPU kernels and keeps its inputs on the device. In each step
+    it marks on `clock` when the model begins. Triton is imported only when this function is called: workers on a CPU do
+    not need it."""
     from services.worker.step.device_forward_pass import DeviceForwardPass
 
     return DeviceForwardPass(decoder, ops, pages, limits, clock)
@@ -27,12 +28,12 @@ def create_device_forward_pass(
 def create_plain_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """Creates the forward pass that builds its input tensors for each step. It needs no `limits`."""
+    """Creates the forward pass that builds its input tensors for each step. `limits` is ignored."""
     return PlainForwardPass(decoder, ops, pages, clock)
 
 
 def create_step_clock(device: torch.device) -> StepClock:
-    """Creates a clock that reads the GPU's own time. For a CPU, creates a clock that measures nothing."""
+    """Creates a clock that times steps with CUDA events. For a CPU, creates a clock that measures nothing."""
     return DeviceStepClock() if device.type == "cuda" else NoStepClock()
 
 

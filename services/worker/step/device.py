@@ -17,7 +17,7 @@ from services.worker.step.forward_pass import ForwardPass
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Built once, by `startup/device.py`. No other code asks what kind of device it runs on."""
+    """The parts of a worker that differ between kinds of devices. `startup/device.py` assembles them once."""
 
     ops: Ops
     check: DeviceCheck
@@ -26,4 +26,4 @@ class Device:
     create_sampler: Callable[[Ops, int, int], Sampler]  # takes the number of slots and the vocabulary size
     create_page_copies: Callable[[Sequence[KVPages], int], PageCopies]  # takes the number of slots in host memory
     records_graphs: bool  # whether decode-only steps can be recorded and replayed
-    is_synchronous: bool  # whether a launch returns only once its work is done
+    is_synchronous: bool  # whether a launch returns only after its work is done

@@ -34,7 +34,7 @@ class CudaDeviceCheck:
         self._device = device
 
     def after(self, error: Exception) -> None:
-        """See `DeviceCheck`. Waits for all launched work, because its errors count too."""
+        """See `DeviceCheck`. Waits for all launched work, so that an error in that work is found too."""
         if isinstance(error, PlanError | torch.OutOfMemoryError):
             return
         try:
@@ -46,6 +46,6 @@ class CudaDeviceCheck:
 
 
 def _first_line(error: Exception) -> str:
-    """Returns the first line: torch appends several lines of advice about debugging."""
+    """Returns the first line of an error's text. The lines after it are torch's advice about debugging."""
     lines = str(error).splitlines()
     return lines[0] if lines else repr(error)

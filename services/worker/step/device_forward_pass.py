@@ -1,9 +1,11 @@
-"""The forward pass on a GPU: inputs stay in place, decode-only steps replay CUDA graphs, other steps launch kernels.
+"""The forward pass on a GPU. Inputs lie at fixed addresses; decode-only steps replay CUDA graphs, and other steps
+launch kernels.
 
-A graph is recorded for a *bucket*, a number of tokens. It serves every step with at most that many sequences of one
-token each. The bucket's unused tokens belong to no row: their slot is -1, so nothing is written to pages for them,
-attention skips them, and their results are ignored. All that depends on the batch is data in the inputs; launch sizes
-are those of the bucket. The output layer and the sampler run outside the graph, on the actual number of rows.
+A graph is recorded for a *bucket*, a number of tokens. The graph serves every step with at most that many sequences of
+one token each. The bucket's unused tokens belong to no row: their place in the KV cache is -1, so nothing is written to
+pages for them, attention skips them, and their results are ignored. Everything that differs between batches is data in
+the inputs; launch sizes depend only on the bucket. The output layer and the sampler run outside the graph, on the
+actual number of rows.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class DeviceForwardPass:
         return run
 
     def _launch(self, num_tokens: int, num_wanted: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
-        """Returns hidden states [num_wanted, hidden] of the inputs that were sent last."""
+        """Runs the model on the inputs that were sent last. Returns the hidden states of the wanted tokens,
+        [num_wanted, hidden]."""
         inputs = self._inputs
         token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
         fill_last_tokens(token_ids, last_tokens)

@@ -1,7 +1,8 @@
-"""Turns a step's inputs into hidden states, with tensors that are built for each step, on any device.
+"""Forward passes, which turn a step's inputs into hidden states: their interface, and those that run on any device and
+build their input tensors for each step.
 
-A forward pass depends on tokens, pages and the model. It does not depend on the use of the hidden states: sampling, log
-probabilities or pooling.
+A forward pass depends on tokens, pages and the model. It does not depend on what the hidden states are used for:
+sampling, log probabilities or pooling.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ForwardPass(Protocol):
         indices into the batch's tokens.
 
         block_tables [max_num_seqs, max_blocks_per_sequence]: on the host, of all slots. last_tokens int64
-        [max_num_seqs]: on the device, the same tensor in every call. If a run raises, it may be repeated.
+        [max_num_seqs]: on the device, the same tensor in every call. A run that raises an error can be repeated.
         """
         ...
 
@@ -50,10 +51,10 @@ class PlainForwardPass:
         self._decoder, self._ops, self._pages = decoder, ops, pages
 
     def reset(self) -> None:
-        """Keeps no state between steps, so there is nothing to do."""
+        """Does nothing, because no state is kept between steps."""
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """There are no buckets to record."""
+        """Does nothing, because there are no buckets."""
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`."""
@@ -84,10 +85,10 @@ class EncoderForwardPass:
         self._encoder, self._device = encoder, device
 
     def reset(self) -> None:
-        """Keeps no state between steps, so there is nothing to do."""
+        """Does nothing, because no state is kept between steps."""
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """There are no buckets to record."""
+        """Does nothing, because there are no buckets."""
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`. Every row is a whole sequence."""

@@ -28,7 +28,7 @@ from services.worker.sampling import (
 
 
 class Generation(Protocol):
-    """Sampling for the sequences in slots. Not thread-safe: only the step thread calls it."""
+    """Samples tokens for the sequences in slots. Not thread-safe: only the step thread calls it."""
 
     last_tokens: Tensor  # int64 [max_num_seqs] on the device: the last token sampled for each slot
 
@@ -46,12 +46,13 @@ class Generation(Protocol):
         ...
 
     def prompt_logprobs(self, hidden: Tensor, batch: Batch) -> PromptLogprobTensors | None:
-        """Returns log probabilities of the batch's prompt tokens; None if no sequence wants any. hidden [n, hidden]."""
+        """Returns the log probabilities of prompt tokens; None if no sequence of the batch wants any. hidden
+        [n, hidden]: for each of these prompt tokens, the hidden state of the token before it."""
         ...
 
     def sample(self, hidden: Tensor, batch: Batch) -> Sample | None:
-        """Samples one token for each row that samples; None if there are none. hidden [n, hidden]. Sampling changes the
-        state of the slots, so nothing that can fail may come after it in a step."""
+        """Samples a token for each of the n rows of the batch that sample; returns None if n is 0. hidden [n, hidden].
+        Sampling changes the state of the slots, so call it last in a step, after everything that can fail."""
         ...
 
     def launched(self, batch: Batch, sample: Sample | None, download: Download) -> None:
@@ -73,10 +74,10 @@ class DecoderGeneration:
     def __init__(
         self, decoder: Decoder, sampler: Sampler, limits: Limits, device: torch.device, grammars: Grammars | None
     ) -> None:
-        """`grammars`: compiler for the model's tokenizer, for sequences that have a grammar."""
+        """`grammars`: compiles grammars for the model's tokenizer; None: `admit` refuses sequences with a grammar."""
         self._decoder, self._limits, self._device, self._grammars = decoder, limits, device, grammars
-        # Kept across epochs: recorded graphs read `last_tokens` from the same address. Admitting a sequence overwrites
-        # all state that the slot's previous sequence left.
+        # The sampler is kept across epochs, because recorded graphs read `last_tokens` at a fixed address. Admitting a
+        # sequence overwrites all state that the slot's previous sequence left in the sampler.
         self._sampler = sampler
         self.last_tokens = sampler.last_tokens
         self.reset()
@@ -89,7 +90,7 @@ class DecoderGeneration:
         self._unobserved: deque[tuple[Batch, Download]] = deque()
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """See `Generation`. The sampler allocates memory for penalties and biases here."""
+        """See `Generation`. If the sequence has penalties or biases, the sampler can allocate memory for them."""
         self._sampler.admit(sequence)
         return self._constraints.admit(sequence)
 
@@ -128,8 +129,8 @@ class DecoderGeneration:
         return self._constraints.failure(slot, wire_id)
 
     def _mask(self, slots: I64) -> TokenMask | None:
-        """Returns the mask of allowed tokens for the rows that sample; None if no row can be constrained. If a row can,
-        first waits for the tokens of earlier steps; the device runs the forward pass during this wait."""
+        """Returns the mask of allowed tokens for the rows that sample; None if no row needs one. If a row might need a
+        mask, first waits for the tokens of earlier steps, while the device runs the forward pass of this step."""
         if not self._constraints.need_tokens(slots):
             return None
         while self._unobserved:
@@ -156,7 +157,8 @@ class NoGeneration:
         """See `Generation`."""
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """See `Generation`. Never reached in practice: `BatchState` refuses such a sequence first."""
+        """See `Generation`. Raises PlanError. Never called in practice, because `BatchState` already refuses sequences
+        that generate."""
         raise PlanError(f"sequence {sequence.wire_id} asks to generate, but the model is an encoder")
 
     def release(self, slot: int) -> None:

@@ -11,9 +11,9 @@ Replay = Callable[[], None]
 
 
 def bucket_sizes(largest: int) -> list[int]:
-    """Returns bucket sizes, ascending up to `largest`: 1, 2, 4, then every 8 up to 256, then every 32. So a step
-    computes at most 7 unused tokens, or an eighth of its number of tokens. Unused tokens do not add to the time of
-    reading the weights."""
+    """Returns bucket sizes, ascending up to `largest`: 1, 2, 4, then multiples of 8 up to 256, then multiples of 32.
+    So a step of up to 256 tokens computes at most 7 unused tokens, and a larger step at most an eighth more tokens than
+    it has. Unused tokens cost little, because weights are read once per step for all tokens."""
     sizes = [1, 2, 4, *range(8, 257, 8), *range(288, largest + 1, 32)]
     return [*(size for size in sizes if size < largest), largest]
 
@@ -28,8 +28,8 @@ class Recorder(Protocol):
 class GraphRecorder:
     """Records CUDA graphs (CUDA C++ Programming Guide, section 6.2.8.7) that share one memory pool.
 
-    Because of the shared pool only one graph may run at a time, and a later graph overwrites the results of an earlier
-    one. Each graph therefore copies its results out of the pool.
+    Because of the shared pool, two graphs must never run at the same time, and each graph overwrites the results that
+    an earlier one left in the pool. Therefore the recorded function copies its results out of the pool.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,11 +39,12 @@ class GraphRecorder:
 
     def record(self, run: Callable[[], None]) -> Replay:
         """See `Recorder`."""
-        # A first run outside the recording: compiling, loading and tuning kernels cannot be recorded.
+        # Run once without recording, so that all kernels are compiled, loaded and tuned: none of that can be recorded.
         run()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        # "thread_local" lets other threads of this process call CUDA meanwhile: none of them uses this stream.
+        # "thread_local" permits CUDA calls of other threads during the recording. They do no harm, because no other
+        # thread uses this stream.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
         replay: Replay = graph.replay

@@ -1,8 +1,8 @@
 """Inputs of a GPU's forward pass other than weights and pages, in buffers with fixed addresses.
 
-The kernels order rows by slot: row r is the sequence in slot r, and a slot that is not in the step is a row without
-tokens. So block tables stay on the device, and a step sends only new entries. Sampled tokens are returned in the
-plan's own order of rows.
+For the kernels, row r is the sequence in slot r, and a slot that is not in the step is a row without tokens. So block
+tables stay on the device, and a step sends only new entries. Hidden states and sampled tokens still come back in the
+order of the plan's rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class StepInputs:
         # int64 [max_num_batched_tokens], indices of the tokens whose hidden states are wanted; 0 in the unused part
         self.wanted = self._arrays.on_device("wanted")
         self.work_items = self._arrays.on_device("work")
-        # int64 [max_num_batched_tokens], -1 - slot stands for the last token of that slot; 0 in the unused part
+        # int64 [max_num_batched_tokens], token ids; -1 - slot stands for the token that was sampled last in that slot;
+        # 0 in the unused part
         self.token_ids = self._arrays.on_device("token_ids")
         self.positions = self._arrays.on_device("positions")  # int32 [max_num_batched_tokens]
 
@@ -78,13 +79,14 @@ class StepInputs:
 
 
 class SlotTables:
-    """Block tables of all slots, on the device, as far as they were sent."""
+    """Block tables of all slots, on the device. `send` adds the entries that the device does not have yet."""
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         shape = (limits.max_num_seqs, limits.max_blocks_per_sequence)
         self.tables = torch.zeros(shape, dtype=torch.int32, device=device)  # [max_num_seqs, max_blocks_per_sequence]
-        # Entries per copy. A step with more new entries needs several copies. When 256 sequences of 8,192 tokens start
-        # at once with blocks of 16 tokens, they add 131,072 entries. While they decode, they add 16 per step.
+        # Maximum number of entries per copy to the device. A step with more new entries needs several copies. When 256
+        # sequences of 8,192 tokens start at once with blocks of 16 tokens, they add 131,072 entries. While they decode,
+        # they add 16 per step.
         self._capacity = max(limits.max_num_seqs, 4096)
         lengths = {"at": (torch.int64, self._capacity), "blocks": (torch.int32, self._capacity)}
         self._arrays = PackedArrays(lengths, device)
@@ -93,14 +95,14 @@ class SlotTables:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all tables, because sequences of the next epoch may reuse wire ids."""
+        """Forgets all tables, because the wire ids of the next epoch's sequences can be the same."""
         self._owner = np.full(len(self.tables), -1, np.int64)
         self._num_sent = np.zeros(len(self.tables), np.int64)
 
     def send(self, wire_ids: I64, slots: I64, num_blocks: I64, tables: I32) -> None:
-        """Sends the table entries that the sequences have gained. wire_ids, slots, num_blocks [num_rows]; tables
-        [max_num_seqs, max_blocks_per_sequence], of all slots. Tables only grow: an entry never changes once it is sent.
-        """
+        """Sends the table entries that the device does not have yet. wire_ids, slots, num_blocks [num_rows]; tables
+        [max_num_seqs, max_blocks_per_sequence], of all slots. A sequence's table only grows: an entry that was sent
+        never changes."""
         have = np.where(self._owner[slots] == wire_ids, self._num_sent[slots], 0)
         missing = num_blocks - have
         at = np.repeat(slots * tables.shape[1], missing) + _ranges(have, missing)

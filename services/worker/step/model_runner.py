@@ -1,13 +1,15 @@
 """Runs steps: applies a plan to the batch, launches forward pass and sampling, and later collects the results.
 
-`launch` never waits for the device. The host knows every input except the token that each sequence sampled last, and
-the device reads that from where the previous step left it. So a plan may be launched before the results of earlier
-plans are collected. All steps of a worker run in launch order on one compute stream. That order makes it safe to give a
-page to another sequence: every kernel that still reads the page was launched earlier.
+`launch` does not wait for the step. The host knows every input except the token that each sequence sampled last, and
+the device reads that token from `last_tokens`, where the previous step wrote it. So a plan can be launched before the
+results of earlier plans are collected. Only constraints such as a grammar make `launch` wait for the tokens of earlier
+steps. All steps of a worker run in launch order on one compute stream. That order makes it safe to give a page to
+another sequence: every kernel that still reads the page was launched earlier.
 
-The runner joins the parts of a step and does not depend on their work. `generation.py` and `sampling/` interpret
-sampling parameters and constraints. The scheduler decides which sequences run, and in which blocks. `service/` handles
-gRPC and protobuf. `forward_pass.py` runs the model, and `device.py` holds the parts that depend on the kind of device.
+The runner calls the parts of a step in order and leaves their work to other modules. `generation.py` and `sampling/`
+interpret sampling parameters and constraints. The scheduler decides which sequences run, and in which blocks.
+`service/` handles gRPC and protobuf. `forward_pass.py` runs the model, and `device.py` holds the parts that depend on
+the kind of device.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class LaunchedStep:
 
 
 class ModelRunner:
-    """Weights, pages and slots of one worker. Not thread-safe: only the step thread calls it."""
+    """Runs the steps of one worker, whose weights, pages and slots it owns. Not thread-safe: only the step thread calls
+    it."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class ModelRunner:
         pooler: Pooler,
         copies: PageCopies,
     ) -> None:
-        """`clock`: the clock on which `forward` marks the start of the model."""
+        """`clock`: the same clock that `forward` was given, which marks on it when a step's model begins."""
         self.device = device
         self.limits = limits
         self._clock = clock
@@ -175,7 +178,7 @@ class ModelRunner:
         sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
         embeddings: tuple[PooledSequence, ...] = ()
-        invalid: dict[int, SequenceError] = {}  # sequences whose results are not finite or not allowed, by wire id
+        invalid: dict[int, SequenceError] = {}  # by wire id: results are not finite, or no token is allowed
         if step.computed.prompt is not None:
             assert batch.prompt is not None
             of_prompts, without_numbers = collect_prompt_logprobs(batch.prompt, prompt_columns)
@@ -202,7 +205,7 @@ class ModelRunner:
         errors.extend(invalid.values())
         device = self._clock.collected(step.begun, None if step.download is None else step.download.event)
         finished_at = time.monotonic()
-        # A step that was launched ahead began when the previous one ended.
+        # A step that was launched while the previous step ran began when the previous step ended.
         started_at = max(step.started_at, min(self._finished_at, finished_at))
         self._finished_at = finished_at
         return StepResult(
@@ -247,14 +250,15 @@ class ModelRunner:
         return tuple(finished), without_numbers
 
     def _run_what_fits(self, batch: Batch) -> tuple[Batch, Computed]:
-        """Returns the batch that finally ran, and its results."""
+        """Runs the batch. If memory runs out, leaves out the newest sequence and runs the rest, until the step fits.
+        Returns the batch that finally ran, and its results."""
         while True:
             try:
                 return batch, self._run(batch)
             except torch.OutOfMemoryError as error:
-                # Logged as text: a log record with the error would keep the failed attempt's tensors alive.
+                # Log the error as text: a log record that holds it would keep the failed attempt's tensors alive.
                 logger.warning("out of memory in a step of %d sequences: %s", len(batch.slots), str(error))
-            # Outside the except block: the handled error keeps the failed attempt's tensors alive.
+            # Go on after the except block: inside it, the handled error would keep the failed attempt's tensors alive.
             batch = self._state.leave_out_newest(batch, OUT_OF_MEMORY)
 
     def _run(self, batch: Batch) -> Computed:
@@ -266,9 +270,9 @@ class ModelRunner:
         num_sampled, num_with_logits = len(batch.sampled_rows), len(batch.tokens_with_logits)
         prompt = self._generation.prompt_logprobs(hidden[num_sampled:num_with_logits], batch)
         pooled = self._pooler.pool(hidden[num_with_logits:], batch) if len(pooled_tokens) else None
-        # Sampled last: it changes state, so nothing that can fail may follow.
+        # Sampling comes last, after everything that can fail, because it changes the state of the slots.
         sample = self._generation.sample(hidden[:num_sampled], batch)
-        # From here on nothing is allocated, so the step cannot run out of memory and be repeated.
+        # After sampling nothing is allocated. So the step cannot run out of memory any more, and will not be repeated.
         if pooled is not None:
             self._pooler.keep(pooled)
         return Computed(sample, prompt, pooled)

@@ -1,8 +1,8 @@
 """Pools the hidden states of a sequence's tokens into one vector, chunk by chunk.
 
-Between chunks a running sum per slot stays on the device, so plans need not wait for one another. Dividing, cutting and
-normalizing happen row by row on the host, once the sums have arrived. The pooler depends on slots and hidden states,
-not on the model.
+Between chunks a running sum per slot stays on the device, so a chunk can be launched before the one before it has
+ended. When a sum has arrived on the host, the host divides it by the number of tokens, shortens it to the requested
+dimensions and normalizes it. The pooler depends on slots and hidden states, not on the model.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Results of a step's pooled rows."""
+    """Results of a step for the rows that are pooled."""
 
     wire_ids: I64  # [n], of the sequences that are complete
-    params: tuple[PoolingParams, ...]  # [n]; kept here, because a new sequence might own the slot when vectors arrive
+    params: tuple[PoolingParams, ...]  # [n]; copied, because the slot can have a new owner when the vectors arrive
     counts: I64  # [n], number of tokens summed in each vector
     vectors: Tensor  # float32 [n, hidden], on the device
     # Slots [m], and their sums including this step's tokens, float32 [m, hidden], on the device. None if pooling needs
@@ -37,7 +37,7 @@ class Pooled:
 
 
 class Pooler:
-    """Not thread-safe: only the step thread calls it."""
+    """Pools the sequences in slots. Not thread-safe: only the step thread calls it."""
 
     def __init__(self, config: PoolingConfig, ops: Ops, max_num_seqs: int, hidden_size: int) -> None:
         self.config = config
@@ -49,8 +49,9 @@ class Pooler:
             self._sums = torch.zeros(max_num_seqs, hidden_size, device=ops.device)
 
     def admit(self, sequence: PoolingSequence) -> str | None:
-        """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client that says
-        what the model cannot do. Raises PlanError if pooling needs all hidden states but some were computed before."""
+        """Assigns the slot to the sequence from the next step on. Returns None, or a sentence for the client that says
+        why the model cannot pool as requested. Raises PlanError if pooling needs the hidden states of all tokens, but
+        the sequence starts with computed tokens, whose hidden states are gone."""
         if self.config.needs_all_tokens and sequence.num_computed_tokens:
             raise PlanError(f"sequence {sequence.wire_id} is pooled over all tokens, but some are computed already")
         self._params[sequence.slot] = sequence.pooling
@@ -67,15 +68,16 @@ class Pooler:
         return starts[rows] if self.config.kind is PoolingKind.CLS else starts[rows + 1] - 1
 
     def pool(self, hidden: Tensor, batch: Batch) -> Pooled:
-        """Pools hidden [len(tokens(batch)), hidden]. Does not change the kept sums, so that a step that runs out of
-        memory can be repeated with fewer rows."""
+        """Returns the vectors of the sequences that end in this step, and the new running sums. hidden
+        [len(tokens(batch)), hidden]. Does not change the stored sums, so that a step that runs out of memory can be
+        repeated with fewer rows; `keep` stores the new ones."""
         rows = batch.pooled_rows
         ends = batch.ends[rows]
         slots, complete = batch.slots[rows], rows[ends]
         counts = np.ones(len(complete), np.int64)
         sums = None
         if self._sums is None:
-            # A copy, because the next run may overwrite `hidden`.
+            # Copy the values, because the next forward pass can overwrite `hidden`.
             vectors = hidden.to(torch.float32, copy=True)
         else:
             starts = np.concatenate(([0], np.cumsum(np.diff(batch.query_starts)[rows]))).astype(np.int64)
@@ -88,15 +90,15 @@ class Pooler:
         return Pooled(batch.wire_ids[complete], params, counts, vectors, sums)
 
     def keep(self, pooled: Pooled) -> None:
-        """Stores the new sums. Call it once the step cannot be repeated any more."""
+        """Stores the new running sums. Call it when the step cannot be repeated any more."""
         if pooled.sums is not None:
             assert self._sums is not None
             at, totals = pooled.sums
             self._sums[at] = totals
 
     def finish(self, vector: F32, count: int, params: PoolingParams) -> F32:
-        """Returns the embedding. `vector` float32 [hidden]: sum of `count` hidden states. Computes each row alone and
-        in float64, so that no bit depends on the other rows."""
+        """Returns the embedding of one sequence. `vector` float32 [hidden]: sum of `count` hidden states. Computes in
+        float64 and for each sequence alone, so that the result does not depend on other sequences."""
         wide: NDArray[np.float64] = vector.astype(np.float64) / count
         if params.dimensions is not None:
             wide = wide[: params.dimensions]

@@ -224,7 +224,7 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
         )
     },
     "the copies' columns differ": {"copy_sources": u32(1), "copy_destinations": u32()},
-    "a copied block is not below 24": {"copy_sources": u32(1), "copy_destinations": u32(24)},
+    "a copy is out of range: blocks must be below 24": {"copy_sources": u32(1), "copy_destinations": u32(24)},
     "two copies have the same destination": {"copy_sources": u32(1, 2), "copy_destinations": u32(3, 3)},
     "no whole number of u32": {"released_wire_ids": b"\0\0\0"},
 }

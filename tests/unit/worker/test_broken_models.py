@@ -234,7 +234,7 @@ CASES: dict[str, tuple[Break, str]] = {
     "template": (sets("tokenizer_config.json", chat_template=7), "chat_template is neither a template nor a list"),
     "template list": (sets("tokenizer_config.json", chat_template=[{"name": 1}]), "chat_template is neither"),
     "template bytes": (writes("chat_template.jinja", b"\xff"), "chat_template.jinja cannot be read"),
-    "surrogate": (writes("tokenizer_config.json", '{"bos_token": "\\ud800"}'), "is no text"),
+    "surrogate": (writes("tokenizer_config.json", '{"bos_token": "\\ud800"}'), "is not valid Unicode"),
     "special tokens": (writes("special_tokens_map.json", "[]"), "special_tokens_map.json holds no JSON object"),
     # Git LFS pointers.
     "LFS config": (writes("config.json", POINTER), "config.json is a Git LFS pointer, not the file itself; run `git"),
@@ -262,7 +262,7 @@ CASES: dict[str, tuple[Break, str]] = {
     "offsets beyond": (header(lambda e: e[NORM].update(data_offsets=[0, 2**60])), "model.safetensors cannot be read"),
     "shape": (header(lambda e: e[NORM].update(shape=[2**40])), "model.safetensors cannot be read"),
     "shape reshaped": (header(lambda e: e[EMBEDDING].update(shape=[16, 32])), "config.json says (32, 16)"),
-    "dtype lie": (header(lambda e: e[NORM].update(dtype="I32")), "is I32; only F32, F16, BF16 load"),
+    "dtype lie": (header(lambda e: e[NORM].update(dtype="I32")), "is I32; supported are F32, F16, BF16"),
     "dtype size": (header(lambda e: e[NORM].update(dtype="F16")), "model.safetensors cannot be read"),
     "dtype unknown": (header(lambda e: e[NORM].update(dtype="X9")), "model.safetensors cannot be read"),
     "tensor missing": (header(lambda e: e.update(other=e.pop(NORM))), f"lacks {NORM}"),
@@ -320,7 +320,7 @@ def test_a_long_context_costs_no_more_than_the_kv_cache_holds(directory: Path) -
 def test_end_tokens_outside_the_vocabulary_are_left_out(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     sets("generation_config.json", eos_token_id=[1, 32, -1])(directory)
     assert read_model_config(directory).eos_token_ids == (1,)
-    assert "eos_token_id names token 32, but the model has 32 tokens; it is ignored" in caplog.text
+    assert "eos_token_id names token 32, but the model has 32 tokens; the token is ignored" in caplog.text
 
 
 ENCODER = {
@@ -340,7 +340,7 @@ ENCODER = {
     ("name", "value", "sentence"),
     [
         ("num_hidden_layers", 10**9, "num_hidden_layers is 1000000000; expected an integer from 1 to 4,096"),
-        ("max_position_embeddings", 2, "expected more than 2, the number of positions for padding"),
+        ("max_position_embeddings", 2, "expected more than 2, the row of the first token"),
         ("pad_token_id", "x", 'pad_token_id is "x"'),
         ("num_attention_heads", 3, "num_attention_heads is 3; expected a divisor of hidden_size, 16"),
         ("num_attention_heads", 0, "num_attention_heads is 0"),

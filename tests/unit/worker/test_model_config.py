@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"architectures": ["GPT2LMHeadModel"]},
         "is GPT2LMHeadModel, which is not supported; supported are ",
     ),
-    "no architecture": ({"architectures": None}, "is no architecture, which is not supported"),
+    "no architecture": ({"architectures": None}, "is a model without a named architecture, which is not supported"),
     "quantized": (
         {"quantization_config": {"quant_method": "quark"}},
         "is quantized with quark, which is not supported",

@@ -97,7 +97,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], str]] 
     ),
     "another type": (
         lambda tensors: tensors | {NORM: torch.zeros(64, dtype=torch.int8)},
-        "is I8; only F32, F16, BF16 load",
+        "is I8; supported are F32, F16, BF16",
     ),
 }
 

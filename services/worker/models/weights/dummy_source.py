@@ -15,8 +15,8 @@ STANDARD_DEVIATION = 0.02
 
 
 class DummySource:
-    """Draws weights from a normal distribution on the device, in the configured format. The same seed gives the same
-    weights on devices of one kind, in whatever order they are taken."""
+    """Draws weights from a normal distribution on the device, and quantizes them as configured. Norms are 1. On devices
+    of one kind, the same seed gives the same weights, whatever the order in which they are taken."""
 
     def __init__(
         self,

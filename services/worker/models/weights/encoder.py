@@ -17,12 +17,14 @@ from services.worker.ops import Ops
 from services.worker.progress import Progress
 from services.worker.quantization import FLOATS
 
-# Ignored tensors: heads of other tasks, and buffers in old checkpoints.
+# First parts of the names of ignored tensors: heads for other tasks, and buffers in old checkpoints.
 _UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def encoder_parameters(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each weight, in the order in which an encoder takes them; named as in `parameters`."""
+    """Returns the shape of each weight by its name, in the order in which an encoder takes them. Names are formed as in
+    `architectures.parameters`.
+    """
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings": (config.vocab_size, hidden),
@@ -46,7 +48,7 @@ def encoder_parameters(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
 def open_encoder_weights(
     directory: Path, config: EncoderConfig, ops: Ops, load_format: str, progress: Progress
 ) -> WeightSource:
-    """Raises ModelError if the directory's tensors do not match `config`."""
+    """Opens an encoder's weights. Raises ModelError if the tensors in `directory` do not match `config`."""
     if load_format == "dummy":
         return DummySource(encoder_parameters(config), ops.device, ops.dtype)
     if load_format == "gguf":
@@ -55,7 +57,7 @@ def open_encoder_weights(
 
 
 class EncoderSource:
-    """See `WeightSource`. Reads safetensors files, in which names can have the family's prefix."""
+    """Reads safetensors files, whose tensor names can begin with the family's prefix. See `WeightSource`."""
 
     def __init__(self, directory: Path, config: EncoderConfig, progress: Progress, device: torch.device) -> None:
         self._files = CheckpointFiles(directory, device)
@@ -73,7 +75,7 @@ class EncoderSource:
             if found != shape:
                 raise ModelError(f"{name} in {directory} is {found}; config.json says {shape}")
             if dtype not in FLOATS:
-                raise ModelError(f"{name} in {directory} is {dtype}; only {', '.join(FLOATS)} load")
+                raise ModelError(f"{name} in {directory} is {dtype}; supported are {', '.join(FLOATS)}")
 
     def weight(self, layer: str) -> Tensor:
         return self._take(layer)

@@ -15,7 +15,7 @@ _SCALE_BYTES = 2
 
 
 def decode(data: NDArray[np.generic], kind: GGMLQuantizationType) -> Weight:
-    """Decodes a matrix into the form that `formats.FORMATS` names."""
+    """Decodes a matrix of type `kind` into the weight format that `gguf.FORMATS` names for this type."""
     if kind is GGMLQuantizationType.Q8_0:
         return _decode_q8_0(data)
     if kind is GGMLQuantizationType.Q4_0:
@@ -24,7 +24,7 @@ def decode(data: NDArray[np.generic], kind: GGMLQuantizationType) -> Weight:
 
 
 def decode_floats(data: NDArray[np.generic], kind: GGMLQuantizationType) -> Tensor:
-    """Decodes to the file's own type if it is floating point, else to float32."""
+    """Returns floats: F32, F16 and BF16 tensors in their own type, quantized tensors in float32."""
     if kind is GGMLQuantizationType.BF16:
         return torch.from_numpy(data.copy()).view(torch.bfloat16)
     if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
@@ -33,13 +33,13 @@ def decode_floats(data: NDArray[np.generic], kind: GGMLQuantizationType) -> Tens
 
 
 def _decode_q8_0(data: NDArray[np.generic]) -> Weight:
-    """A block is a float16 scale and 32 int8 values."""
+    """Decodes blocks of a float16 scale and 32 int8 values."""
     scales, values = _split(data, _SCALE_BYTES + GROUP_SIZE)
     return Int8Weight(torch.from_numpy(values).view(torch.int8).flatten(1), scales, quantize_activations=False)
 
 
 def _decode_q4_0(data: NDArray[np.generic]) -> Weight:
-    """A block is a float16 scale and 16 bytes: byte i holds value i in its low half, value 16 + i in its high half."""
+    """Decodes blocks of a float16 scale and 16 bytes. Byte i has value i in its low half, 16 + i in its high half."""
     scales, halves = _split(data, _SCALE_BYTES + GROUP_SIZE // 2)
     q = np.concatenate((halves & 15, halves >> 4), axis=-1)  # [rows, groups, 32]
     packed = torch.from_numpy(q[..., ::2] | q[..., 1::2] << 4).flatten(1)
@@ -47,7 +47,7 @@ def _decode_q4_0(data: NDArray[np.generic]) -> Weight:
 
 
 def _split(data: NDArray[np.generic], block_bytes: int) -> tuple[Tensor, NDArray[np.uint8]]:
-    """Returns scales [rows, groups], and the other bytes of each block [rows, groups, bytes]."""
+    """Splits blocks. Returns their scales [rows, groups], and their other bytes [rows, groups, bytes]."""
     blocks = data.view(np.uint8).reshape(len(data), -1, block_bytes)
     scales = np.ascontiguousarray(blocks[..., :_SCALE_BYTES]).view(np.float16)[..., 0]
     return torch.from_numpy(scales), np.ascontiguousarray(blocks[..., _SCALE_BYTES:])

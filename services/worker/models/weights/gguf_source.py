@@ -17,12 +17,14 @@ from services.worker.models.weights.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.kinds import Weight
 
-GPU_THREADS = 8  # numpy decodes on the host, one matrix per thread
+GPU_THREADS = 8  # numpy decodes on the host; each thread decodes one matrix at a time
 GPU_BYTES_AHEAD = 1 << 30
 
 
 class GGUFSource:
-    """See `WeightSource`. Threads decode tensors before their use; on a CPU, one thread decodes one tensor ahead."""
+    """Reads a decoder's weights. Threads decode tensors before they are taken: one tensor ahead on a CPU, up to one
+    gigabyte ahead on a GPU. See `WeightSource`.
+    """
 
     def __init__(self, path: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
         """`progress` receives the fraction of bytes taken. Raises ModelError if the file does not match `config`."""
@@ -71,18 +73,19 @@ class GGUFSource:
             if stored.shape != shape:
                 raise ModelError(f"{name} in {file.path} is {stored.shape}; its metadata says {shape}")
             if stored.kind.name not in FORMATS:
-                raise ModelError(f"{name} in {file.path} is {stored.kind.name}; only {', '.join(FORMATS)} load")
+                raise ModelError(f"{name} in {file.path} is {stored.kind.name}; supported are {', '.join(FORMATS)}")
         unexpected = sorted(file.tensors.keys() - {tensor_name(name) for name in shapes} - {ROPE_FACTORS})
         if unexpected:
             raise ModelError(f"{file.path} holds {unexpected[0]}, which {self._config.architecture} does not use")
 
 
 def rotated_halves(num_heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Maps rows from llama.cpp's q or k to transformers': row i of transformers' is row result[i] of llama.cpp's.
-    Returns int64 [num_heads · head_dim].
+    """Returns the order in which rows of q or k in a GGUF file must be taken to be in transformers' order: row i in
+    transformers' order is row result[i] in the file. int64 [num_heads · head_dim].
 
-    llama.cpp's Llama rotates neighbours (2 j, 2 j + 1), transformers' rotates halves (j, j + head_dim / 2). In every
-    head, llama.cpp's converter moves row j of the first half to 2 j, and row j of the second half to 2 j + 1.
+    For Llama, llama.cpp's RoPE rotates the pairs of dimensions (2 j, 2 j + 1) of a head, transformers' the pairs
+    (j, j + head_dim / 2). So llama.cpp's converter moves row j of a head's first half to 2 j, and row j of its second
+    half to 2 j + 1.
     """
     rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)

@@ -1,6 +1,6 @@
 """Scales of an fp8 KV cache, as checkpoints store them: one for keys and one for values per layer.
 
-Pages hold k / k_scale and v / v_scale, and values read from them are multiplied by the scale again. Names come from
+Pages hold k / k_scale and v / v_scale, and attention multiplies what it reads by the scales again. Names come from
 llm-compressor and AutoFP8 (`k_scale`), ModelOpt (`k_proj.k_scale`), raw compressed-tensors and Quark
 (`k_proj.output_scale`), and old checkpoints with one scale for both (`kv_scale`).
 """
@@ -34,9 +34,9 @@ class KVScales:
 
 
 def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KVScales]:
-    """Returns one KVScales per layer for a cache in fp8. Scales that the checkpoint at `path` lacks become 1, with a
-    warning. Raises ModelError for a scale that is not one positive number, and for a checkpoint made for another kind
-    of KV cache."""
+    """Returns each layer's scales for a KV cache in fp8. Scales that the checkpoint at `path` lacks are 1, with a
+    warning. Raises ModelError if a scale is not one positive number, or if the checkpoint asks for another kind of
+    quantized KV cache."""
     layers = range(len(config.layers))
     scheme = None if config.quantization is None else config.quantization.kv_cache
     if scheme is not None and not scheme.is_supported:
@@ -69,7 +69,9 @@ def _describe(missing: Sequence[int], num_layers: int) -> str:
 
 
 def _of_layer(files: CheckpointFiles, attention: str) -> KVScales | None:
-    """Returns the layer's scales; None if it has none. A single scale serves for keys and values, as in vLLM."""
+    """Returns the scales of one layer; None if the checkpoint has none for the layer. `attention`: name of the layer's
+    attention module. If there is only one scale, it is used for keys and values, as in vLLM.
+    """
     key, value = (_read(files, attention, _names(kind)) for kind in "kv")
     both = _read(files, attention, _OF_BOTH)
     key, value = key or both, value or both
@@ -79,7 +81,7 @@ def _of_layer(files: CheckpointFiles, attention: str) -> KVScales | None:
 
 
 def _names(kind: str) -> tuple[str, ...]:
-    """Returns the names of a scale by precedence. `kind`: k or v."""
+    """Returns the names that checkpoints give to the scale of `kind` (k or v), in order of precedence."""
     scale = f"{kind}_scale"
     return scale, f"attn.{scale}", f"{kind}_proj.{scale}", f"{kind}_proj.output_scale"
 

@@ -1,4 +1,4 @@
-"""Opens the weights of a decoder in the format in which they are stored."""
+"""Opens the weights of a decoder, whatever the format in which they are stored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from services.worker.quantization import AtLoad
 def open_weights(
     path: Path, config: ModelConfig, ops: Ops, load_format: str, at_load: AtLoad | None, progress: Progress
 ) -> WeightSource:
-    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its tensors do not match `config`, or if
-    quantizing them would cost precision without saving memory."""
+    """Opens a decoder's weights. `path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its tensors do
+    not match `config`. `at_load`: quantization of float weights; None: they stay floats."""
     source: WeightSource
     is_gguf = path.suffix == ".gguf"
     if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):

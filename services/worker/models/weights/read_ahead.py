@@ -1,4 +1,4 @@
-"""Reads the items that are needed next on threads, within a budget of bytes."""
+"""Reads items on threads before they are needed, within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """Owns items that are read but not yet taken: at most `budget` bytes, or one item that is larger."""
+    """Reads items ahead, and keeps them until they are taken: at most `budget` bytes, or one item that is larger."""
 
     def __init__(self, sizes: Mapping[str, int], read: Callable[[str], T], num_threads: int, budget: int) -> None:
         """`sizes`: bytes of each item, in the order in which items will be taken. `read` must be thread-safe."""
@@ -21,8 +21,8 @@ class ReadAhead(Generic[T]):
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="weights")
 
     def take(self, name: str) -> T:
-        """Returns the item `name`, and waits until it is read. Call it once per item. An exception from `read` is
-        raised here."""
+        """Returns the item `name`; waits until it is read. Raises what `read` raised for the item. Call it once per
+        item."""
         reading = self._reading.pop(name, None)
         if reading is None:  # the first item, or an item that is taken out of order
             self._waiting.pop(name)

@@ -36,8 +36,9 @@ PAGE = 4096
 
 
 class SafetensorsSource:
-    """A checkpoint in one safetensors file, or in several with an index. Reads ahead: on a CPU one tensor, into the
-    operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory."""
+    """Reads a decoder's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
+    one tensor, into the operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory. See
+    `WeightSource`."""
 
     def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
         """`progress` receives the fraction of bytes taken. Raises ModelError if the files do not match `config`."""
@@ -77,13 +78,13 @@ class SafetensorsSource:
     def _read(self, name: str) -> Tensor:
         tensor = self._files.read(name)
         if self._device.type == "cpu" and tensor.numel():
-            # The tensor is a view of mapped pages. Touching them here loads them before they are needed. numpy does it,
-            # because torch would start a thread pool for this thread.
+            # The tensor is a view of mapped pages. Reading a byte of each page loads the pages before they are needed.
+            # numpy reads them, because torch would start a thread pool for the thread that reads ahead.
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
 
     def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
-        """Returns every tensor that the model needs, in the order in which it takes them."""
+        """Returns the stored tensors of every weight, in the order in which the model takes the weights."""
         stored: dict[str, StoredTensor] = {}
         for name, shape in parameters(config).items():
             if len(shape) == 1:
@@ -114,11 +115,12 @@ class SafetensorsSource:
             if shape not in wanted.shapes:
                 raise ModelError(f"{name} in {files.directory} is {shape}; config.json says {wanted.shapes[0]}")
             if dtype not in wanted.dtypes:
-                raise ModelError(f"{name} in {files.directory} is {dtype}; only {', '.join(wanted.dtypes)} load")
+                raise ModelError(f"{name} in {files.directory} is {dtype}; supported are {', '.join(wanted.dtypes)}")
 
     def _is_redundant(self, name: str) -> bool:
-        """Returns whether a tensor may be ignored: buffers of old checkpoints, an output layer beside tied embeddings,
-        scales of the KV cache (read separately), and leftovers of quantization."""
+        """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
+        layer beside tied embeddings, a scale of the KV cache (read separately), or an unused scale or a zero bias of a
+        quantized layer."""
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True
         layer, _, suffix = name.rpartition(".")
@@ -131,7 +133,7 @@ class SafetensorsSource:
 
 
 class CheckpointFiles:
-    """Safetensors files of a checkpoint, all memory-mapped. Several threads may read tensors at a time."""
+    """The safetensors files of a checkpoint, all memory-mapped. Several threads can read tensors at the same time."""
 
     def __init__(self, directory: Path, device: torch.device) -> None:
         self.directory = directory
@@ -148,7 +150,7 @@ class CheckpointFiles:
         self.names = self._file_of.keys()
 
     def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the file of each tensor. Raises ModelError if a file lies outside the directory."""
+        """Returns the file of each tensor, from the index. Raises ModelError if a file is outside the directory."""
         files = index.get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
             raise ModelError(f"{self.directory / INDEX}: weight_map is not an object that maps each tensor to a file")
@@ -162,13 +164,15 @@ class CheckpointFiles:
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Returns shape and type without reading the tensor. Raises ModelError if the indexed file lacks it."""
+        """Returns a tensor's shape and type without reading its data. Raises ModelError if the index names a file that
+        lacks the tensor.
+        """
         from safetensors import SafetensorError
 
         try:
             stored = self._file_of[name].get_slice(name)
         except SafetensorError as error:
-            raise ModelError(f"{self.directory / INDEX} lists {name} in a file that does not hold it") from error
+            raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()
 
     def num_bytes(self, name: str) -> int:

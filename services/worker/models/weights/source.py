@@ -1,6 +1,7 @@
-"""Sources of a decoder's weights, in forms that the operations can compute with.
+"""Sources of a decoder's weights, in formats that the device's operations can compute with.
 
-A source keeps only the weights that it has read ahead. The operations keep the only copy, in their own layout.
+A source keeps only the weights that it has read ahead. Once a weight is taken, the operations have the only copy of it,
+in their own layout.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSource(Protocol):
-    """Weights by the names of `parameters`. Each weight is taken once, and then belongs to the caller."""
+    """Weights by the names of `architectures.parameters`. The caller takes each weight once, and then owns it."""
 
     def weight(self, layer: str) -> Weight:
-        """Returns a layer's matrix as it is stored, on the device."""
+        """Returns a layer's matrix on the device, in the format of this source: floats or quantized."""
         ...
 
     def vector(self, name: str) -> Tensor:
-        """Returns the values of a norm or bias in the checkpoint's type, on the device."""
+        """Returns a norm or bias on the device, in the checkpoint's float type."""
         ...
 
 
@@ -39,8 +40,8 @@ class QuantizingSource:
         self._told = False
 
     def weight(self, layer: str) -> Weight:
-        """Returns the quantized matrix. Activations stay in floating point if the operations cannot quantize them.
-        Raises ModelError if the operations would have to turn the weights back into floats."""
+        """Returns the quantized matrix. If `ops` cannot compute with quantized activations, quantizes only the weights.
+        Raises ModelError if `ops` can compute with the weights only as floats."""
         weight = self._source.weight(layer)
         if not isinstance(weight, Tensor) or not self._scheme.applies(layer, self._tied):
             return weight
@@ -48,13 +49,14 @@ class QuantizingSource:
         computed = quantized if isinstance(quantized, Tensor) else in_a_form_of(quantized, self._ops)
         if computed is None or isinstance(computed, Tensor):
             raise ModelError(
-                f"--quantization {self._scheme.name} rounds weights to a form that the {self._ops.name} operations "
+                f"--quantization {self._scheme.name} rounds weights to a format that the {self._ops.name} operations "
                 "cannot compute with: it would cost precision and save no memory; leave it out"
             )
         if computed is not quantized and not self._told:
             self._told = True
             logger.warning(
-                "the %s operations cannot multiply activations in %s here: they stay in %s, only weights are quantized",
+                "the %s operations cannot compute with %s activations: activations stay in %s, only weights are "
+                "quantized",
                 self._ops.name, self._scheme.name, str(self._ops.dtype).removeprefix("torch."),
             )  # fmt: skip
         return computed
@@ -64,8 +66,8 @@ class QuantizingSource:
 
 
 class NativeSource:
-    """Passes on the kinds of weights that `ops` computes with, and turns all others into floats. No other class turns
-    quantized weights into floats."""
+    """Passes on weights of another source if `ops` computes with their format, and turns all others into floats. No
+    other class turns quantized weights into floats."""
 
     def __init__(self, source: WeightSource, ops: Ops) -> None:
         self._source, self._ops = source, ops
@@ -92,8 +94,8 @@ class NativeSource:
 
 
 def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
-    """Returns the weight in a form that `ops` computes with; None if `ops` has no such form. If `ops` takes no
-    quantized activations, activations stay in floats; this only makes the product more precise."""
+    """Returns the weight in a format that `ops` computes with; None if there is none. If `ops` cannot compute with
+    quantized activations, the format is one with activations in floats, which makes the product only more precise."""
     if ops.computes_with(weight):
         return weight
     if not isinstance(weight, Int4Weight) and weight.quantize_activations:

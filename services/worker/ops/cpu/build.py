@@ -1,8 +1,9 @@
 """Compiles the CPU kernels: `python -m services.worker.ops.cpu.build [directory]`.
 
-It builds one shared library per instruction-set level of this machine's architecture. So a wheel built on any machine
-runs on every other, and `library.py` loads the best level. It needs only a C compiler (`$CC`, gcc, clang, cc, or the
-package ziglang), neither torch's headers nor an OpenMP runtime.
+It builds one shared library per instruction-set level of this machine's architecture, and `library.py` loads the best
+level that the processor supports. So a wheel runs on every machine of the architecture for which it was built. The
+build needs a C compiler ($CC, gcc, clang, cc, or the package ziglang), but neither torch's headers nor an OpenMP
+runtime.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ SOURCE_DIRECTORY = Path(__file__).parent
 SOURCES = ("attention.c", "elementwise.c", "gemm.c", "layers.c", "quantized.c", "sampling.c", "threads.c")
 HEADERS = ("kernels.h", "quantized_tile.h", "tiles.h", "vector.h")
 
-# Listed feature by feature: compilers older than gcc 11 and clang 12 do not accept -march=x86-64-v3.
+# Each level lists its processor features, because gcc before 11 and clang before 12 do not know -march=x86-64-v3.
 _V2 = ("-march=x86-64", "-mssse3", "-msse4.1", "-msse4.2", "-mpopcnt")
 _V3 = (*_V2, "-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mlzcnt", "-mmovbe", "-mf16c")
 _V4 = (*_V3, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 
-# Library name -> compiler flags, lowest level first.
+# Architecture -> level -> compiler flags, lowest level first.
 LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "x86_64": {
         "x86-64-v2": _V2,
@@ -37,7 +38,8 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 # Zig's names for the same processors.
 _ZIG_SPELLINGS = {"-march=x86-64": "-march=x86_64", "-march=armv8-a": "-mcpu=generic"}
-# -ffp-contract=fast fuses multiply-adds the same way in every kernel. Without -fno-math-errno, sqrtf would be a call.
+# -ffp-contract=fast fuses multiply-adds the same way in every kernel. Without -fno-math-errno, each sqrtf
+# would call a function.
 FLAGS = (
     "-std=gnu11",
     "-O3",
@@ -57,7 +59,8 @@ class BuildError(RuntimeError):
 
 
 def levels(machine: str = "") -> Mapping[str, tuple[str, ...]]:
-    """Returns the levels of an architecture (default: this machine's); one generic level for an unknown one."""
+    """Returns the levels of the architecture `machine` (default: this machine's), and the compiler flags of each. An
+    unknown architecture has one level, named generic."""
     machine = machine or platform.machine()
     return LEVELS.get({"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine), {"generic": ()})
 
@@ -67,7 +70,8 @@ def library_name(level: str) -> str:
 
 
 def source_digest() -> str:
-    """Returns a digest of sources and flags. Each library contains its own, so that a stale library is detected."""
+    """Returns a digest of the kernels' sources and flags. Each library contains the digest of the sources from which it
+    was compiled, so that a stale library is detected."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for name in (*HEADERS, *SOURCES):
         digest.update((SOURCE_DIRECTORY / name).read_bytes())
@@ -109,13 +113,13 @@ def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Seque
 
 
 def spelled(flags: Sequence[str], compiler: Sequence[str]) -> list[str]:
-    """Returns the flags of a level in this compiler's spelling."""
+    """Returns the flags of a level as this compiler spells them."""
     return [_ZIG_SPELLINGS.get(flag, flag) if "ziglang" in compiler else flag for flag in flags]
 
 
 def build_if_older() -> list[Path]:
-    """Compiles beside the sources, unless all libraries match the sources and are newer than this file. Raises
-    `BuildError`."""
+    """Returns the libraries in the sources' directory. Compiles them first, unless all of them match the sources and
+    are newer than this file. Raises `BuildError`."""
     libraries = [SOURCE_DIRECTORY / library_name(level) for level in levels()]
     own_time, digest = Path(__file__).stat().st_mtime_ns, source_digest().encode()
     if all(path.exists() and path.stat().st_mtime_ns > own_time and digest in path.read_bytes() for path in libraries):

@@ -11,13 +11,17 @@ MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 
 
 def check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, int]:
-    """Returns number of KV heads and head size. Raises ValueError if q, batch and pages disagree about them."""
+    """Returns the number of KV heads and the head size. Raises ValueError if the kernels cannot read q, batch or pages,
+    or if their shapes do not agree."""
     _, kv_heads, _, head_dim = pages.keys.shape
     check_pages(pages)
     if q.dtype is not torch.float32 or q.dim() != 3 or q.shape[2] != head_dim or q.stride(2) != 1:
         raise ValueError(f"q must be float32 [num_tokens, num_heads, {head_dim}], last dimension contiguous")
     if q.shape[1] % kv_heads or head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"{q.shape[1]} heads of {head_dim} do not fit {kv_heads} KV heads (at most {MAX_HEAD_DIM})")
+        raise ValueError(
+            f"{q.shape[1]} heads must be a multiple of {kv_heads} KV heads, and head_dim {head_dim} at most "
+            f"{MAX_HEAD_DIM}"
+        )
     check_batch(batch, q.shape[0])
     return kv_heads, head_dim
 
@@ -27,7 +31,7 @@ def check_pages(pages: KVPages) -> None:
     _, _, block_size, head_dim = keys.shape
     page = (block_size * head_dim, head_dim, 1)
     if keys.dtype is not torch.float32 or values.dtype is not torch.float32 or values.shape != keys.shape:
-        raise ValueError("pages must be float32, keys and values of one shape")
+        raise ValueError("pages must be float32, keys and values in the same shape")
     if pages.key_scale != 1.0 or pages.value_scale != 1.0:
         raise ValueError("float32 pages must have no scales")
     if keys.stride()[1:] != page or values.stride()[1:] != page:

@@ -1,7 +1,7 @@
-"""An encoder's attention, on the kernel for paged attention, which is batch-invariant.
+"""An encoder's attention, computed by the kernel for paged attention, which is batch-invariant.
 
-That kernel lets a query see the keys up to its given position. So keys and values are first written to this step's own
-pages at their real positions. Then every query gets the position of its sequence's last token, and sees all keys.
+In that kernel, a query attends to the keys up to the query's position. So keys and values are first written to pages
+at their real positions. Then every query gets the position of its sequence's last token, and attends to all keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ BLOCK_SIZE = 64  # keys that the kernel processes at a time
 
 
 class FullAttention:
-    """Keeps its pages between calls: the next layer overwrites them. They grow to the size of the largest step."""
+    """Computes full attention. Keeps its pages between calls, and each call overwrites them. The pages grow to the size
+    of the largest step."""
 
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
@@ -40,12 +41,12 @@ class FullAttention:
     def _room(self, num_blocks: int, heads: int, head_dim: int) -> KVPages:
         shape = (heads, BLOCK_SIZE, head_dim)
         if self._pages is None or self._pages.keys.shape[1:] != shape or len(self._pages.keys) < num_blocks:
-            # Slots that were never written are not read, or are masked.
+            # Slots that were never written hold zeros. The kernel does not read them, or masks their scores.
             self._pages = KVPages(torch.zeros(num_blocks, *shape), torch.zeros(num_blocks, *shape))
         return self._pages
 
     def _no_rotation(self, num_positions: int, head_dim: int) -> Tensor:
-        """Returns cosines 1 and sines 0: x · 1 - y · 0 is exactly x."""
+        """Returns `cos_sin` of no rotation: cosines 1 and sines 0, because x · 1 - y · 0 is exactly x."""
         if self._cos_sin.shape[0] < num_positions or self._cos_sin.shape[1] != head_dim:
             self._cos_sin = torch.cat(
                 (torch.ones(num_positions, head_dim // 2), torch.zeros(num_positions, head_dim // 2)), 1

@@ -1,4 +1,6 @@
-"""Runs all layers of a step in one call to `layers.c`, without Python in between. Bits equal those of single calls."""
+"""Runs all layers of a step in one call to `layers.c`, without Python in between. The result has the same bits as with
+one call per operation.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ class FusedLayers:
     def __init__(
         self, library: Library, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
     ) -> None:
-        """`rotations`: cosines and sines per layer; `norm`: the norm after the last layer. Keeps references to all that
-        C points to."""
+        """`rotations`: `cos_sin` of each layer; `norm`: weight of the norm after the last layer. Keeps references to
+        all tensors to which the C structs point."""
         self._library = library
         self._config = config
         self._kept = (layers, rotations, norm)
@@ -66,7 +68,7 @@ class FusedLayers:
 
     @staticmethod
     def takes(config: ModelConfig, layers: Sequence[Layer]) -> bool:
-        """Returns whether every projection is one matrix and attention supports the head size."""
+        """Returns whether `layers.c` can run the layers: each projection is one matrix, the head size is supported."""
         if config.head_dim > MAX_HEAD_DIM or config.head_dim % 2:
             return False
         linears = (linear for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down))
@@ -80,7 +82,7 @@ class FusedLayers:
             self._point_to(pages)
         check_batch(batch, x.shape[0])
         if not is_plain(x) or not is_plain(residual) or residual.shape != x.shape or sampled.dtype is not torch.int64:
-            raise ValueError("x and residual must be contiguous float32 of one shape, sampled int64")
+            raise ValueError("x and residual must be contiguous float32 in the same shape, sampled int64")
         tokens, hidden = x.shape
         y = x.new_empty((len(sampled), hidden))
         step = StepStruct(

@@ -38,7 +38,7 @@ class LibraryError(RuntimeError):
 class Library:
     level: str
     functions: CDLL
-    held: PyDLL  # the same library, called with the GIL held: for short calls, where releasing it would cost more
+    held: PyDLL  # the same library, called without releasing the GIL: for short calls
 
 
 def open_library(path: Path) -> CDLL:
@@ -47,7 +47,9 @@ def open_library(path: Path) -> CDLL:
         functions = CDLL(str(path))
         functions.quire_source_digest.restype = c_char_p
         if functions.quire_source_digest().decode() != build.source_digest():
-            raise LibraryError(f"{path.name} is older than its sources; run `python -m services.worker.ops.cpu.build`")
+            raise LibraryError(
+                f"{path.name} was compiled from other sources; run `python -m services.worker.ops.cpu.build`"
+            )
         declare(functions)
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{path.name} does not load: {error}") from error
@@ -74,7 +76,7 @@ def declare(functions: CDLL) -> None:
 
 
 def supported_levels() -> list[str]:
-    """Returns the levels that this processor supports, lowest first. Raises `LibraryError`."""
+    """Returns the levels that this processor supports, lowest first. Raises `LibraryError` if no kernels exist."""
     lowest, *higher = build.levels()
     if not (build.SOURCE_DIRECTORY / build.library_name(lowest)).exists():
         raise LibraryError("the CPU kernels are not compiled; run `python -m services.worker.ops.cpu.build`")

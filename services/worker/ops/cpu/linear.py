@@ -7,24 +7,28 @@ from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu.library import Library
 
-PACK_ROWS = 4096  # rows of a weight that are packed at a time, which limits the memory peak
-# Number of multiplications, about 12 us. Below it, gemm.c uses one thread, and the call does not release the GIL.
+PACK_ROWS = 4096  # rows of a weight that are packed at a time; few, so that packing takes little extra memory
+# With fewer multiplications, (rows + 6) · outputs · inputs, gemm.c uses one thread. Such a call takes up to about 12 us
+# and does not release the GIL.
 HELD_BELOW = 600_000
 
 
 def is_plain(x: Tensor) -> bool:
-    """Returns whether C can read `x` as contiguous float32 from its first address."""
+    """Returns whether C can read `x` through its data pointer: contiguous float32 in host memory."""
     return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
 
 
 def check_ids(ids: Tensor, count: int) -> Tensor:
-    """Returns row ids in the form that C reads. Raises ValueError, and IndexError for an id not below `count`."""
+    """Returns `ids`, contiguous for the kernels. Raises ValueError if they are not int64 [n], and IndexError if an id
+    is negative or not below `count`."""
     if ids.dtype is not torch.int64 or ids.dim() != 1 or not ids.is_cpu:
         raise ValueError(f"token ids must be int64 [n], not {ids.dtype} {tuple(ids.shape)}")
     if len(ids):
         lowest, highest = torch.aminmax(ids)
         if lowest < 0 or highest >= count:
-            raise IndexError(f"token ids {int(lowest)} to {int(highest)} are not all in a vocabulary of {count}")
+            raise IndexError(
+                f"token ids {int(lowest)} to {int(highest)} are not all in the vocabulary of {count} tokens"
+            )
     return ids.contiguous()
 
 
@@ -36,7 +40,7 @@ def fits_bfloat16(weight: Tensor) -> bool:
 
 
 class PackedLinear:
-    """A weight in the panels that `gemm.c` multiplies from: in bfloat16 if that is exact, else in float32."""
+    """A weight packed into the panels of `gemm.c`: in bfloat16 if that represents every value exactly, else float32."""
 
     def __init__(self, library: Library, weight: Tensor, bias: Tensor | None) -> None:
         if weight.dim() != 2 or not weight.is_floating_point():
@@ -55,7 +59,7 @@ class PackedLinear:
             )
         self._bias = None if bias is None else bias.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
         if self._bias is not None and self._bias.shape != (self.out_features,):
-            raise ValueError(f"bias {tuple(self._bias.shape)} for {self.out_features} outputs")
+            raise ValueError(f"the bias must be [{self.out_features}], not {tuple(self._bias.shape)}")
         self._bias_pointer = 0 if self._bias is None else self._bias.data_ptr()
         self._gemm = library.functions.quire_gemm
         self._held_gemm = library.held.quire_gemm
@@ -86,8 +90,8 @@ class PackedLinear:
         return y
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Returns rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for an id out of
-        range."""
+        """Returns the rows `ids` (int64 [n]) of the weight, float32 [n, in_features]. Raises IndexError for an id that
+        is out of range."""
         ids = check_ids(ids, self.out_features)
         out = self._words.new_empty((len(ids), self.in_features), dtype=torch.float32)
         self._lookup(

@@ -1,7 +1,7 @@
 """`Ops` for CPUs in float32, on the compiled kernels. Batch-invariant bit for bit, with any number of threads.
 
-Python checks types, shapes and contiguity. It does not check values, because the worker has validated them: block ids,
-positions below `cos_sin`'s length, ascending `query_starts`.
+The Python code checks types, shapes and contiguity before it calls a kernel. It does not check block ids, positions and
+`query_starts`, because the worker has validated their values.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from services.worker.ops.interface import (
 )
 from services.worker.quantization.kinds import QuantizedWeight, Weight
 
-# Elementwise calls with fewer elements (about 20 us at most) do not release the GIL. Other threads run Python during
-# the long calls. Releasing the GIL hundreds of times per step would let them delay the short calls too.
+# Elementwise calls with fewer elements, of at most about 20 us, do not release the GIL. After each release, another
+# thread can hold the GIL and delay the step, and a step has hundreds of short calls. Longer calls release it.
 HELD_BELOW = 50_000
 
 
 class CPUOps:
-    """See `interface.Ops`. `level` selects one of `build.levels`. Raises `library.LibraryError`."""
+    """See `interface.Ops`. `level`: one of `build.levels`; None: the best one that this processor supports. Raises
+    `library.LibraryError` if the kernels cannot be loaded."""
 
     name = "cpu"
     device = torch.device("cpu")
@@ -79,7 +80,7 @@ class CPUOps:
     def _norm(self, x: Tensor, residual: int, weight: Tensor, eps: float) -> Tensor:
         features = x.shape[-1]
         if not is_plain(x) or not is_plain(weight) or weight.shape != (features,):
-            raise ValueError(f"norm needs contiguous float32 [..., {features}] and [{features}]")
+            raise ValueError(f"rms_norm needs contiguous float32 x [..., {features}] and weight [{features}]")
         y = torch.empty_like(x)
         functions = self._held if x.numel() < HELD_BELOW else self._functions
         functions.quire_rms_norm(
@@ -98,8 +99,9 @@ class CPUOps:
         return y
 
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        """Computes gelu(g) · up = g · σ(w) · up, with w = g · slope, as silu(w) · (up / slope). IEEE 754 defines the
-        rounding of all other operations. erf is not offered: its bits in torch depend on an element's place."""
+        """Computes gelu(g) · up with the kernel of `silu_mul`. In the tanh form, gelu(g) = g · σ(w) with w = g · slope,
+        so the result is silu(w) · (up / slope). torch computes w and up / slope, by operations whose rounding IEEE 754
+        defines. The erf form is not supported: the bits of torch's erf depend on an element's place in the tensor."""
         if not tanh:
             raise ValueError("on a CPU, gelu_mul supports only the tanh form")
         gate, up = gate_up.chunk(2, dim=-1)
@@ -109,7 +111,9 @@ class CPUOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         features = x.shape[-1]
         if not is_plain(x) or any(not is_plain(v) or v.shape != (features,) for v in (weight, bias)):
-            raise ValueError(f"layer_norm needs contiguous float32 [..., {features}] and twice [{features}]")
+            raise ValueError(
+                f"layer_norm needs contiguous float32 x [..., {features}], weight [{features}] and bias [{features}]"
+            )
         if residual is not None and (not is_plain(residual) or residual.shape != x.shape):
             raise ValueError("layer_norm needs a contiguous float32 residual of x's shape")
         y = torch.empty_like(x)

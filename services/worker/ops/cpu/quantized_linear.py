@@ -9,12 +9,13 @@ from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids, is_plain
 from services.worker.quantization.kinds import Int4Weight, Int8Weight, QuantizedWeight, unpack_nibbles
 
-# Bytes take a quarter of the time of floats to read and to multiply.
+# As HELD_BELOW, but bytes are read and multiplied in a quarter of the time that floats take.
 HELD_BELOW_BYTES = 4 * HELD_BELOW
 
 
 class QuantizedLinear:
-    """A weight in the panels of `quantized.c`, which defines the computation. A row's bits depend on that row alone."""
+    """A weight packed into the panels of `quantized.c`, which defines how it is multiplied. The bits of an output row
+    depend only on its input row."""
 
     def __init__(self, library: Library, weight: QuantizedWeight, bias: Tensor | None) -> None:
         if not self.takes(weight):
@@ -52,7 +53,8 @@ class QuantizedLinear:
 
     @staticmethod
     def takes(weight: QuantizedWeight) -> bool:
-        """Returns whether the weight is of integers, in one group or in groups that fill whole 32-bit words."""
+        """Returns whether the kernels support the weight: 8- or 4-bit integers, in one group per row, or in groups that
+        fill whole 32-bit words."""
         if not isinstance(weight, Int8Weight | Int4Weight):
             return False
         return weight.scales.shape[1] == 1 or weight.group_size % (32 // _bits(weight)) == 0
@@ -85,8 +87,8 @@ class QuantizedLinear:
         return y
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Returns rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for an id out of
-        range."""
+        """Returns the rows `ids` (int64 [n]) of the weight, dequantized: float32 [n, in_features]. Raises IndexError
+        for an id that is out of range."""
         ids = check_ids(ids, self.out_features)
         q = torch.empty(len(ids), self._depth, dtype=torch.uint8)
         self._library.functions.quire_unpack_quantized(
@@ -105,7 +107,7 @@ class QuantizedLinear:
         return int(library.functions.quire_padded_columns(self.out_features))
 
     def _columns(self, library: Library, x: Tensor) -> Tensor:
-        """[out_features, groups] -> [groups, padded columns]"""
+        """Transposes [out_features, groups] to [groups, padded out_features], the layout that the kernels read."""
         out = torch.zeros(x.shape[1], self._padded(library), dtype=x.dtype)
         out[:, : self.out_features] = x.T
         return out
@@ -116,7 +118,8 @@ def _bits(weight: Int8Weight | Int4Weight) -> int:
 
 
 def _unsigned(weight: Int8Weight | Int4Weight, first: int, last: int) -> Tensor:
-    """Returns uint8 [last - first, in_features], shifted so that the zero point is not negative."""
+    """Returns rows `first` to `last` (exclusive) of the weight as unsigned integers, uint8 [last - first, in_features].
+    Values of Int8Weight are increased by 128."""
     if isinstance(weight, Int4Weight):
         return unpack_nibbles(weight.packed[first:last])
     return (weight.values[first:last].to(torch.int16) + 128).to(torch.uint8)

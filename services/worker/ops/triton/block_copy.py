@@ -1,11 +1,11 @@
 """Copies whole KV pages, keys and values of all layers, in one launch: between blocks, to the host, and back.
 
-A place that holds pages is a table of addresses, one per tensor (layer and keys or values), and a stride from block to
-block: page b of tensor t is at bases[t] + b · stride. Pinned host memory is such a place too: with unified addressing
-(CUDA C++ Programming Guide, section 6.2.13) a kernel can access it by its ordinary pointer. So a swap is one launch for
-any number of blocks and layers, with no staging copy and no work per block on the host. The swap runs on the steps'
-stream, so it keeps its place among them. One cudaMemcpyAsync per page would be 2 · layers calls of about 32 KiB per
-block.
+The kernel finds pages by a table of base addresses, one per tensor (the keys or the values of a layer), and a stride
+from block to block: page b of tensor t is at bases[t] + b · stride (`PagePlace`). Pages in pinned host memory are found
+in the same way: with unified addressing (CUDA C++ Programming Guide, section 6.2.13) a kernel can access them by their
+ordinary pointers. So a swap is one launch for any number of blocks and layers, with no staging copy and no work per
+block on the host. It runs on the same stream as the steps, so it is ordered with them. With cudaMemcpyAsync, each block
+would take 2 · layers calls, of about 32 KiB each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def copy_pages_kernel(
 
 @dataclass(frozen=True, slots=True)
 class PagePlace:
-    """The addresses of pages. It does not keep their memory alive. Strides and sizes are in words."""
+    """The place of pages that `copy_pages` reads or writes. It holds only addresses and does not keep the memory alive.
+    `stride` (from block to block) and `page_words` are in words of 8 bytes."""
 
     bases: Tensor  # int64 [num_tensors], on the device
     stride: int
@@ -60,7 +61,8 @@ class PagePlace:
 
     @classmethod
     def of_device(cls, pages: Sequence[KVPages]) -> PagePlace:
-        """Returns the place of all layers' pages. Raises ValueError if they differ in shape, type or alignment."""
+        """Returns the place of all layers' pages. Raises ValueError if they differ in shape or type, are not
+        contiguous, or if an address or the size of a page is no multiple of 16 bytes."""
         tensors = [tensor for layer in pages for tensor in (layer.keys, layer.values)]
         first = tensors[0]
         if any(t.shape != first.shape or t.dtype != first.dtype or not t.is_contiguous() for t in tensors):
@@ -70,7 +72,8 @@ class PagePlace:
 
     @classmethod
     def of_slots(cls, slots: Tensor, device: torch.device) -> PagePlace:
-        """Returns the place of a tensor [num_slots, num_tensors, *page], in pinned host memory or on the device."""
+        """Returns the place of the pages in a tensor [num_slots, num_tensors, *page], which is in pinned host memory or
+        on the device. Raises ValueError as `of_device` does."""
         if not slots.is_contiguous():
             raise ValueError("slots must be contiguous")
         size = slots[0, 0].numel() * slots.itemsize
@@ -79,10 +82,10 @@ class PagePlace:
 
 
 def copy_pages(source: PagePlace, sources: Tensor, destination: PagePlace, destinations: Tensor) -> None:
-    """Copies page sources[i] of `source` to destinations[i] of `destination`, int64 [n] each on the device, for all
-    tensors.
+    """Copies, for all tensors, page sources[i] of `source` to page destinations[i] of `destination`. Both index tensors
+    are int64 [n] on the device.
 
-    No destination may also be a source, because pages are copied in any order. Within one place use `copy_blocks`.
+    No page may be both read and written, because pages are copied in any order. Within one place use `copy_blocks`.
     """
     if not len(sources):
         return
@@ -94,10 +97,12 @@ def copy_pages(source: PagePlace, sources: Tensor, destination: PagePlace, desti
 
 
 def copy_blocks(place: PagePlace, sources: NDArray[np.int64], destinations: NDArray[np.int64]) -> None:
-    """Copies blocks to other blocks of the same place, [n] each on the host. Reads all of them before it writes any.
+    """Copies blocks `sources` to blocks `destinations` of the same place, [n] each on the host. Reads all sources
+    before it writes any destination.
 
-    Plans copy to blocks that no other sequence uses. So usually no destination is a source, and one pass is correct in
-    any order. A block that its owner released in the same plan can be both; the pages then go through a buffer.
+    Plans copy to blocks that no other sequence uses. So usually no destination is a source, and one pass in any order
+    is correct. But a block that a sequence releases can be a source and a destination in the same plan: then all pages
+    go through a buffer.
     """
     device = place.bases.device
     if not np.isin(destinations, sources).any():

@@ -44,7 +44,7 @@ over the time to read its bytes, on an A100, an RTX 3090, an L40S and an H200. O
 """
 _THREADS_PER_WARP = 32
 _REGISTERS = 65536  # of one processor, allocated in units of 8 per thread
-_WORTH_A_PROCESS = 16  # kernels that compile in the time that a process needs to import Triton and torch
+_WORTH_A_PROCESS = 16  # number of kernels that compile in the time that a new process takes to import Triton and torch
 _RESERVED = 1024  # bytes of shared memory that the system reserves per program
 
 
@@ -69,7 +69,7 @@ PROCESSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A variant by module and index, because kernels cannot be sent between processes."""
+    """A variant to compile, given by its module and its index there: kernels cannot be sent to other processes."""
 
     module: str
     index: int
@@ -85,7 +85,8 @@ class Compiled:
     registers: int  # per thread
     spilled_bytes: int  # per thread, stored and loaded
     shared_bytes: int
-    # Time to issue the inner loop's instructions over the time to read its bytes; None if memory is not the bound.
+    # Time to issue the inner loop's instructions, divided by the time to read its bytes; None if the kernel is not
+    # bound by memory.
     issue: float | None
 
     @property
@@ -94,7 +95,7 @@ class Compiled:
 
     @property
     def programs(self) -> int:
-        """Number of these programs that one processor runs at once."""
+        """Number of programs of this kernel that one processor runs at once."""
         processor = PROCESSORS[self.capability]
         threads = self.num_warps * _THREADS_PER_WARP
         by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * threads)
@@ -213,8 +214,8 @@ def _variants(module: str) -> tuple[Variant, ...]:
 
 
 def _types(variant: Variant) -> dict[str, str]:
-    """Returns the types in the order of the kernel's parameters, in Triton's notation. Leaves out the marks for
-    multiples of 16."""
+    """Returns each parameter's type in Triton's notation, in the order of the kernel's parameters, without the mark
+    ":16". Raises ValueError if a parameter is missing, unknown or given twice."""
     signature, constexprs, names = set(variant.signature), set(variant.constexprs), set(variant.kernel.arg_names)
     wrong = ((signature | constexprs) ^ names) | (signature & constexprs)
     if wrong:
@@ -226,7 +227,7 @@ def _types(variant: Variant) -> dict[str, str]:
 
 
 def _attributes(variant: Variant) -> dict[tuple[int], list[list[object]]]:
-    """Returns which arguments are multiples of 16, as a launch would find out."""
+    """Returns Triton's attributes for the arguments that are multiples of 16, as it would find them at a launch."""
     multiples = {}
     for index, parameter in enumerate(variant.kernel.params):
         kind = variant.signature.get(parameter.name, "")

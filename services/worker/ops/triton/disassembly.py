@@ -1,8 +1,8 @@
 """Counts the instructions of a compiled kernel's inner loop, with the disassembler that comes with Triton.
 
 On every target, each of a processor's four parts issues one instruction of 32 threads per cycle (CUDA C++ Programming
-Guide, section on compute capabilities). So the number of instructions is one lower bound of a loop's time, and the
-bytes that it reads are another. If the first bound is higher, the kernel does not wait for memory.
+Guide, section on compute capabilities). So a loop takes at least the time to issue its instructions, and at least the
+time to read its bytes. If the first time is longer, the kernel does not wait for memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:
     """Yields the instructions of each loop without an inner loop, from its label to the branch back to it."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
-    begins: list[int] = []  # starts of closed loops, in the order of their ends
+    begins: list[int] = []  # where the loops that have ended begin
     for line in map(str.strip, listing):
         if label := _LABEL.match(line):
             labels[label[1]] = len(instructions)

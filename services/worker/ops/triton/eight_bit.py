@@ -3,10 +3,10 @@
     y[m, n] = (Σ_k q[m, k] · v[n, k]) · x_scale[m] · scale[n] + b[n]          q and v int8: the sum exact, in int32
                                                                               q and v fp8 e4m3: the sum in float32
 
-v is stored as in the checkpoint, [N, K]: a step of K reads whole lines of 128 bytes, and needs no conversion.
-(LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022, for fp8.) Hopper's fp8 tensor cores accumulate
-in fewer than 24 bits. So they sum only one step of K, and the steps are added in full float32. `tiles.py` describes the
-tiles and the split of K.
+q is x, quantized row by row (`quantize_rows.py`). v is stored as in the checkpoint, [N, K]: a step of K reads whole
+lines of 128 bytes, and needs no conversion. (LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022,
+for fp8.) Hopper's fp8 tensor cores accumulate in fewer than 24 bits. So they sum only one step of K, and the steps are
+added in full float32. `tiles.py` describes the tiles and the split of K.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.worker.ops.triton.join_splits import join_splits
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
 from services.worker.ops.triton.variant import TARGETS, Variant
 
-# All fit into 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+# All tiles fit into 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
 QUANTIZED = TileTable(
     few=Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=5),
     some=Tiles(rows=64, outs=64, k=128, num_warps=4, num_stages=4),
@@ -81,11 +81,14 @@ def eight_bit(
     *,
     batch_invariant: bool = False,
 ) -> Tensor:
-    """Returns y [m, N] in `dtype`. x [m, K] with contiguous rows and values [N, K]: int8 or float8_e4m3fn. scales [N],
-    row_scales [m]: float32. bias [N]. Raises ValueError for arguments that the kernel would misread."""
+    """Returns y [m, N] in `dtype`. x [m, K], contiguous rows, and values [N, K], contiguous: both int8 or both
+    float8_e4m3fn. scales [N], row_scales [m]: float32. bias [N]. Raises ValueError for arguments that the kernel would
+    misread."""
     (m, k), (n, _) = x.shape, values.shape
     if x.shape[1] != values.shape[1] or x.stride(1) != 1 or not values.is_contiguous():
-        raise ValueError(f"a weight [{n}, {values.shape[1]}] needs contiguous rows with as many inputs")
+        raise ValueError(
+            f"the weight [{n}, {values.shape[1]}] must be contiguous, and x must have contiguous rows of that length"
+        )
     if x.dtype is not values.dtype:
         raise ValueError(f"x is {x.dtype}, but the weight is {values.dtype}; they must have one type")
     if not m:

@@ -2,13 +2,13 @@
 
     y[m, n] = Σ_g scale[n, g] · (Σ_{k in g} x[m, k] · v[n, k]) + b[n]           v exact in x's type
 
-The scale, float32, is applied to a group's sum, or to the whole sum if an output has one scale: W itself is never
-rounded. (LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022, for fp8.)
+The scale, float32, multiplies the sum of its group, or the whole sum if an output has only one scale. So W = scale · v
+is never computed, and not rounded. (LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022, for fp8.)
 
 The weight is repacked at load, as in `four_bit.py`. K is cut into steps of 2 · LANES columns. Word j of a step holds
-its columns j (low byte) and LANES + j (high byte), so that a register of two words widens directly to operands
-(`widen.py`). Words are stored [steps, N, LANES]: a program's load for a step is contiguous. `tiles.py` describes the
-tiles and the split of K.
+the step's columns j (low byte) and LANES + j (high byte). The low bytes are the operand of one product and the high
+bytes of another, so that a register of two words converts directly to both operands (`widen.py`). Words are stored
+[steps, N, LANES], so that a program's load for a step is contiguous. `tiles.py` describes the tiles and the split of K.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_bytes
 from services.worker.quantization.kinds import Fp8Weight, Int8Weight
 
-# k: most columns of a step. All fit into 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+# k: most columns of K per step. All tiles fit into 99 KiB of shared memory, which every GPU from compute capability
+# 8.0 on has.
 HALF = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=3),
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
-# Smaller tiles: the sum of a group takes registers in addition to the total.
+# Smaller tiles, for weights with several groups: the sum of a group takes registers in addition to the total.
 HALF_IN_GROUPS = TileTable(
     few=Tiles(rows=16, outs=128, k=64, num_warps=4, num_stages=4),
     some=Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
@@ -87,7 +88,8 @@ def eight_bit_weights_kernel(
     num_steps: tl.constexpr = (K + 2 * LANES - 1) // (2 * LANES)
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
-    # num_stages is given here, so that the loop also reads scales ahead, which no product uses directly.
+    # With num_stages given only at launch, Triton reads ahead only the operands of `tl.dot`. Given at the loop, it also
+    # applies to the loads of scales, which are no operands.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
         low, high = from_bytes(word, x.dtype.element_ty, IS_FP8)
@@ -113,7 +115,7 @@ def eight_bit_weights_kernel(
 
 @dataclass(frozen=True, slots=True)
 class EightBitLayout:
-    """An `Int8Weight` or `Fp8Weight` in the layout of the kernel. It is the only copy of the weight."""
+    """An `Int8Weight` or `Fp8Weight` in the layout of the kernel. The device holds no other copy of the weight."""
 
     packed: Tensor  # int16 [steps, out_features, lanes]
     scales: Tensor  # float32 [groups, out_features]
@@ -122,7 +124,7 @@ class EightBitLayout:
 
     @classmethod
     def of(cls, weight: Fp8Weight | Int8Weight, dtype: torch.dtype) -> EightBitLayout:
-        """`dtype`: type of the activations."""
+        """Repacks a weight. `dtype`: type of the activations."""
         n, k = weight.shape
         scales = weight.scales.float().reshape(n, -1).t().contiguous()
         lanes = _lanes(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).few.k // 2)
@@ -133,7 +135,7 @@ class EightBitLayout:
         return cls(word.squeeze(3), scales, k, isinstance(weight, Fp8Weight))
 
     def select_rows(self, ids: Tensor) -> Fp8Weight | Int8Weight:
-        """Returns the rows (outputs) with these ids, int64 [n], in the checkpoint's layout."""
+        """Returns rows (outputs) `ids` of the weight, in the checkpoint's layout. ids: int64 [n]."""
         word = self.packed[:, ids].contiguous().unsqueeze(3).view(torch.uint8)  # [steps, n, lanes, 2]
         values = word.permute(1, 0, 3, 2).flatten(1)[:, : self.in_features].contiguous()
         scales = self.scales[:, ids].t()
@@ -145,11 +147,11 @@ class EightBitLayout:
 def eight_bit_weights(
     x: Tensor, weight: EightBitLayout, bias: Tensor | None, *, batch_invariant: bool = False
 ) -> Tensor:
-    """Returns y [m, N]. x [m, K]: contiguous rows, in the layout's activation type. bias [N]. Raises ValueError for
-    arguments that the kernel would misread."""
+    """Returns y [m, N]. x [m, K]: contiguous rows, in the `dtype` that `EightBitLayout.of` was given. bias [N]. Raises
+    ValueError for arguments that the kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
-        raise ValueError(f"the weight needs contiguous rows of {weight.in_features} inputs")
+        raise ValueError(f"x must be [m, {weight.in_features}] with contiguous rows")
     m, groups = len(x), len(weight.scales)
     if not m:
         return torch.empty((0, n), dtype=x.dtype, device=x.device)
@@ -169,8 +171,9 @@ def eight_bit_weights(
 
 
 def _lanes(k: int, group: int, greatest: int) -> int:
-    """Returns the number of lanes: at most `greatest`, so that each step has one scale and reads whole rows of x; at
-    least `LEAST_K`. `group`: 0 if an output has one scale."""
+    """Returns the number of lanes, a power of two from `LEAST_K` to `greatest`. If possible, a step of 2 · lanes
+    columns divides K and the group, so that x ends at the end of a step and each step has one scale. `group`: inputs
+    per scale; 0 if an output has one scale."""
     step = k if group == 0 else math.gcd(k, group)
     return max(LEAST_K, min(greatest, (step & -step) // 2))
 

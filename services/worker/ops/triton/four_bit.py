@@ -2,15 +2,17 @@
 
     y[m, n] = Σ_g scale[n, g] · (Σ_{k in g} x[m, k] · (q[n, k] - zero[n, g])) + b[n]
 
-(AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an exact integer in x's type. The scale is
-applied to a group's sum, in float32, so W itself is never rounded.
+(AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an integer, which x's type represents
+exactly. The scale multiplies the sum of its group, in float32. So W = scale · (q - zero) is never computed, and not
+rounded.
 
 The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which threads would
-have to exchange before a product. Here K is cut into steps of 4 · LANES columns. Word j of a step holds its columns j,
-LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up, so each quarter of the words is an operand
-(`widen.py`). LANES divides a group, so that a quarter has one scale. Words are stored [steps, N, LANES]: a program's
-load for a step is contiguous. Scales and zero points are stored [groups, N], both in one word, so that loads of 4 bytes
-can run ahead.
+have to exchange before a product. So K is cut into steps of 4 · LANES columns, and word j of a step holds the step's
+columns j, LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up. The lowest 4 bits of all words are then
+the operand of one product, the next 4 bits that of the next product, and so on (`widen.py`). Each such quarter of a
+step has one scale, because LANES divides a group. Words are stored [steps, N, LANES], so that a program's load for a
+step is contiguous. A scale and its zero point share a word of at least 4 bytes, [groups, N], because smaller loads
+cannot be asynchronous and run ahead.
 
 `tiles.py` describes the tiles and the split of K.
 """
@@ -42,13 +44,14 @@ from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_nibbles
 from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_nibbles
 
-# k: most columns of a step. All fit into 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+# k: most columns of K per step. All tiles fit into 99 KiB of shared memory, which every GPU from compute capability
+# 8.0 on has.
 HALF = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
-# Smaller tiles: several scales per step, and the sums of their groups, take registers.
+# Smaller tiles, for steps with several groups: their scales and their sums take registers.
 HALF_IN_GROUPS = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
@@ -82,7 +85,7 @@ def _scale_and_zero(
 def four_bit_kernel(
     x,  # [m, K], rows x_stride apart
     packed,  # int16 [steps, N, LANES]
-    words,  # int32, or int64 for scales in float32, [groups, N]
+    words,  # `FourBitLayout.words`: int32 [groups, N], or int64 if the scales are float32
     bias,  # [N], read if BIAS
     y,  # [m, N]; float32 [splits, m, N] if SPLIT
     m,
@@ -109,7 +112,8 @@ def four_bit_kernel(
     shared: tl.constexpr = 4 if GROUP % (4 * LANES) == 0 else 2 if GROUP % (2 * LANES) == 0 else 1
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
-    # num_stages is given here, so that the loop also reads scales ahead, which no product uses directly.
+    # With num_stages given only at launch, Triton reads ahead only the operands of `tl.dot`. Given at the loop, it also
+    # applies to the loads of scales and zero points, which are no operands.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
         scale_0, zero_0 = _scale_and_zero(words, step * 4, last_out, N, K, GROUP, SCALE, LANES)
@@ -151,7 +155,7 @@ def four_bit_kernel(
 
 @dataclass(frozen=True, slots=True)
 class FourBitLayout:
-    """An `Int4Weight` in the layout of the kernel. It is the only copy of the weight."""
+    """An `Int4Weight` in the layout of the kernel. The device holds no other copy of the weight."""
 
     packed: Tensor  # int16 [steps, out_features, lanes]
     words: Tensor  # int32 or int64 [groups, out_features]: the scale's bits, with the zero point in the bits above
@@ -165,17 +169,18 @@ class FourBitLayout:
 
     @staticmethod
     def takes(weight: Int4Weight) -> bool:
-        """Returns whether the groups can be divided into quarters large enough for a tensor core."""
+        """Returns whether the kernel supports the weight: one group, or groups of a multiple of `LEAST_K` inputs,
+        because a tensor-core product takes at least `LEAST_K` inputs, all with the same scale."""
         groups = weight.scales.shape[1]
         return groups == 1 or weight.group_size % LEAST_K == 0
 
     @classmethod
     def of(cls, weight: Int4Weight, dtype: torch.dtype) -> FourBitLayout:
-        """`dtype`: type of the activations."""
+        """Repacks a weight. `dtype`: type of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
         lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).few.k // 4)
-        # Computed in bytes throughout: a wider type would take several times the weight's memory.
+        # All steps compute with bytes: tensors of a wider type would take several times the memory of the weight.
         q = unpack_nibbles(functional.pad(weight.packed, (0, -k % (4 * lanes) // 2))).view(n, -1, 4, lanes)
         pairs = q[:, :, ::2] | q[:, :, 1::2] << 4  # low bytes of the words, then high bytes
         word = pairs.permute(1, 0, 3, 2).contiguous().view(torch.int16)
@@ -186,7 +191,7 @@ class FourBitLayout:
         return cls(word.squeeze(3), words.t().contiguous(), weight.scales.dtype, k, weight.input_order)
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
-        """Returns the rows (outputs) with these ids, int64 [n], in the checkpoint's layout."""
+        """Returns rows (outputs) `ids` of the weight, in the checkpoint's layout. ids: int64 [n]."""
         word = self.packed[:, ids].transpose(0, 1)  # [n, steps, lanes]
         q = torch.stack([(word >> shift & 15).to(torch.uint8) for shift in (0, 4, 8, 12)], dim=2)
         words = self.words[:, ids].t().contiguous()
@@ -197,11 +202,12 @@ class FourBitLayout:
 
 
 def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_invariant: bool = False) -> Tensor:
-    """Returns y [m, N]. x [m, K]: contiguous rows, in the layout's activation type. bias [N]. With an `input_order`, x
-    is gathered once before the launch. Raises ValueError for arguments that the kernel would misread."""
+    """Returns y [m, N]. x [m, K]: contiguous rows, in the `dtype` that `FourBitLayout.of` was given. bias [N]. If the
+    weight has an `input_order`, x's columns are first copied in that order. Raises ValueError for arguments that the
+    kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
-        raise ValueError(f"the weight needs contiguous rows of {weight.in_features} inputs")
+        raise ValueError(f"x must be [m, {weight.in_features}] with contiguous rows")
     if weight.input_order is not None:
         x = x.index_select(1, weight.input_order)
     m, groups = len(x), len(weight.words)
@@ -226,14 +232,14 @@ _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfl
 
 
 def _lanes(k: int, group: int, greatest: int) -> int:
-    """Returns the number of lanes: the greatest power of two n, at most `greatest`, for which n divides a group and 4 n
-    divides k; at least `LEAST_K`. `group`: 0 if an output has one scale."""
+    """Returns the number of lanes: the greatest power of two n up to `greatest` such that n divides the group and 4 n
+    divides k, or `LEAST_K` if that is more. `group`: inputs per scale; 0 if an output has one scale."""
     lanes = min(greatest, (k & -k) // 4)
     return max(LEAST_K, min(lanes, group & -group) if group else lanes)
 
 
 def _table(x_type: torch.dtype, lanes: int, group: int) -> TileTable:
-    """`group`: 0 if an output has one scale."""
+    """Returns the tiles for these types and sizes. `group`: inputs per scale; 0 if an output has one scale."""
     if x_type is torch.float32:
         return SINGLE
     return HALF if group % (4 * lanes) == 0 else HALF_IN_GROUPS

@@ -1,8 +1,9 @@
-"""Converts fp8 e4m3fn with integer arithmetic, because Triton converts to it only from compute capability 8.9 on.
+"""Converts float32 to fp8 e4m3fn and back with integer arithmetic, because Triton converts to fp8 only from compute
+capability 8.9 on.
 
-1 sign bit, 4 exponent bits (bias 7) and 3 mantissa bits; no infinities; greatest value 448; all ones is NaN
-(Micikevicius et al., 2022, section 3.1). Rounds to nearest, ties to even, like torch. Values beyond the range become
-±448, where torch gives NaN.
+The format has 1 sign bit, 4 exponent bits (bias 7) and 3 mantissa bits. Its greatest value is 448. It has no
+infinities; exponent and mantissa of all ones are NaN (Micikevicius et al., 2022, section 3.1). `to_e4m3` rounds to
+nearest, ties to even, like torch. Values beyond the range become ±448, where torch gives NaN.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def to_e4m3(x):
 
 @triton.jit
 def from_e4m3(code):
-    """uint8 -> float32 of the same shape, exact; NaN, which no weight is, reads as ±480. `widen.py` converts to 16-bit
-    floats.
+    """uint8 -> float32 of the same shape, exactly. The codes of NaN become ±480; weights do not contain them.
+    `widen.py` converts to 16-bit floats.
 
-    Moving the bits of exponent and mantissa to their place in float32 gives the value times a power of two, also for
+    Moving the bits of exponent and mantissa to their place in float32 gives the value divided by 2**120, also for
     subnormals.
     """
     wide = code.to(tl.uint32)

@@ -2,8 +2,9 @@
 
     y[m, n] = (Σ_s partial[s, m, n]) · row_scales[m] · out_scales[n] + bias[n]
 
-s ascending, in the type of the partial sums (float32, or int32, which is exact); the rest in float32, rounded once
-(split-K, NVIDIA CUTLASS, "Efficient GEMM in CUDA", section on parallelized reductions).
+The partial sums are added in ascending order of s, in their own type (float32, or int32, which is exact). Scales and
+bias are applied in float32, and y is rounded once (split-K, NVIDIA CUTLASS, "Efficient GEMM in CUDA", section on
+parallelized reductions).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def join_splits_kernel(
 def join_splits(
     partial: Tensor, row_scales: Tensor | None, out_scales: Tensor | None, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """[splits, m, N] -> [m, N] in `dtype`, all contiguous."""
+    """Returns y [m, N] in `dtype`. partial [splits, m, N], row_scales [m], out_scales [N], bias [N]: contiguous. Scales
+    and biases that are None are left out."""
     splits, m, n = partial.shape
     y = torch.empty((m, n), dtype=dtype, device=partial.device)
     join_splits_kernel[(m, triton.cdiv(n, BLOCK))](

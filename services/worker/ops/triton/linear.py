@@ -1,4 +1,4 @@
-"""Creates the linear layer of a weight on a GPU: floats here, quantized weights in `quantized_linear.py`."""
+"""Creates linear layers on a GPU. Those with quantized weights are in `quantized_linear.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DenseLinear:
         return functional.linear(x, self.weight, self.bias)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """int64 [n] -> [n, in_features]"""
+        """Returns rows `ids`, int64 [n], of the weight: [n, in_features]."""
         return functional.embedding(ids, self.weight)
 
 
@@ -38,7 +38,7 @@ Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
 def create_linear(
     weight: Weight, bias: Tensor | None, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool
 ) -> Linear:
-    """Creates the layer on `device`, for activations in `dtype`."""
+    """Moves weight and bias to `device` and returns their layer, for activations in `dtype`."""
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)

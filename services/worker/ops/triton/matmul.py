@@ -2,10 +2,11 @@
 
     y[m, n] = Σ_k x[m, k] · W[n, k] + b[n],    k in steps of BLOCK_K, ascending, accumulated in float32
 
-cuBLAS chooses tiles, and whether to split k, by the number of rows, so a row's bits change with it. This kernel never
-splits k, and its steps of k depend on the type alone, never on m. The rows per tile do depend on m, but they do not
-change which products an element adds up in which order. W is the left operand (`tiles.py`), so all tiles use the same
-tensor-core instruction except for its number of columns, which are independent rows of x.
+cuBLAS chooses tiles, and whether to split k, by the number of rows, so the bits of a row change with the number of
+rows. This kernel never splits k, and its steps of k depend only on the type. The number of rows per tile does depend on
+m, but it does not change which products an element of y adds up in which order. The instructions of the tensor cores
+differ only in their number of columns: W is the left operand (`tiles.py`), so columns are rows of x, which are
+independent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, finish, tile_of_program
 from services.worker.ops.triton.variant import Variant
 
-# 16-bit types on tensor cores. All fit into 99 KiB of shared memory, which every GPU from capability 8.0 on has.
+# For 16-bit types, on tensor cores. All tiles fit into 99 KiB of shared memory, which every GPU from compute capability
+# 8.0 on has.
 HALF = TileTable(
     few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
     some=Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=4),
@@ -66,10 +68,11 @@ def matmul_kernel(
 
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[m, K] with contiguous rows, [N, K] and [N], contiguous, of one type -> [m, N]. Else raises ValueError."""
+    """Returns y [m, N]. x [m, K]: contiguous rows. weight [N, K] and bias [N]: contiguous, of x's type. Raises
+    ValueError if x or the weight has another shape, layout or type."""
     n, k = weight.shape
     if x.dim() != 2 or x.shape[1] != k or x.stride(1) != 1 or not weight.is_contiguous() or x.dtype != weight.dtype:
-        raise ValueError(f"matmul needs rows of {k} {weight.dtype} and a contiguous weight")
+        raise ValueError(f"x must be {weight.dtype} [m, {k}] with contiguous rows, and the weight must be contiguous")
     y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
     if len(x):
         tiles = (SINGLE if x.dtype is torch.float32 else HALF).of(len(x))

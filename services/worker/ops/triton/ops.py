@@ -1,8 +1,9 @@
 """`Ops` for NVIDIA GPUs: Triton kernels, and cuBLAS for matrix products.
 
-Nothing here waits for the device, and no launch depends on a tensor's content, so a step can be recorded as a graph.
-With `batch_invariant`, `matmul.py` multiplies floats and no product is split over K. Norms, activations, rotations and
-sampling are always batch-invariant: each program computes whole rows, and their width alone decides the tiles.
+No operation waits for the device, and no launch depends on a tensor's content, so a step can be recorded as a CUDA
+graph. With `batch_invariant`, `matmul.py` replaces cuBLAS, and no product is split over K. Norms, activations,
+rotations and sampling are always batch-invariant: how a row is divided among programs and tiles depends only on its
+width.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class TritonOps:
-    """See `interface.Ops`. `prepare_attention` allocates the scratch memory of attention."""
+    """See `interface.Ops`. `prepare_attention` allocates the memory for partial results of attention."""
 
     name = "triton"
     fp8_kv_cache = True
@@ -56,7 +57,7 @@ class TritonOps:
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         """Raises TypeError for a weight that `computes_with` refuses."""
         if not isinstance(weight, Tensor) and not self.computes_with(weight):
-            raise TypeError(f"the GPU kernels do not compute with this {type(weight).__name__}")
+            raise TypeError(f"the GPU kernels do not support the groups or the type of this {type(weight).__name__}")
         return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:

@@ -2,9 +2,9 @@
 
     a = max(max |x|, 1e-10)      q = round(x · (Q / a))      scale = a / Q      Q = 448 (fp8 e4m3) or 127 (int8)
 
-[m, features] -> [m, features] and float32 [m]. Divisions are IEEE 754's. Every target rounds to fp8 with integer
-arithmetic (`fp8.py`): native conversion has the same bits and saves nothing, because memory is the bound. A NaN makes
-its row's scale NaN, and so all products of that row.
+x [m, features] -> q [m, features] and scale, float32 [m]. Divisions round as in IEEE 754. Every target converts to fp8
+with integer arithmetic (`fp8.py`): the native conversion gives the same bits and saves no time, because memory is the
+bound. If x has a NaN, the scale of its row is NaN, so that all products with the row are NaN.
 """
 
 from __future__ import annotations
@@ -58,17 +58,21 @@ def quantize_rows_kernel(
         if FP8:
             code = to_e4m3(scaled)
         else:
-            # No q exceeds Q. The bounds keep the compiler from fusing product and sum, which would skip one rounding.
+            # |scaled| never exceeds the limit. The bounds only keep the compiler from fusing the multiplication above
+            # with the addition below, which would skip a rounding.
             bounded = tl.minimum(tl.maximum(scaled, -limit), limit)
             code = (bounded + _SHIFTER).to(tl.int32, bitcast=True).to(tl.int8)
         tl.store(q + row * FEATURES + start + columns, code, mask=mask)
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """[m, features] of any float type -> int8 or float8_e4m3fn, and scales. Raises ValueError for a layout that the
-    kernel would misread."""
+    """Returns q [m, features] in `dtype`, int8 or float8_e4m3fn, and scales, float32 [m]. x [m, features]: any float
+    type, contiguous rows. Raises ValueError for a layout that the kernel would misread."""
     if x.dim() != 2 or x.stride(1) != 1 or dtype not in (torch.int8, torch.float8_e4m3fn):
-        raise ValueError(f"only contiguous rows become int8 or float8_e4m3fn, not {tuple(x.stride())} to {dtype}")
+        raise ValueError(
+            "quantize_rows converts contiguous rows to int8 or float8_e4m3fn, "
+            f"not strides {tuple(x.stride())} to {dtype}"
+        )
     m, features = x.shape
     fp8 = dtype is torch.float8_e4m3fn
     q = torch.empty((m, features), dtype=torch.uint8 if fp8 else dtype, device=x.device)

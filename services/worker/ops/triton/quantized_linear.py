@@ -20,8 +20,8 @@ _FP8_CAPABILITY = (8, 9)
 
 
 def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
-    """Returns whether the kernels support the weight: groups of a multiple of 16 inputs, or one group. Quantized fp8
-    activations need tensor cores that multiply fp8."""
+    """Returns whether the kernels support the weight. A weight with several groups must have a multiple of 16 inputs
+    per group. If activations are quantized to fp8, the tensor cores must be able to multiply fp8."""
     if isinstance(weight, Int4Weight):
         return FourBitLayout.takes(weight)
     if isinstance(weight, Int8Weight):
@@ -30,7 +30,8 @@ def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
 
 
 class EightBitLinear:
-    """The checkpoint's int8 or fp8 values, times activations that are quantized to the same type."""
+    """A layer that multiplies the checkpoint's int8 or fp8 values with activations quantized to the same type
+    (W8A8)."""
 
     def __init__(
         self, weight: Fp8Weight | Int8Weight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
@@ -51,12 +52,13 @@ class EightBitLinear:
         )
 
     def rows(self, ids: Tensor) -> Tensor:
-        """int64 [n] -> [n, in_features], dequantized."""
+        """Returns rows `ids`, int64 [n], of the weight, dequantized: [n, in_features]."""
         return self._weight.select_rows(ids).dequantize().to(self._dtype)
 
 
 class WeightOnlyLinear:
-    """A weight of 4 or 8 bits, repacked: see `four_bit.py` and `eight_bit_weights.py`."""
+    """A layer that multiplies a weight of 4 or 8 bits, repacked by `four_bit.py` or `eight_bit_weights.py`, with
+    floating-point activations."""
 
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
@@ -76,10 +78,10 @@ class WeightOnlyLinear:
         return eight_bit_weights(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """int64 [n] -> [n, in_features], dequantized."""
+        """Returns rows `ids`, int64 [n], of the weight, dequantized: [n, in_features]."""
         return self._weight.select_rows(ids).dequantize().to(self._dtype)
 
 
 def _multiplies_fp8(device: torch.device) -> bool:
-    """Returns whether the device multiplies fp8. Triton's interpreter does."""
+    """Returns whether the device, or Triton's interpreter in its place, can multiply fp8."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY

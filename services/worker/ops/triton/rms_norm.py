@@ -20,7 +20,7 @@ from torch import Tensor
 from services.worker.ops.triton.variant import Variant
 
 MAX_FEATURES = 32768
-# Least number of elements per program: short rows (heads) share a program.
+# A program computes at least this many elements: several short rows (heads) share a program.
 TILE = 1024
 
 
@@ -67,9 +67,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """residual += x in place, [num_tokens, features] both; returns rms_norm(residual). Raises ValueError."""
+    """Adds x to the residual in place, both [num_tokens, features], and returns rms_norm(residual). Raises ValueError
+    if the kernel would misread a layout."""
     if not x.is_contiguous() or not residual.is_contiguous() or residual.shape != x.shape:
-        raise ValueError("add_rms_norm needs a contiguous x and a contiguous residual of its shape")
+        raise ValueError("add_rms_norm needs a contiguous x and a contiguous residual of the same shape")
     return _launch(x, residual, weight, eps, 1, x.shape[-1], 0)
 
 
@@ -78,7 +79,7 @@ def _launch(
 ) -> Tensor:
     features = x.shape[-1]
     if weight.shape != (features,) or not weight.is_contiguous() or features > MAX_FEATURES:
-        raise ValueError(f"a norm over {features} features needs as many contiguous weights, at most {MAX_FEATURES}")
+        raise ValueError(f"rms_norm needs a contiguous weight [{features}] and at most {MAX_FEATURES} features")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_rows = x.numel() // features
     block, rows, warps = _tiling(features)
@@ -91,8 +92,8 @@ def _launch(
 
 
 def _tiling(features: int) -> tuple[int, int, int]:
-    """Returns padded row size, rows per program and warps. They depend on the width alone, so a row's sum is the same
-    in every batch."""
+    """Returns the padded row size, rows per program, and warps. They depend only on `features`, so a row's sum has the
+    same bits in every batch."""
     block = triton.next_power_of_2(features)
     return block, max(1, TILE // block), min(16, max(4, block // 512))
 

@@ -5,9 +5,9 @@ x₁, x₂ of each head of q and k:
 
     x₁, x₂ = x₁ c - x₂ s, x₂ c + x₁ s                           float32, rounded once
 
-Rotated k, and v, are written to slot i of page b, [block, kv_head, slot, head_dim], where b · block_size + i is the
-token's slot. Pages of fp8 e4m3 hold k / k_scale and v / v_scale, saturated. A token with slot -1 is padding: nothing is
-written for it, neither to pages nor to q and k.
+The rotated k, and v as it is, are written to the pages [block, kv_head, slot, head_dim]. A token's `slots` entry is
+block · block_size + slot. Pages of fp8 e4m3 hold k / k_scale and v / v_scale, clamped to the range of fp8. An entry of
+-1 marks padding: nothing is written for the token, neither to pages nor to q and k.
 
 A program takes HEADS heads of one token. The first programs of a token take heads of q, the others heads of k and v. q,
 k and v can be views into one fused projection, with any strides, provided that the last dimension is contiguous.
@@ -38,8 +38,8 @@ def rope_and_write_kv_kernel(
     v,  # [num_tokens, NUM_KV_HEADS, HEAD_DIM]
     cos_sin,  # float32 [max_positions, HEAD_DIM]
     positions,  # int32 [num_tokens]
-    slots,  # int64 [num_tokens]
-    keys,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM], or its bytes if FP8
+    slots,  # int64 [num_tokens], `AttentionBatch.slot_mapping`
+    keys,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM]; uint8 if FP8
     values,
     q_stride,
     q_head_stride,
@@ -84,7 +84,8 @@ def rope_and_write_kv_kernel(
             at = k + token * k_stride + heads[:, None] * k_head_stride + lanes[None, :]
             low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
             high = tl.load(at + half, mask=mask, other=0.0).to(tl.float32)
-            # Rounded to k's type first, also if the page rounds again, so that pages and q's product agree.
+            # Rounded to k's type before the conversion to the page's type, so that pages hold the same numbers as k,
+            # like those of the reference.
             low_turned = (low * cosine - high * sine).to(k.dtype.element_ty)
             high_turned = (high * cosine + low * sine).to(k.dtype.element_ty)
             tl.store(at, low_turned, mask=mask)
@@ -129,15 +130,17 @@ def _check(q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, pages: KVPages) -> 
     _, num_kv_heads, block_size, head_dim = pages.keys.shape
     if k.shape != (q.shape[0], num_kv_heads, head_dim) or v.shape != k.shape or q.shape[2] != head_dim:
         raise ValueError(
-            f"heads must have {head_dim} dimensions, k and v shape [{q.shape[0]}, {num_kv_heads}, {head_dim}]"
+            f"q must have heads of size {head_dim}, and k and v the shape [{q.shape[0]}, {num_kv_heads}, {head_dim}]"
         )
     if any(x.stride(2) != 1 for x in (q, k, v)):
         raise ValueError("the last dimension of q, k and v must be contiguous")
     if head_dim % 2 or cos_sin.shape[1] != head_dim or not cos_sin.is_contiguous() or cos_sin.dtype != torch.float32:
-        raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}], head_dim even")
+        raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}], with an even head size")
     page = (block_size * head_dim, head_dim, 1)
     if pages.keys.stride() != pages.values.stride() or pages.keys.stride()[1:] != page:
-        raise ValueError("a page's [num_kv_heads, block_size, head_dim] must be contiguous")
+        raise ValueError(
+            "each page [num_kv_heads, block_size, head_dim] must be contiguous, with equal strides in keys and values"
+        )
 
 
 def variants() -> Iterator[Variant]:

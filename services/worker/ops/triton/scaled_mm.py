@@ -1,12 +1,12 @@
-"""fp8 products by cuBLAS and CUTLASS through `torch._scaled_mm`, with a scale per row and per output, for many rows.
+"""fp8 products of many rows, with a scale per row and per output, by `torch._scaled_mm` (cuBLAS and CUTLASS).
 
     y[m, n] = (Σ_k q[m, k] · v[n, k]) · x_scale[m] · scale[n] + b[n]
 
-`eight_bit.py` computes the same and is the fallback. This module serves steps with more rows than `eight_bit.py`'s
-middle tile class. That rule is not measured. Few rows are bound by memory, where our kernel splits K by the weight's
-shape; for many rows, tuned libraries are faster. Sums are in full float32 (`use_fast_accum` is off), as in our kernel.
-torch supports these products from compute capability 8.9 on, with bfloat16 results and sizes that are multiples of 16.
-They are not batch-invariant.
+The kernel in `eight_bit.py` computes the same product, and replaces `scaled_mm` where `serves` returns False. Steps
+with more rows than that kernel's middle tile class use `scaled_mm`. This limit is an estimate, not measured: for few
+rows, memory is the bound, and our kernel splits K by the weight's shape; for many rows, tuned libraries are faster.
+Sums are in full float32 (`use_fast_accum` is off), as in our kernel. torch supports these products from compute
+capability 8.9 on, with bfloat16 results and sizes that are multiples of 16. They are not batch-invariant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from services.worker.ops.triton.eight_bit import QUANTIZED
 
 
 def serves(q: Tensor, values: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether `scaled_mm` is available and the rule above selects it. `dtype`: type of the result."""
+    """Returns whether torch supports this product and q has enough rows to use `scaled_mm`. `dtype`: type of the
+    result."""
     (m, k), n = q.shape, len(values)
     if q.dtype is not torch.float8_e4m3fn or dtype is not torch.bfloat16 or m <= QUANTIZED.some.rows:
         return False

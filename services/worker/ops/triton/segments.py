@@ -1,9 +1,9 @@
 """Adds up consecutive rows, for mean pooling of sequences that are computed in chunks.
 
-    totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1]            float32, row after row
+    totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1]            in float32
 
-A program adds the rows of one segment in order, for BLOCK columns. So a sum made in several calls has the same bits as
-one made in a single call, and no sum depends on other segments.
+A program adds the rows of one segment one after the other to the segment's total, for BLOCK columns. So the total has
+the same bits whether the rows come in one call or in several, and does not depend on other segments.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ def add_segments(totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
     """See `interface.Ops`. Raises ValueError for a layout that the kernel would misread."""
     count, features = totals.shape
     if totals.dtype is not torch.float32 or not totals.is_contiguous() or not x.is_contiguous():
-        raise ValueError("add_segments needs contiguous float32 totals and contiguous rows")
+        raise ValueError("add_segments needs contiguous float32 totals and a contiguous x")
     if x.shape[1] != features or len(starts) != count + 1:
-        raise ValueError(f"{x.shape[1]} columns and {len(starts) - 1} segments do not fit totals [{count}, {features}]")
+        raise ValueError(
+            f"{x.shape[1]} columns and {len(starts) - 1} segments do not match totals [{count}, {features}]"
+        )
     if count:
         at = upload(starts, totals.device)
         add_segments_kernel[(count, triton.cdiv(features, BLOCK))](

@@ -2,8 +2,8 @@
 
     slot = block_table[row, position // block_size] · block_size + position % block_size
 
-Each token finds its row by bisection over query_starts. A token at or past query_starts[-1] is padding (a graph runs
-with its bucket's number of tokens): its slot is -1, and nothing is written for it.
+The row of each token is found by bisection over query_starts. Tokens from query_starts[-1] on are padding, because a
+recorded graph always has the same number of tokens. Their slot is -1, and nothing is written for them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def slot_mapping_kernel(
 ):
     tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
     mine = tokens < tl.minimum(num_tokens, tl.load(query_starts + num_sequences))
-    # The row lies in [low, high). It is the last row whose first token is not past this token, so the search skips
-    # rows without tokens.
+    # A token's row is in [low, high). It is the last row that begins at or before the token: so the search skips rows
+    # without tokens.
     low = tl.zeros([TILE], tl.int32)
     high = low + num_sequences
     width = num_sequences
@@ -55,7 +55,8 @@ def slot_mapping_kernel(
 
 
 def map_slots(batch: AttentionBatch, block_size: int, out: Tensor | None = None) -> Tensor:
-    """Returns int64 [num_tokens], in `out` if it is given. Reads nothing back to the host."""
+    """Returns `AttentionBatch.slot_mapping`, int64 [num_tokens], in `out` if it is given. Does not wait for the
+    device."""
     num_tokens, num_sequences = batch.positions.shape[0], batch.block_tables.shape[0]
     slots = torch.empty(num_tokens, dtype=torch.int64, device=batch.positions.device) if out is None else out
     if num_tokens:

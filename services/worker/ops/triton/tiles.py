@@ -2,14 +2,15 @@
 
 A program computes a tile [BLOCK_OUTS, BLOCK_ROWS] of yᵀ = W xᵀ, with the weights as the left operand. Hopper's tensor
 cores (wgmma) need at least 64 rows of the left operand but only 8 columns of the right one, so few rows of x are not
-padded to 64. And only the left operand may come from registers, where weights are dequantized.
+padded to 64. Besides, only the left operand can come from registers, where weights are dequantized.
 
-Few rows make few tiles, too few for all of the device's processors. Then K is split (split-K): each program adds up its
+Few rows make few tiles, too few for all of the device's processors. Then K is split (split-K): each program adds up one
 stretch of K, and `join_splits.py` adds the stretches in ascending order. Where K is split depends only on the weight's
-shape and on the class of row counts. Nothing is added atomically, so a repeated product has the same bits. In
-batch-invariant mode nothing is split, and the steps of K are the same for every number of rows.
+shape and on the tiles, which `TileTable.of` chooses by the number of rows. Nothing is added atomically, so a repeated
+product has the same bits. In batch-invariant mode K is not split, and the steps of K are the same for every number of
+rows.
 
-Indices of rows and outputs past the end are clamped to the last one: it is computed again but not stored.
+Indices of rows and outputs past the end are clamped to the last row or output, which is computed again but not stored.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-# Row tiles that process the same outputs together, so that a tile of W is read from memory once for all of them.
+# Number of row tiles with the same outputs whose programs are launched side by side, so that a tile of W is read from
+# memory once for all of them.
 GROUP_ROWS = 8
-# A split makes at least this many programs, three for every two of an H200's processors. With at least 24 KB of loads
-# under way each, they use 4.8 TB/s at 0.8 µs of latency, and 28,672 outputs (Llama-3.1-8B's widest) need no join.
+# If K is long enough, it is split into so many stretches that there are at least this many programs, three for every
+# two of an H200's processors. If each program has at least 24 KB of loads in flight, they use 4.8 TB/s at a latency of
+# 0.8 µs. Weights with 28,672 outputs, the most of Llama-3.1-8B, have enough tiles without a split.
 PROGRAMS = 198
 _MIN_STEPS = 4  # least steps of BLOCK_K in a stretch, so that loads can run ahead
 LEAST_K = 16  # k of the shortest tensor-core product
@@ -39,7 +42,8 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """Tiles by the number of rows. All tiles of a table have the same k, or the weight's layout sets it."""
+    """Tiles by the number of rows. All tiles of a table have the same k, but a repacked weight can have shorter
+    steps."""
 
     few: Tiles
     some: Tiles
@@ -61,8 +65,8 @@ class Cut:
 
 
 def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) -> Cut:
-    """Cuts a product into programs. `num_steps`: steps of the whole K. Splits K only if one row tile holds all rows, so
-    that the class of row counts alone decides."""
+    """Cuts a product into programs. `num_steps`: number of steps in K. Splits K only if one row tile holds all rows, so
+    that the split is the same for all numbers of rows with these tiles."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
     splits = min(triton.cdiv(PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
@@ -85,9 +89,9 @@ def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl
 
 @triton.jit
 def load_part(x_at, part, lanes, K: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr):
-    """Loads a part of x, [LANES, BLOCK_ROWS]: LANES columns from column part · LANES on. Columns past K read as 0. If K
-    is a multiple of STEP, the columns that the caller's loop takes at a time, there are none. x_at: pointers to column
-    `lanes` of each row."""
+    """Returns LANES columns of x, from column part · LANES on: [LANES, BLOCK_ROWS], with 0 past column K. x_at:
+    pointers to column `lanes` of each row. STEP: columns that the caller's loop takes at a time; if K is a multiple of
+    it, no column is past K."""
     if K % STEP == 0:
         return tl.load(x_at + part * LANES)
     return tl.load(x_at + part * LANES, mask=(part * LANES + lanes < K)[:, None], other=0.0)
@@ -108,7 +112,7 @@ def finish(
     OUT_SCALES: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """y = total · row_scales · out_scales + bias in float32, rounded once."""
+    """Stores y = total · row_scales · out_scales + bias, computed in float32 and rounded once."""
     last_out = tl.minimum(outs, N - 1)
     total = total.to(tl.float32)
     if ROW_SCALES:

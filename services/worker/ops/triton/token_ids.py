@@ -1,7 +1,7 @@
 """Inserts sampled tokens into a step's input tokens, on the device.
 
-For a token that only the device has, the host writes `-1 - slot`, and this kernel replaces it by the token that the
-slot sampled last. Plans are launched ahead, before the host has that token.
+Steps are launched ahead, before the host knows the tokens that the previous step samples. In place of such a token, the
+host writes `-1 - slot`, and this kernel replaces that number by the token that was sampled last for the slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def fill_last_tokens_kernel(token_ids, last_tokens, num_tokens, TILE: tl.constex
 
 
 def fill_last_tokens(token_ids: Tensor, last_tokens: Tensor) -> None:
-    """Fills token_ids int64 [num_tokens] in place. last_tokens int64 [max_num_seqs]: see `Sampler.last_tokens`."""
+    """Replaces negative token_ids, int64 [num_tokens], in place. last_tokens int64 [max_num_seqs]: see
+    `Sampler.last_tokens`."""
     if len(token_ids):
         fill_last_tokens_kernel[(triton.cdiv(len(token_ids), TILE),)](
             token_ids, last_tokens, len(token_ids), TILE=TILE, num_warps=NUM_WARPS

@@ -24,5 +24,5 @@ class Variant:
     num_warps: int
     num_stages: int
     capabilities: tuple[int, ...] = TARGETS
-    # Bytes read from memory per iteration of the loop around its products; 0 if memory is not the bound.
+    # Bytes read from memory per iteration of the kernel's inner loop; 0 if memory is not the bound.
     loop_bytes: int = 0

@@ -1,18 +1,18 @@
 """Converts 4- and 8-bit numbers to 16-bit floats exactly, four bytes at a time.
 
-A product that is bound by reading such weights has few instructions to spend on each number. At 4.8 TB/s, each of an
+A product that is bound by reading such weights can spend only few instructions on each number. At 4.8 TB/s, each of an
 H200's processors receives 18 bytes per cycle, which are 37 numbers of 4 bits, and issues four instructions of 32
-threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. Here bytes stay four to a
-register, and operations on whole registers make pairs of floats. One instruction (LOP3, or PRMT for whole bytes) puts
-two numbers below constant bits, so that each is the end of the mantissa of a known power of two. One more instruction
-subtracts that power from both floats.
+threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. Here, four bytes stay in
+one register, and each operation on a register makes a pair of floats. One instruction (LOP3, or PRMT for whole bytes)
+puts two numbers into the low mantissa bits of two floats that are a known power of two. One more instruction subtracts
+that power from both floats.
 
     bfloat16 of the bits 0x4300 | u is 128 + u, for u < 128      float16 of the bits 0x6400 | u is 1024 + u
     int8 v is (v & 0x7F) - (v & 0x80), or (v ^ 0x80) - 128
     e4m3 is its exponent and mantissa, moved to their place in the float, times a power of two (`fp8.py`)
 
-(Kim et al., 2022, "Who Says Elephants Can't Run", section 3.2.) float32 has no pairs, so it uses Triton's own
-conversions. All instructions exist from compute capability 8.0 on, except the native conversion of fp8.
+(Kim et al., 2022, "Who Says Elephants Can't Run", section 3.2.) A register holds only one float32, so float32 uses
+Triton's own conversions. All instructions exist from compute capability 8.0 on, except the native conversion of fp8.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _asm(*instructions: str) -> tl.constexpr:
 
 
 def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
-    """Instructions that turn two words in a register into four pairs of floats, lowest bits first."""
+    """Returns instructions that turn a register of two words into four pairs of floats, lowest bits first."""
     masked = f"0x000F000F, {power}, 0xEA"  # (a & b) | c
     return _asm(
         "shr.u32 a, $4, 4",
@@ -42,7 +42,9 @@ def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
 
 
 def _e4m3(kind: str, shift: int, power: str) -> tl.constexpr:
-    """`shift`: bits between the end of the sign's byte and the end of exponent and mantissa in the float."""
+    """Returns instructions that turn a register of two words into two pairs of floats, low bytes first. `shift`: by how
+    many bits exponent and mantissa move right from the high byte of a word to their place in a float. `power`: factor
+    of the result."""
     mask = f"0x{0x7F << 8 - shift:04X}" + f"{0x7F << 8 - shift:04X}"
     return _asm(
         f"shl.b32 a, $2, {8 - shift}",
@@ -79,7 +81,8 @@ _INT8_FP16 = _asm(
     "add.rn.f16x2 $0, $0, c",
     "add.rn.f16x2 $1, $1, c",
 )
-# Times 36864, so that only NaN overflows: the greatest number, 1.75, becomes 64512, and 1.875 becomes infinite.
+# The factor is 36864, so that only NaN overflows. With its bits moved, the greatest number, 448, is 1.75 and becomes
+# 64512 = 448 · 144. NaN is 1.875 and becomes infinite.
 _E4M3_PAGES = _e4m3("f16x2", 1, "0x78807880")
 _E4M3_PAGES_NATIVE = _asm(
     "mov.b32 {first, second}, $2",
@@ -90,7 +93,8 @@ _E4M3_PAGES_NATIVE = _asm(
 )
 _E4M3_FP16 = _e4m3("f16x2", 1, "0x5C005C00")  # 2^8
 _E4M3_BF16 = _e4m3("bf16x2", 4, "0x7B807B80")  # 2^120
-# Registers: results (which share none with the others), then the words, then the number to subtract from each.
+# Constraints on registers: the results (=&: they share no register with operands), the words, then for each result the
+# register with what is added to it.
 _FROM_NIBBLES: tl.constexpr = tl.constexpr("=&r,=&r,=&r,=&r,r,r,r,r,r")
 _FOUR_FP16: tl.constexpr = tl.constexpr((tl.float16,) * 4)
 _FOUR_BF16: tl.constexpr = tl.constexpr((tl.bfloat16,) * 4)
@@ -99,8 +103,8 @@ _FROM_BYTES: tl.constexpr = tl.constexpr("=&r,=&r,r")
 
 @triton.jit
 def from_nibbles(word, zeros, dtype: tl.constexpr):
-    """int16 -> its four nibbles, lowest first, each minus its own one of four `zeros`, in dtype, a float of 16 or 32
-    bits. zeros: uint8 up to 15, in shapes that broadcast."""
+    """Returns the four nibbles of an int16, lowest first, nibble i minus zeros[i]. dtype: type of the results, a float
+    of 16 or 32 bits. zeros: four uint8 tensors of values up to 15, in shapes that broadcast."""
     if dtype == tl.float32:
         bits = word.to(tl.int32)
         first = (bits & 15).to(dtype) - zeros[0].to(dtype)
@@ -131,8 +135,8 @@ def _minus(power: tl.constexpr, zero, dtype: tl.constexpr):
 
 @triton.jit
 def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
-    """int16 -> its low and its high byte, read as int8 or as fp8 e4m3fn, in dtype, a float of 16 or 32 bits. NaN, which
-    no weight is, reads as ±480."""
+    """Returns the low and the high byte of an int16, read as int8 or as fp8 e4m3fn. dtype: type of the results, a float
+    of 16 or 32 bits. The codes of NaN become ±480; weights do not contain them."""
     if dtype == tl.float32:
         if IS_FP8:
             low, high = from_e4m3((word & 0xFF).to(tl.uint8)), from_e4m3((word >> 8).to(tl.uint8))
@@ -151,9 +155,9 @@ def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
 
 @triton.jit
 def from_fp8_pages(word, dtype: tl.constexpr, NATIVE: tl.constexpr):
-    """int16 -> its low and its high byte, read as fp8 e4m3fn, in dtype, float16 or float32, both times `pages_factor`.
-    NaN becomes NaN or infinite. `NATIVE`: whether the GPU converts fp8, which it does from compute capability 8.9
-    on."""
+    """Returns the low and the high byte of an int16, read as fp8 e4m3fn, both times `pages_factor`. dtype: type of the
+    results, float16 or float32. NaN becomes NaN or infinite. `NATIVE`: whether the GPU has an instruction that converts
+    fp8, as from compute capability 8.9 on."""
     if dtype == tl.float32:
         low, high = _with_nan((word & 0xFF).to(tl.uint8)), _with_nan((word >> 8).to(tl.uint8))
     else:

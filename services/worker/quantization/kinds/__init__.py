@@ -1,6 +1,6 @@
 """The kinds of quantized weight in memory: `fp8.py`, `int8.py` and `int4.py`. `weight.py` has what they share.
 
-This package is imported apart from `quantization`: the kinds need torch, and the command line loads without it.
+This package is imported separately from `quantization`, because it needs torch and the command line does without.
 """
 
 from services.worker.quantization.kinds.fp8 import Fp8Weight

@@ -15,11 +15,12 @@ from services.worker.quantization.kinds.rows import quantize_rows_fp8
 class Fp8Weight:
     """weight[o, i] = values[o, i] · scales[o]
 
-    With `quantize_activations` (W8A8), `quantize_rows_fp8` first quantizes each row x of the input, and
+    With `quantize_activations` (W8A8), `quantize_rows_fp8` first quantizes each row x of the input to q, with x_scale:
 
         y[o] = Σ_i q[i] · values[o, i] · x_scale · scales[o]        sums in float32
 
-    Without it, x is multiplied as it is. A checkpoint's scale per tensor is repeated for every output.
+    Without `quantize_activations`, x is multiplied as it is. If a checkpoint has one scale per tensor, the scale is
+    repeated for every output.
     """
 
     values: Tensor  # float8_e4m3fn [out_features, in_features], contiguous
@@ -32,12 +33,12 @@ class Fp8Weight:
         return rows, columns
 
     def dequantize(self) -> Tensor:
-        """Returns float32 [out_features, in_features], exact."""
+        """Returns the weight in float32 [out_features, in_features]; each product is rounded once."""
         return self.values.float() * self.scales[:, None]
 
     def select_rows(self, ids: Tensor) -> Fp8Weight:
-        """Returns the rows (outputs) with these ids, int64 [n]."""
-        # As bytes, because torch cannot index float8 on every device.
+        """Returns rows (outputs) `ids` of the weight. ids: int64 [n]."""
+        # The values are indexed as bytes, because torch cannot index float8 on every device.
         values = self.values.view(torch.uint8)[ids].view(torch.float8_e4m3fn)
         return replace(self, values=values, scales=self.scales[ids])
 
@@ -46,12 +47,12 @@ class Fp8Weight:
 
     @staticmethod
     def quantize(weight: Tensor, quantize_activations: bool = True) -> Fp8Weight:
-        """Rounds each output to nearest with its own scale. Takes any float type [out_features, in_features]."""
+        """Quantizes a matrix [out_features, in_features] of any float type, with one scale per output."""
         return Fp8Weight(*quantize_rows_fp8(weight), quantize_activations)
 
     @staticmethod
     def join(weights: Sequence[Fp8Weight]) -> Fp8Weight | None:
-        """Joins projections of one input; returns None if only some of them quantize their input."""
+        """Joins weights that multiply the same input into one; returns None if only some of them quantize the input."""
         if len({weight.quantize_activations for weight in weights}) > 1:
             return None
         values = torch.cat([weight.values.view(torch.uint8) for weight in weights]).view(torch.float8_e4m3fn)

@@ -17,8 +17,9 @@ class Int4Weight:
     """weight[o, i(k)] = (q[o, k] - zero_points[o, k // group_size]) · scales[o, k // group_size]
 
     q[o, k] are unsigned 4-bit integers, two per byte, the even k in the low half. Column k belongs to input i(k) =
-    input_order[k], or to input k without an order. GPTQ's act-order assigns inputs to groups by importance. Sorting the
-    columns by group makes each group contiguous; in return, y = weight · x has to read x in `input_order`.
+    input_order[k], or to input k if `input_order` is None. GPTQ's act-order assigns inputs to groups by importance.
+    Columns are sorted by group, so that each group is contiguous; therefore y = weight · x must read x in
+    `input_order`.
     """
 
     packed: Tensor  # uint8 [out_features, in_features / 2], contiguous
@@ -36,7 +37,7 @@ class Int4Weight:
         return self.shape[1] // self.scales.shape[1]
 
     def dequantize(self) -> Tensor:
-        """Returns float32 [out_features, in_features], exact."""
+        """Returns the weight in float32 [out_features, in_features]; each product is rounded once."""
         q = unpack_nibbles(self.packed).view(*self.scales.shape, self.group_size).float()
         weight = ((q - self.zero_points[:, :, None].float()) * self.scales[:, :, None].float()).flatten(1)
         if self.input_order is None:
@@ -46,7 +47,7 @@ class Int4Weight:
         return ordered
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
-        """Returns the rows (outputs) with these ids, int64 [n]."""
+        """Returns rows (outputs) `ids` of the weight. ids: int64 [n]."""
         return replace(self, packed=self.packed[ids], scales=self.scales[ids], zero_points=self.zero_points[ids])
 
     def to(self, device: torch.device) -> Int4Weight:
@@ -55,8 +56,9 @@ class Int4Weight:
 
     @staticmethod
     def quantize(weight: Tensor, group_size: int | None = None) -> Int4Weight:
-        """Rounds each group to the nearest of 16 evenly spaced values that span the group and zero. Scales have the
-        weight's type. AWQ and GPTQ choose better values; this method is for dummy weights and comparisons."""
+        """Quantizes a matrix of any float type by rounding each number to the nearest of 16 evenly spaced values, whose
+        range includes 0 and the numbers of its group. Scales have the matrix's type. AWQ and GPTQ choose better values;
+        this method is for dummy weights and comparisons."""
         groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
         low, high = groups.amin(-1).clamp(max=0).float(), groups.amax(-1).clamp(min=0).float()
         scales = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)
@@ -67,7 +69,8 @@ class Int4Weight:
 
     @staticmethod
     def join(weights: Sequence[Int4Weight]) -> Int4Weight | None:
-        """Joins projections of one input; returns None if they differ in group size or in the order of inputs."""
+        """Joins weights that multiply the same input into one; returns None if they differ in group size or in
+        `input_order`."""
         first = weights[0]
         if any(weight.group_size != first.group_size or not _same_order(weight, first) for weight in weights):
             return None
@@ -80,7 +83,7 @@ class Int4Weight:
 
 
 def pack_nibbles(q: Tensor) -> Tensor:
-    """uint8 [rows, columns], values below 16 -> uint8 [rows, columns / 2], the even column in the low half."""
+    """uint8 [rows, columns], values below 16 -> uint8 [rows, columns / 2], even columns in the low half of a byte."""
     return q[:, ::2] | q[:, 1::2] << 4
 
 

@@ -16,11 +16,11 @@ class Int8Weight:
     """weight[o, i] = values[o, i] · scales[o, i // group_size]
 
     With `quantize_activations` (W8A8) there is one group per output. `quantize_rows_int8` first quantizes each row x of
-    the input, and
+    the input to q, with x_scale:
 
         y[o] = (Σ_i q[i] · values[o, i]) · x_scale · scales[o, 0]        the sum exact, in int32; products in float32
 
-    Without it, x is multiplied as it is.
+    Without `quantize_activations`, x is multiplied as it is.
     """
 
     values: Tensor  # int8 [out_features, in_features], contiguous
@@ -41,12 +41,12 @@ class Int8Weight:
         return self.values.shape[1] // self.scales.shape[1]
 
     def dequantize(self) -> Tensor:
-        """Returns float32 [out_features, in_features], exact."""
+        """Returns the weight in float32 [out_features, in_features]; each product is rounded once."""
         groups = self.values.view(*self.scales.shape, self.group_size).float()
         return (groups * self.scales[:, :, None].float()).flatten(1)
 
     def select_rows(self, ids: Tensor) -> Int8Weight:
-        """Returns the rows (outputs) with these ids, int64 [n]."""
+        """Returns rows (outputs) `ids` of the weight. ids: int64 [n]."""
         return replace(self, values=self.values[ids], scales=self.scales[ids])
 
     def to(self, device: torch.device) -> Int8Weight:
@@ -54,15 +54,16 @@ class Int8Weight:
 
     @staticmethod
     def quantize(weight: Tensor, quantize_activations: bool, group_size: int | None = None) -> Int8Weight:
-        """Rounds each output, or each group of its inputs, to nearest with its own scale. Takes any float type
-        [out_features, in_features]."""
+        """Quantizes a matrix [out_features, in_features] of any float type, with one scale per output, or per group of
+        `group_size` inputs of an output."""
         groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
         values, scales = quantize_rows_int8(groups)
         return Int8Weight(values.flatten(1), scales, quantize_activations)
 
     @staticmethod
     def join(weights: Sequence[Int8Weight]) -> Int8Weight | None:
-        """Joins projections of one input; returns None if they differ in groups or in quantizing their input."""
+        """Joins weights that multiply the same input into one; returns None if they differ in group size, or if only
+        some of them quantize the input."""
         if len({(weight.quantize_activations, weight.group_size) for weight in weights}) > 1:
             return None
         values = torch.cat([weight.values for weight in weights])

@@ -4,8 +4,9 @@ With a = max(max |x|, 1e-10) of a row and Q the largest magnitude of the type (4
 
     q = round(x · (Q / a))        scale = a / Q        x ≈ q · scale
 
-Everything is in float32; each division and product is rounded once, halves to even. No q exceeds Q. The floor of `a`
-keeps a row of zeros finite. A kernel that performs these operations in this order gets the same bits.
+All operations are in float32. Each division and product is rounded once, to nearest, ties to even. No |q| exceeds Q.
+Because a is at least 1e-10, a row of zeros has a finite ratio Q / a. A kernel that performs these operations in this
+order gets the same bits.
 """
 
 from __future__ import annotations

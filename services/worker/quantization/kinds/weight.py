@@ -16,7 +16,8 @@ Weight = Tensor | QuantizedWeight  # [out_features, in_features]
 
 
 def join(weights: Sequence[Weight]) -> Weight | None:
-    """Joins projections of one input into one matrix, in the given order; None if they are not stored alike."""
+    """Joins weights that multiply the same input into one, along the outputs and in the given order. Returns None if
+    they are of different kinds, or if their kind cannot join them."""
     if len(weights) == 1:
         return weights[0]
     tensors = [weight for weight in weights if isinstance(weight, Tensor)]

@@ -104,7 +104,7 @@ def test_quantizing_is_refused_where_the_operations_would_undo_it(tmp_path: Path
     config = read_model_config(tmp_path)
     ops = IntegersOnly(CPU, torch.float32)
     source = open_weights(tmp_path, config, ops, "auto", AT_LOAD["fp8"], lambda _: None)
-    with pytest.raises(ModelError, match="--quantization fp8 rounds weights to a form that the reference"):
+    with pytest.raises(ModelError, match="--quantization fp8 rounds weights to a format that the reference"):
         Decoder(config, ops, source, 16)
 
 
@@ -120,7 +120,7 @@ def test_weights_alone_are_quantized_where_the_operations_quantize_no_activation
         weight = source.weight(layer)
         assert isinstance(weight, Int8Weight)
         assert not weight.quantize_activations
-    sentence = "the reference operations cannot multiply activations in int8 here: they stay in float32"
+    sentence = "the reference operations cannot compute with int8 activations: activations stay in float32"
     assert [record.getMessage().startswith(sentence) for record in caplog.records] == [True] * told
 
 
@@ -183,7 +183,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("options", "sentence"),
     [
         ({"quantization": "awq"}, "--quantization is awq, but the checkpoint is not quantized"),
-        ({"quantization": "fp8"}, "--quantization fp8 rounds weights to a form that the cpu operations cannot compute"),
+        (
+            {"quantization": "fp8"},
+            "--quantization fp8 rounds weights to a format that the cpu operations cannot compute",
+        ),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype is fp8, but the cpu operations keep keys and values in float32"),
         ({"load_format": "gguf"}, "--load-format is gguf, but {} is not a GGUF file"),
     ],

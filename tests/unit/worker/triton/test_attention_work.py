@@ -104,5 +104,5 @@ def test_the_bounds_say_what_to_launch() -> None:
 
 @pytest.mark.parametrize("rows", [[(0, 1)] * 11, [(0, 201)]])
 def test_more_than_the_limits_is_refused(rows: Rows) -> None:
-    with pytest.raises(ValueError, match="10 rows of 200"):
+    with pytest.raises(ValueError, match="at most 10 rows and 200 tokens"):
         layout().lay_out(*batch(rows))

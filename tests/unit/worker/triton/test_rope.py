@@ -158,7 +158,7 @@ def test_what_the_kernel_would_misread_is_refused(device: torch.device) -> None:
     ops, pages, table = TritonOps(device, torch.float32), empty_pages(batch, heads, torch.float32), rope_table(8, 64)
     with pytest.raises(ValueError, match="cos_sin"):
         ops.rope_and_write_kv(q, k, v, table.double().to(device), batch, pages)
-    with pytest.raises(ValueError, match="heads must have 64 dimensions"):
+    with pytest.raises(ValueError, match="heads of size 64"):
         ops.rope_and_write_kv(q, q, v, table.to(device), batch, pages)
     with pytest.raises(ValueError, match="last dimension"):
         ops.rope_and_write_kv(q, k, v.repeat(1, 1, 2)[..., ::2], table.to(device), batch, pages)

@@ -1,1 +1,2 @@
-"""Attention over the paged KV cache: one kernel for rows of one query, another for rows of several."""
+"""Attention over the paged KV cache: one kernel for rows with one query (decodes), another for rows with several
+(prompt chunks)."""

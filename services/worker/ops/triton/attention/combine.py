@@ -1,11 +1,11 @@
 """Joins the partial results of `decode.py`, one per stretch of a sequence.
 
-With o_i the attention over stretch i alone and L_i = log2 Σ_n exp(s_n) over its keys,
+With o_i the attention over stretch i alone, and L_i = log2 Σ_n exp(s_n) over the scores s_n of its keys,
 
     out = Σ_i w_i o_i / Σ_i w_i,   w_i = exp2(L_i - max_j L_j)
 
-(Flash-Decoding, Dao et al., 2023). It takes PARTS stretches at a time, in the order of the sequence, in float32. One
-program computes one sequence and query head.
+(Flash-Decoding, Dao et al., 2023), in float32. One program computes one query head of one sequence. It adds PARTS
+stretches at a time, in the order of their positions.
 """
 
 from __future__ import annotations

@@ -1,19 +1,22 @@
-"""Paged attention of rows with one query: split over the keys, all heads of a group at once.
+"""Paged attention of rows with one query. A sequence's keys are divided among programs.
 
 Decoding reads every key and value of a sequence once and computes little with each, so its speed depends on how many
 bytes are being loaded at a time. A sequence is cut into stretches of `split` positions (Flash-Decoding, Dao et al.,
-2023). Their size is fixed, not their number, so every stretch costs the same. An item of work is one stretch of one
-sequence. The query heads that share a KV head are the rows of one matrix product, padded to 16, the least for a tensor
-core. So keys and values are read once for all of these heads.
+2023). All stretches have the same size, so that they cost the same; long sequences have more of them. An item of work
+is one stretch of one sequence. The query heads that share a KV head are the rows of one matrix product, padded to the
+16 rows that a tensor core needs. So keys and values are read once for all of these heads.
 
-The host knows every position and lays out the items with the batch (`work.py`). The size of the grid is a constant of
-the device. Each program steps through the items up to a count that it reads from device memory, so a launch recorded by
-a CUDA graph serves any lengths. If a sequence's window lies in one stretch, its output is written at once. Otherwise
-each stretch stores its own normalised result and the base-2 logarithm of its Σ exp, and `combine.py` joins them. The
-join is a separate launch instead of a task of the last program, so that the order of the stream alone makes the results
-visible. Both kernels skip stretches that lie before a layer's window.
+The host lays out the items of each batch (`work.py`). The size of the grid is a constant of the device: each program
+takes one item after another, up to a count in device memory. So a launch recorded by a CUDA graph serves any lengths.
 
-    out[h] = Σ_n exp(s_hn) v_n / Σ_n exp(s_hn)      (`tile.py`), n over the stretch
+For query head h, an item computes the following, with n over the visible positions of the stretch (`tile.py`):
+
+    out[h] = Σ_n exp(s_hn) v_n / Σ_n exp(s_hn)
+
+If the visible positions lie in a single stretch, this is the output. Otherwise the item stores out[h] and
+log2 Σ_n exp(s_hn), and `combine.py` joins the stretches in a second launch. The last program to finish could join them
+instead, but would need memory fences; between two launches, the order of the stream suffices. Both kernels skip
+stretches that lie before a layer's sliding window.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from services.worker.ops.triton.attention.work import ENTRY, ITEMS_AT, NUM_ITEMS
 from services.worker.ops.triton.variant import Variant
 
 
-# Values that change from step to step must not cause a recompilation: neither a stride's divisibility nor an alignment.
+# Without these lists, Triton would compile the kernel again when one of these values becomes, or stops being, a
+# multiple of 16. The values change from step to step and from layer to layer.
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def decode_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
@@ -45,7 +49,7 @@ def decode_attention(
     page_stride: tl.tensor,
     table_stride: tl.tensor,
     window: tl.tensor,
-    scale: tl.tensor,  # of the scores, with the keys' own and log2(e) in it
+    scale: tl.tensor,  # the scores' scale, times the scale of the keys and log2(e)
     value_scale: tl.tensor,
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -65,7 +69,7 @@ def decode_attention(
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
     mask = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    # Heads vary fastest: they lie side by side in a page.
+    # The KV head varies fastest, because the heads of a page lie side by side in memory.
     for index in range(tl.program_id(0), num_items * KV_HEADS, tl.num_programs(0)):
         item = index // KV_HEADS
         kv_head = index % KV_HEADS
@@ -102,7 +106,7 @@ def decode_attention(
 
 
 def variants() -> Iterator[Variant]:
-    """Yields the served variants, in the shapes of Llama (64, 128) and Gemma (256)."""
+    """Yields a variant for each shape of `tuning.served`."""
     for served in tuning.served():
         config = served.tuning.decode
         pointers = {"partial_out": "*fp32", "partial_lse": "*fp32"}

@@ -17,20 +17,20 @@ from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.attention.work import WorkLayout
 
-NATIVE_FP8 = 89  # the first compute capability whose hardware converts e4m3
+NATIVE_FP8 = 89  # the first compute capability (times ten) that has an instruction to convert e4m3
 _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 class PagedAttention:
-    """Attention of one model on one device. Call `plan` once per step, and the object once per layer.
+    """Attention of one model on one device. Call `plan` once per step, and the object itself once per layer.
 
-    `decode.py` computes rows of one query, `ragged.py` all others, also within one batch: a long sequence that decodes
-    beside a prompt chunk is still split over the device. With `batch_invariant`, `ragged.py` computes every row; its
-    docstring describes the cost.
+    `decode.py` computes the rows with one query, `ragged.py` all other rows. A batch can have both: a long sequence
+    that decodes in the same batch as a prompt chunk is still divided among many programs. With `batch_invariant`,
+    `ragged.py` computes every row; its docstring describes the cost.
 
-    Nothing here waits for the device. Launches depend on the batch only through the two bounds in `AttentionWork`, so
-    that a step can be recorded. The scratch, float32 [max_items, num_heads, head_dim], is allocated once, here. All
-    calls share it, so they must run on one stream.
+    No method waits for the device. A launch depends on the batch only through `num_decodes` and `num_tiles` of
+    `AttentionWork`, which are upper bounds, so that a step can be recorded. The memory for partial results, float32
+    [max_items, num_heads, head_dim], is allocated once. All calls share it, so they must run on one stream.
     """
 
     def __init__(
@@ -43,11 +43,14 @@ class PagedAttention:
         batch_invariant: bool = False,
         config: tuning.Tuning | None = None,
     ) -> None:
-        """`config`: for benchmarks that try other values; None takes the stored one. Raises ValueError for shapes,
-        types and devices that the kernels do not support.
+        """`config`: launch configuration; None: the one that `tuning.py` stores. Benchmarks pass others. Raises
+        ValueError for shapes, types and devices that the kernels do not support.
         """
         if shape.num_heads % shape.num_kv_heads or not 16 <= shape.head_dim <= 256:
-            raise ValueError(f"{shape.num_heads} heads of {shape.head_dim} do not fit {shape.num_kv_heads} KV heads")
+            raise ValueError(
+                f"{shape.num_heads} query heads must be a multiple of {shape.num_kv_heads} KV heads, and the head size "
+                f"{shape.head_dim} must be from 16 to 256"
+            )
         if shape.dtype not in _TYPES or shape.kv_dtype not in (shape.dtype, torch.float8_e4m3fn):
             raise ValueError(f"{shape.dtype} queries on {shape.kv_dtype} pages are not supported")
         self._shape = shape
@@ -60,7 +63,7 @@ class PagedAttention:
         self._ragged = config.ragged
         self._decode_rows = max(config.decode.block_m, triton.next_power_of_2(group))
         if group > config.ragged.block_m:
-            raise ValueError(f"{group} query heads share a KV head; at most {config.ragged.block_m} may")
+            raise ValueError(f"{group} query heads share a KV head; at most {config.ragged.block_m} can")
         self._layout = WorkLayout(
             split_size=config.split_size,
             queries_per_tile=config.ragged.block_m // group,
@@ -74,8 +77,9 @@ class PagedAttention:
         scratch = (0 if batch_invariant else self._layout.max_items, shape.num_heads)
         self._partial_out = torch.empty((*scratch, shape.head_dim), dtype=torch.float32, device=device)
         self._partial_lse = torch.empty(scratch, dtype=torch.float32, device=device)
-        # float16 represents every e4m3 number exactly, with bits to spare for the weights; bfloat16 would only lose
-        # precision. Triton's interpreter cannot multiply bfloat16.
+        # With fp8 pages and 16-bit queries, products are computed in float16: like bfloat16, it represents every e4m3
+        # number exactly, but it rounds the softmax weights less. Triton's interpreter cannot multiply bfloat16: float32
+        # replaces it.
         compute = shape.dtype
         if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
             compute = torch.float16
@@ -109,7 +113,7 @@ class PagedAttention:
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        """See `Ops.paged_attention`. Tokens that no row owns pad a recorded batch; their output is not written."""
+        """See `Ops.paged_attention`. Tokens that belong to no row pad a recorded batch; their output is undefined."""
         work = self._check(q, batch, pages, sliding_window)
         shape, layout = self._shape, self._layout
         keys, values = pages.keys, pages.values
@@ -140,10 +144,11 @@ class PagedAttention:
         return out
 
     def _check(self, q: Tensor, batch: AttentionBatch, pages: KVPages, sliding_window: int | None) -> AttentionWork:
-        """Raises ValueError for arguments that the kernels would misread. Does not read the tensors' data."""
+        """Returns `batch.work`. Raises ValueError for arguments that the kernels would misread. It checks shapes and
+        types but not the data, so it does not wait for the device."""
         shape, work = self._shape, batch.work
         if work is None or work.items.shape != (self.work_size,) or work.items.device != q.device:
-            raise ValueError("the batch has no work from this attention's plan on the device")
+            raise ValueError("batch.work must come from plan() of the same PagedAttention and be on the device of q")
         if q.dtype is not shape.dtype or q.shape[1:] != (shape.num_heads, shape.head_dim) or q.stride(2) != 1:
             raise ValueError(
                 f"q must be {shape.dtype} [num_tokens, {shape.num_heads}, {shape.head_dim}], last dimension contiguous"

@@ -1,19 +1,21 @@
 """Paged attention of rows with several queries: prompt chunks, each at its own position in its own sequence.
 
 A program takes one tile of queries of one row, with all query heads that share a KV head. In the matrix products, rows
-of these GROUP heads are adjacent, so that keys and values are read once for all of them. The program walks the keys
-from the first that its first query sees to the last query's own (`tile.py`; FlashAttention-2, Dao, 2023).
+of these GROUP heads are adjacent, so that keys and values are read once for all of them. The program reads the keys
+from the first one that its first query sees up to the position of its last query (`tile.py`; FlashAttention-2, Dao,
+2023).
 
     out[t, h] = Σ_n exp(s_thn) v_n / Σ_n exp(s_thn),   n over the visible positions of t's own sequence
 
-The host lays out the tiles (`work.py`), longest first, so that the last ones to start are short. The grid can be larger
-than the number of tiles, which is read from device memory.
+The host lays out the tiles (`work.py`). Those with the most keys come first, so that the last programs to start are
+short. Programs past the number of tiles, which they read from device memory, do nothing.
 
-This kernel can compute any row, also one of a single query. Its bits then depend only on its own sequence: keys are
-added tile by tile from the first, and other rows of the block, or tiles that only they see, change nothing. Batch-
-invariant mode uses this, and so loses what `decode.py` gains. Only as many programs as there are KV heads walk a
-sequence's keys, so a few long sequences leave most of a GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8
-programs busy instead of 256). And a row of one query pays for BLOCK_M rows of the matrix products but uses only GROUP.
+This kernel can compute any row, also one with a single query. The result, to the bit, depends only on the row's own
+sequence: keys are added tile by tile from the first one, and neither the other queries of the block nor tiles of keys
+that only they see change a query's result. Therefore batch-invariant mode computes all rows with this kernel. That is
+slower than `decode.py` in two ways. A decode has only one program per KV head, so a few long sequences leave most of a
+GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8 programs busy instead of 256). And a row with one query
+takes the time of BLOCK_M rows in the matrix products, but uses only GROUP of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from services.worker.ops.triton.attention.work import ENTRY, NUM_TILES
 from services.worker.ops.triton.variant import Variant
 
 
-# Values that change from step to step must not cause a recompilation: neither a stride's divisibility nor an alignment.
+# Without these lists, Triton would compile the kernel again when one of these values becomes, or stops being, a
+# multiple of 16. The values change from step to step and from layer to layer.
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def ragged_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
@@ -43,7 +46,7 @@ def ragged_attention(
     page_stride: tl.tensor,
     table_stride: tl.tensor,
     window: tl.tensor,
-    scale: tl.tensor,  # of the scores, with the keys' own and log2(e) in it
+    scale: tl.tensor,  # the scores' scale, times the scale of the keys and log2(e)
     value_scale: tl.tensor,
     TILES_AT: tl.constexpr,
     GROUP: tl.constexpr,
@@ -58,7 +61,7 @@ def ragged_attention(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """Grid: at least the number of tiles, times KV_HEADS."""
+    """Grid: KV_HEADS times the number of tiles, or more."""
     tile = tl.program_id(0) // KV_HEADS
     kv_head = tl.program_id(0) % KV_HEADS
     if tile < tl.load(work + NUM_TILES):
@@ -72,7 +75,8 @@ def ragged_attention(
         queries = places // GROUP
         heads = kv_head * GROUP + places % GROUP
         mask = (queries < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
-        # 64 bits for the tile, 32 within it: a 64-bit offset per row would take registers throughout.
+        # The offset of the tile has 64 bits, offsets within it 32: 64-bit offsets of all rows would occupy registers
+        # during the whole loop.
         q += first_token * q_token_stride
         out += first_token * (KV_HEADS * GROUP * HEAD_DIM)
         lowest = 0
@@ -95,7 +99,7 @@ def ragged_attention(
 
 
 def variants() -> Iterator[Variant]:
-    """Yields the served variants, in the shapes of Llama (64, 128) and Gemma (256)."""
+    """Yields a variant for each shape of `tuning.served`."""
     for served in tuning.served():
         config = served.tuning.ragged
         constexprs = {**served.constexprs, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "TILES_AT": 8192}

@@ -1,4 +1,4 @@
-"""Attention of a block of queries over a stretch of paged keys. Both attention kernels have it as their inner loop.
+"""Attention of a block of queries over a stretch of paged keys: the inner loop of both attention kernels.
 
 For queries q_m at positions p_m, and the keys k_n and values v_n at positions n of the same sequence,
 
@@ -10,13 +10,16 @@ keys that begin at multiples of BLOCK_N in the sequence. Exponentials are to the
 scale. Scores, maxima, sums and the accumulator are float32.
 
 A tile in which a query sees no key leaves that query's state unchanged, bit for bit: its weights are exactly 0, and the
-old state is multiplied by exactly 1. So a query's result does not depend on which stretch its block walks.
+old state is multiplied by exactly 1. So a query's result does not change if the stretch also has tiles that only other
+queries of the block see.
 
-The page ids of a tile are loaded one tile ahead, into registers. If a load needed another load of the same iteration,
-Triton's pipeliner would drop its second buffer, and copies would no longer overlap with the arithmetic.
+The page ids of a tile are loaded into registers while the tile before it is computed. If the loads of keys and values
+took their page ids from a load of the same iteration, Triton's pipeliner would not double-buffer them, and they would
+not overlap with the arithmetic.
 
-fp8 pages are read as 16-bit words of two dimensions, even and odd, which are multiplied separately. So words move as
-16-bit elements do, also when transposed, and whole registers are converted to floats (`widen.py`).
+fp8 pages are read as 16-bit words that hold two neighbouring dimensions. Even and odd dimensions are multiplied
+separately. So words are loaded and transposed like 16-bit elements, and a register of two words is converted to floats
+at once (`widen.py`).
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ def attend(
     held: tl.tensor,  # bool [BLOCK_M], False for rows without a query
     positions: tl.tensor,  # int32 [BLOCK_M], positions of the queries
     begin: tl.tensor,  # the stretch's first position, a multiple of BLOCK_N
-    end: tl.tensor,  # one past its last position; memory from there on may hold anything, NaN included
-    lowest: tl.tensor,  # the first position that any of the queries sees; earlier pages may have been freed
+    end: tl.tensor,  # one past the stretch's last position; slots from there on can hold anything, even NaN
+    lowest: tl.tensor,  # the first position that any query sees; pages before it may have been freed
     table: tl.tensor,  # page ids of the sequence
-    keys: tl.tensor,  # page 0; int16 with two dimensions per word if pages are in fp8
+    keys: tl.tensor,  # pointer to page 0; fp8 pages as int16 words of two dimensions
     values: tl.tensor,  # as keys
     kv_head: tl.tensor,
     page_stride: tl.tensor,  # elements from page to page
@@ -68,7 +71,7 @@ def attend(
     q_mask = held[:, None]
     if BLOCK_W != WIDTH:
         q_mask &= lanes[None, :] < WIDTH
-    if WORDS:  # even and odd dimensions apart, as in the words
+    if WORDS:  # even and odd dimensions in separate tensors, as `from_fp8_pages` returns those of keys
         q_at = q_rows[:, None] + 2 * lanes[None, :]
         q = tl.load(q_at, mask=q_mask, other=0.0).to(COMPUTE)
         q_odd = tl.load(q_at + 1, mask=q_mask, other=0.0).to(COMPUTE)
@@ -109,7 +112,7 @@ def attend(
             visible &= at[None, :] > positions[:, None] - window
         scores = tl.where(visible, scores, float("-inf"))
 
-        # Scores are scaled after the maximum is taken, in the operation that also subtracts it.
+        # Scores are scaled only after their maximum is taken: one operation then scales them and subtracts the maximum.
         above = tl.maximum(greatest, tl.max(scores, 1) * factor)
         weights = tl.exp2(scores * factor - above[:, None])
         shrink = tl.exp2(greatest - above)

@@ -1,16 +1,17 @@
 """Launch configurations of the attention kernels. They are stored here; nothing is searched while serving.
 
-They are chosen from the compiler's report (`python -m services.worker.ops.triton.compile`): no spills, shared memory
-within the target's limit, and then
+They are chosen from the compiler's report (`python -m services.worker.ops.triton.compile`). No kernel spills, shared
+memory stays within the target's limit, and:
 
-- decode: many bytes being loaded at a time. Using 4.8 TB/s at about 0.8 µs of latency takes 4 MB, 30 KB for each of an
-  H200's 132 processors. A program holds num_stages - 1 tiles of keys and of values, loaded or being loaded, and
-  `programs_per_processor` programs run side by side: 96 KB or more, of which each program is computing with one tile.
-  An item of 256 positions is 128 KB (16 bits, a head of 128), so 32 MB are two items per processor. Nothing in a
-  program hides the latency of an item's first tile, which is one of four.
-- ragged: large tiles, because the tensor cores wait for each tile's softmax. On Hopper at least 64 rows: with fewer,
-  its own matrix instruction (wgmma) is not used. There 128 positions per tile fit a head of 128 too, but at 255
-  registers, so that some group sizes spill.
+- decode keeps many bytes in flight. An H200 reads 4.8 TB/s with a latency of about 0.8 µs. To use all of it, 4 MB must
+  be in flight, 30 KB for each of the 132 processors. A program buffers num_stages - 1 tiles of keys and as many of
+  values, and `programs_per_processor` programs run on a processor. Their buffers hold 96 KB or more. In each program,
+  one of the tiles has arrived and is being computed with; the others are in flight. An item of 256 positions reads
+  128 KB (16 bits, head size 128), so a batch with 32 MB of keys and values per layer has two items per processor. The
+  latency of an item's first tile, which is one of four, is hidden only by the processor's other programs.
+- ragged has large tiles, because the tensor cores wait for the softmax of each tile. On Hopper a tile has at least 64
+  rows: with fewer, Hopper's own matrix instruction (wgmma) is not used. Tiles of 128 positions would also be possible
+  there for a head size of 128, but would need all 255 registers, so that some group sizes would spill.
 
 They are not measured on a device yet. `PagedAttention(config=...)` takes other configurations, for comparisons.
 """
@@ -28,7 +29,7 @@ from services.worker.ops.triton.variant import TARGETS
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
-    block_m: int  # rows of the matrix products: queries, times the heads that share a KV head
+    block_m: int  # rows of the matrix products: queries times the query heads that share a KV head
     block_n: int  # positions per tile of keys
     num_warps: int
     num_stages: int
@@ -40,10 +41,12 @@ class Tuning:
     programs_per_processor: int  # programs of decode that run side by side
     ragged: TileConfig
     split_size: int = 256  # positions per item of decode, a multiple of decode's block_n
-    max_items: int = 1024  # most items per step before stretches grow: with 8 KV heads, 20 per program on an H200
+    # Most items per step; a batch with more gets longer stretches. With 8 KV heads, 1024 are about 20 for each program
+    # of an H200.
+    max_items: int = 1024
 
 
-# Keys: compute capability (times ten), largest head size, bytes per element of the pages.
+# By compute capability (times ten), largest head size, and bytes per element of the pages.
 _TABLE: dict[tuple[int, int, int], Tuning] = {
     (80, 64, 1): Tuning(TileConfig(16, 64, 4, 3), 4, TileConfig(128, 64, 8, 3)),
     (80, 64, 2): Tuning(TileConfig(16, 64, 4, 3), 4, TileConfig(128, 64, 8, 3)),
@@ -64,7 +67,8 @@ _TABLE: dict[tuple[int, int, int], Tuning] = {
     (90, 256, 1): Tuning(TileConfig(16, 32, 4, 4), 2, TileConfig(64, 64, 8, 2)),
     (90, 256, 2): Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(64, 64, 8, 2)),
 }
-# For float32 queries, on all devices and pages. They are for exactness, not speed: no tensor core takes them.
+# By largest head size: for float32 queries, on all devices and with all pages. float32 is for exactness, not speed: its
+# products do not use tensor cores.
 _FLOAT32: dict[int, Tuning] = {
     64: Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(32, 16, 4, 2)),
     128: Tuning(TileConfig(16, 16, 4, 3), 2, TileConfig(32, 16, 4, 2)),
@@ -78,7 +82,7 @@ def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) ->
     memory. Raises ValueError below capability 8.0, which Triton does not support.
     """
     if capability < 80:
-        raise ValueError(f"Triton kernels need compute capability 8.0; this device has {capability / 10}")
+        raise ValueError(f"Triton kernels need compute capability 8.0 or higher; this device has {capability / 10}")
     head_dim = max(64, triton.next_power_of_2(head_dim))
     if query_bytes == 4:
         return _FLOAT32[head_dim]
@@ -87,29 +91,29 @@ def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) ->
 
 
 def block_d(head_dim: int, page_bytes: int) -> int:
-    """Returns the head size padded to a power of two, at least 16. Each product over fp8 pages takes every other
-    element, and at least 16 of them."""
+    """Returns the head size padded to a power of two. With fp8 pages it is at least 32: each product then takes every
+    other dimension, and at least 16 of them."""
     return int(triton.next_power_of_2(max(32, head_dim) if page_bytes == 1 else head_dim))
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Parameters that the variants of both kernels share."""
+    """One served shape of queries and pages: the parameters that the variants of both attention kernels share."""
 
     name: str
     capability: int
     tuning: Tuning
     signature: dict[str, str]
     constexprs: dict[str, object]
-    position_bytes: int  # one key and one value of one head
+    position_bytes: int  # of one key and one value of one head
 
 
 _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32, 4), "fp8": (tl.float16, 1)}
 
 
 def served() -> Iterator[Served]:
-    """Yields the served shapes: Llama 3 (64 and 128, four query heads per KV head), Gemma 2 (256, window and soft cap),
-    and the smallest."""
+    """Yields the served shapes of every target. Head sizes: those of Llama 3 (64 and 128, four query heads per KV head)
+    and Gemma 2 (256, with window and soft cap), the smallest (16), and one that must be padded (80)."""
     for capability in TARGETS:
         for head_dim, q, kv, special in (
             (16, "bf16", "fp8", False),

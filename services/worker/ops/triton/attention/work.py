@@ -3,13 +3,14 @@
 Rows of one query are cut into stretches of `split` positions (`decode.py`, `combine.py`), rows of several into tiles of
 queries (`ragged.py`). One int32 array holds the whole plan. Its address never changes, so that a recorded launch can
 read it:
-    0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
-    0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
-    items   [max_items]     row of the block tables, token, position, index of the stretch: in order of sequences
-    joins   [max_num_seqs]  token, position, first of its items, 0: sequences with more than one stretch
 
-The split is `split_size`. It doubles when a batch has more stretches than `max_items`, many times the number that keeps
-a GPU busy. So the memory for the stretches' results is bounded, whatever the lengths.
+    0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
+    items   [max_items]     row of the block tables, token, position, index of the stretch in its sequence
+    joins   [max_num_seqs]  token, position, index of the first item, 0     for each sequence with several stretches
+    tiles   [max_tiles]     row of the block tables, first token, its position, number of queries
+
+The split is `split_size`, doubled until the batch has at most `max_items` stretches, which are many times the number
+that keeps a GPU busy. So the memory for the results of stretches is bounded, however long the sequences are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from services.worker.ops.interface import AttentionWork
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-# Kernels read these, so they are Triton constants; on the host they are indices.
+# Indices in the array. They are Triton constants, because kernels use them too.
 NUM_ITEMS = tl.constexpr(0)
 SPLIT = tl.constexpr(1)
 NUM_JOINS = tl.constexpr(2)
@@ -37,7 +38,7 @@ ENTRY = tl.constexpr(4)
 
 @dataclass(frozen=True, slots=True)
 class WorkLayout:
-    """Sizes of the array, which never change."""
+    """Lays out batches in arrays of one fixed size."""
 
     split_size: int  # positions
     queries_per_tile: int
@@ -63,13 +64,13 @@ class WorkLayout:
         return self.tiles_at + int(ENTRY) * self.max_tiles
 
     def lay_out(self, query_starts: I32, positions: I32) -> AttentionWork:
-        """Lays out a batch. query_starts [num_sequences + 1], positions [num_tokens], consecutive within a row; rows
-        can be empty. Raises ValueError for a batch beyond the limits.
+        """Returns the work of a batch. query_starts [num_sequences + 1]; positions [num_tokens], consecutive within a
+        row. Rows can be empty. Raises ValueError if the batch has more rows or tokens than the layout allows.
         """
         if len(query_starts) - 1 > self.max_num_seqs or len(positions) > self.max_num_batched_tokens:
             raise ValueError(
-                f"{len(query_starts) - 1} rows of {len(positions)} tokens; the work list was made for "
-                f"{self.max_num_seqs} rows of {self.max_num_batched_tokens}"
+                f"the batch has {len(query_starts) - 1} rows and {len(positions)} tokens; the work list was made for "
+                f"at most {self.max_num_seqs} rows and {self.max_num_batched_tokens} tokens"
             )
         work = np.zeros(self.size, np.int32)
         counts = np.diff(query_starts)
@@ -81,7 +82,7 @@ class WorkLayout:
         return AttentionWork(torch.from_numpy(work), len(decodes), int(work[NUM_TILES]))
 
     def _lay_out_items(self, work: I32, rows: I64, tokens: I32, positions: I32) -> None:
-        # Longest first, so that the last programs to start get short stretches.
+        # Longest sequences first, so that the last programs to start get short stretches.
         order = np.argsort(-positions, kind="stable")
         rows, tokens, positions = rows[order], tokens[order], positions[order]
         split = self.split_size

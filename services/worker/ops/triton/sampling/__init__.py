@@ -5,11 +5,11 @@ tile's results go to scratch memory, and the next launch reduces them. Launches 
 needs are left out):
 
     shape      penalties, bias, grammar; the greatest logit
-    pivots     how many tokens, and how much probability, lie within each of 32 fixed distances of the greatest
-    brackets   the two pivots between which top-k and top-p cut
-    collect    the tokens between them
+    pivots     how many tokens, and how much probability, lie within each of 32 fixed distances of the greatest logit
+    brackets   for top-k and for top-p, the two pivots between which the cut lies
+    collect    the tokens between these two pivots
     threshold  the exact cut
-    draw       Gumbel-max over the remaining tokens, or the greatest
-    finish     the row's token; the slot's last token and counts
-    top_*      log probabilities of the token and of the likeliest
+    draw       Gumbel-max over the tokens that the cuts keep; at temperature 0, the greatest logit
+    finish     the row's token; the slot's last token and token counts
+    top_*      log probabilities of the sampled token and of the likeliest tokens
 """

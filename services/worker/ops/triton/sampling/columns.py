@@ -1,4 +1,4 @@
-"""Sampling parameters of each slot: a row of int32 columns per slot; floats are stored by their bits."""
+"""Sampling parameters of each slot: one row of int32 columns per slot. Floats are stored as their bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED = tl.constexpr(10)  # two columns, low word first
 CHOICE = tl.constexpr(12)
 WIDTH = tl.constexpr(16)
 
-# Tokens per program, and its warps.
+# Tokens per program, and warps per program.
 TILE = 2048
 NUM_WARPS = 4
 
@@ -38,5 +38,5 @@ def number(columns, slot, COLUMN: tl.constexpr):
 
 @triton.jit
 def is_shaped(columns, slot, mask_row):
-    """Returns whether the row's logits are changed before sampling, and so lie in scratch."""
+    """Returns whether penalties, biases or a mask change the row's logits. If so, they are read from `shaped`."""
     return (integer(columns, slot, COUNTS_ROW) >= 0) | (integer(columns, slot, BIAS_ROW) >= 0) | (mask_row >= 0)

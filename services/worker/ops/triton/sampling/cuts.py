@@ -1,20 +1,22 @@
-"""Top-k and top-p (Holtzman et al., 2020) without a sort. The result is the exact cut, as a distance (see `rows.py`).
+"""Top-k and top-p (Holtzman et al., 2020) without a sort. The result is the exact cut, as a distance from the greatest
+logit (`rows.py`).
 
 The cuts equal those of the host's sampler: min-p first, then top-k of the rest, then top-p of what top-k leaves. A cut
-is a threshold: tokens equal to the last one kept are kept too. Let C(d) be the number, and M(d) the sum of exp(x), of
-tokens within distance d. Then
+is a threshold: tokens as likely as the last one kept are kept too. Let C(d) be the number of tokens within distance d,
+and M(d) (their mass) the sum of their exp(x). Then
 
     top-k:  the least d with C(d) >= k;        top-p:  the least d with M(d) >= p · M(top-k's d)
 
-1. `pivots`: C and M of every tile at 32 distances. They are fixed in units of the logits before the temperature, in
-   which vocabularies are alike, and are dense near the greatest logit, where cuts usually lie.
-2. `brackets`: sums the pivots over tiles and finds the two pivots around each cut. The exact top-k cut is not known
-   yet, only bounds of its mass M, so top-p's bracket is wide enough for both bounds.
-3. `collect`: lists the tokens in the two brackets, in the order of token ids. The tiles' counts determine where each
-   tile writes.
-4. `threshold` (`threshold.py`): finds the exact cut by a 16-way search over distances, counting in a list of some
-   hundred tokens. A bracket of more than CAPACITY tokens is not listed but searched in the row itself: slower, but as
-   exact.
+1. `pivots` computes C and M of every tile at 32 distances, the pivots. They are fixed differences of logits before the
+   division by the temperature, because models' logits have similar ranges. They are dense near the greatest logit,
+   where cuts usually lie.
+2. `brackets` adds up C and M over the tiles and finds the two pivots around each cut: the cut's bracket. Only bounds of
+   top-k's mass M are known yet, because the exact top-k cut is not. So top-p's bracket is wide enough for both bounds.
+3. `collect` lists the tokens in each bracket, in the order of token ids. The tiles' counts determine where each tile
+   writes.
+4. `threshold` (`threshold.py`) finds the exact cut by a 16-way search over distances, which counts tokens in a list of
+   usually some hundred. A bracket of more than CAPACITY tokens is not listed; its tokens are counted in the row itself,
+   which is slower but as exact.
 
 Sums of probabilities are float32, in an order that depends only on the size of the vocabulary.
 """
@@ -40,13 +42,13 @@ CAPACITY = tl.constexpr(16384)
 # Tokens that are compared with all pivots at once.
 CHUNK = tl.constexpr(128)
 
-# Columns of `found`, int32 [n, FOUND]: top-k's bracket, top-p's bracket, then a value for both.
-FROM = tl.constexpr(0)  # the bracket's nearest distance
-TO = tl.constexpr(1)  # its farthest
-ABOVE_COUNT = tl.constexpr(2)  # tokens nearer than that
-ABOVE_MASS = tl.constexpr(3)  # mass of these tokens, a float
-SIZE = tl.constexpr(4)  # tokens in the bracket
-NO_CUT = tl.constexpr(-1)  # value of SIZE if nothing is cut; the other columns are then unspecified
+# Columns of `found`, int32 [n, FOUND]: five for top-k's bracket, the same five for top-p's, then MASS.
+FROM = tl.constexpr(0)  # the least distance in the bracket
+TO = tl.constexpr(1)  # the greatest distance in the bracket
+ABOVE_COUNT = tl.constexpr(2)  # number of tokens nearer than FROM
+ABOVE_MASS = tl.constexpr(3)  # mass of the tokens nearer than FROM, a float
+SIZE = tl.constexpr(4)  # number of tokens in the bracket
+NO_CUT = tl.constexpr(-1)  # SIZE if there is no cut; the bracket's other columns are then unspecified
 BRACKET = tl.constexpr(5)
 MASS = tl.constexpr(10)  # mass of all tokens that min-p keeps, a float
 FOUND = tl.constexpr(12)
@@ -54,14 +56,14 @@ FOUND = tl.constexpr(12)
 
 @triton.jit
 def cuts(columns, slot):
-    """Returns whether the row's sequence uses top-k or top-p."""
+    """Returns whether the slot's sequence uses top-k or top-p, at a temperature above 0."""
     top = (integer(columns, slot, TOP_K) > 0) | (number(columns, slot, TOP_P) < 1.0)
     return top & (number(columns, slot, TEMPERATURE) > 0.0)
 
 
 @triton.jit
 def pivot(index, columns, slot):
-    """Returns the distance of a pivot. The last pivot's distance includes every finite logit."""
+    """Returns the distances of pivots `index`. The last pivot is far enough for every finite logit."""
     raw = (index * (index + 16)).to(tl.float32) * 0.015625
     at = distance(tl.div_rn(raw, number(columns, slot, TEMPERATURE)))
     return tl.where(index == PIVOTS - 1, FARTHEST, tl.minimum(at, FARTHEST))
@@ -108,7 +110,8 @@ def pivots_kernel(
 
 @triton.jit
 def bracket(found, offsets, count_table, count, mass, index, first, last, columns, slot, tile_at, at):
-    """Stores the bracket from after pivot `first` - 1 to pivot `last`, and where each tile begins in its list."""
+    """Stores the bracket of the distances beyond pivot `first` - 1 up to pivot `last`, and where the tokens of each
+    tile begin in the bracket's list."""
     beyond = index == first - 1  # the pivot before the bracket
     begin = tl.sum(tl.where(beyond, pivot(index, columns, slot) + 1, 0), 0)
     tl.store(found + FROM, begin)
@@ -128,7 +131,7 @@ def brackets_kernel(
     counts,
     masses,
     found,  # int32 [n, FOUND], written
-    offsets,  # int32 [n, 2, tiles], written: where each tile begins in top-k's list, and in top-p's
+    offsets,  # int32 [n, 2, tiles], written: where the tokens of each tile begin in top-k's list and in top-p's
     tiles,
     TILES: tl.constexpr,
 ):
@@ -167,7 +170,7 @@ def brackets_kernel(
 
 @triton.jit
 def append(lists, found, offsets, tile, x, near):
-    """Writes the tile's tokens in a bracket to the bracket's list."""
+    """Writes x of those tokens of the tile that lie in a bracket to the bracket's list. near: their distances."""
     size = tl.load(found + SIZE)
     if (size > 0) & (size <= CAPACITY):
         inside = (near >= tl.load(found + FROM)) & (near <= tl.load(found + TO))

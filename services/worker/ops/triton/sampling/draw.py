@@ -1,7 +1,9 @@
-"""Samples a token: argmax of x + Gumbel noise over the tokens that the cuts keep, or argmax of y at temperature 0.
+"""Samples a token: argmax of x + Gumbel noise over the tokens that the cuts keep, or argmax of y at temperature 0
+(x and y as in `rows.py`).
 
-Ties go to the lowest id; NaN is skipped. `draw` writes each tile's best to scratch memory. `finish` reduces them to the
-row's token, and writes the state for the next step: the slot's last token, and its count if penalties are in use.
+Ties go to the lowest id; NaN is skipped. `draw` writes each tile's best token and its score to scratch memory. `finish`
+takes the best token of the row, and writes the state for the next step: the slot's last token, and the token's count if
+penalties are in use.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def draw_kernel(
     tokens,  # int32 [n, tiles], written
     vocab_size,
     tiles,
-    GREEDY: tl.constexpr,  # all rows take the argmax of the unchanged logits: no launch ran before
+    GREEDY: tl.constexpr,  # all rows take the argmax of the unchanged logits, so no other kernel ran before
     CUTS: tl.constexpr,
     TILE: tl.constexpr,
     TILES: tl.constexpr,
@@ -86,7 +88,7 @@ def finish_kernel(
         best = tl.max(score, 0)
         ids = tl.load(tokens + row * tiles + at, mask=at < tiles, other=vocab_size)
         greatest = greatest_of(raw_peaks, row, tiles, TILES)
-        # The greatest is +inf also after a NaN. A best of -inf means that the mask allows no token.
+        # If a logit is NaN or +inf, `greatest` is +inf. If the mask allows no token, `best` is -inf.
         is_valid = (greatest < float("inf")) & (best > float("-inf"))
         token = tl.where(is_valid, tl.min(tl.where(score == best, ids, vocab_size), 0), 0)
         tl.store(last_tokens + slot, token.to(tl.int64))

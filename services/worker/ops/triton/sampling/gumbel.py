@@ -2,10 +2,10 @@
 
 Philox4x32-10 (Salmon et al., 2011) with key (seed low, seed high) and counter (position, choice index, token id // 4,
 0) gives four words, for four consecutive tokens. With u = (word + 0.5) · 2⁻³² the noise is -log(-log1p(-u)) (Gumbel,
-1954, by inversion; Maddison et al., 2014). The inner logarithm e = -log1p(-u) is computed in float32. For u below 1/16,
-where likely winners are and log(1 - u) would cancel, it is the series to u⁶ (within 1e-8). Above, it is -log of 1 - u =
-(2³² - 1 - word + 0.5) · 2⁻³². Both are within a few units in the last place, so the noise is within 2e-6 of the exact
-one.
+1954, by inversion; Maddison et al., 2014). The inner term e = -log1p(-u) is computed in float32, in one of two ways.
+The tokens that win usually have u below 1/16, where 1 - u would lose precision: there e is the sum of the series up to
+u⁶, with an error below 1e-8. For greater u, e is -log(1 - u), with 1 - u = (2³² - 1 - word + 0.5) · 2⁻³². Both are
+within a few units in the last place, so the noise is within 2e-6 of the exact noise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNIT = tl.constexpr(2.0**-32)
 
 @triton.jit
 def words(columns, slot, position, first_token, TILE: tl.constexpr):
-    """Returns uint32 [TILE], for tokens from first_token (a multiple of 4) on."""
+    """Returns Philox's words, uint32 [TILE], for the tokens from first_token (a multiple of 4) on."""
     low = integer(columns, slot, SEED).to(tl.uint32, bitcast=True).to(tl.uint64)
     high = integer(columns, slot, SEED + 1).to(tl.uint32, bitcast=True).to(tl.uint64)
     group = first_token // 4 + tl.arange(0, TILE // 4)

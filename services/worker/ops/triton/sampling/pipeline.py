@@ -1,4 +1,4 @@
-"""The launches of one sample, in order, and the scratch memory that they share."""
+"""Launches the kernels that sample one batch of rows, and holds the scratch memory that they share."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from services.worker.ops.triton.sampling.top import top_rows_kernel, top_tiles_k
 class SampleRows:
     """The rows of one sample, on the device."""
 
-    slots: Tensor  # int32 [n]; -1: an unused row, which gets token 0 and is not valid
+    slots: Tensor  # int32 [n]; -1: an unused row, whose result is token 0, not valid
     positions: Tensor  # int32 [n], of the token to be sampled
     mask_rows: Tensor  # int32 [n], row of the token masks; -1: none
 
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """State of all slots on the device: parameters of their sequences, and values that sampling changes."""
+    """State of all slots on the device: sampling parameters of their sequences, and values that sampling changes."""
 
     columns: Tensor  # int32 [max_num_seqs, WIDTH], see `columns.py`
-    counts: Tensor  # int32 [pool, vocab]: IN_PROMPT, plus how often the output has each token
+    counts: Tensor  # int32 [pool, vocab]: how often the output has each token, plus IN_PROMPT if the prompt has it
     biases: Tensor  # float32 [pool, vocab]
     last_tokens: Tensor  # int64 [max_num_seqs]
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which launches some row of the sample needs. The host knows this without asking the device."""
+    """Which optional stages run, because at least one row needs them. The host knows this without asking the device."""
 
     shape: bool  # some row does not simply take the argmax of the unchanged logits
     cuts: bool  # some row uses top-k or top-p
 
 
 class Pipeline:
-    """Allocates scratch for `max_rows` rows once. A run only allocates its results, [n]."""
+    """Samples up to `max_rows` rows at a time. Scratch memory is allocated once; `run` allocates only its results,
+    [n]."""
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -73,7 +74,8 @@ class Pipeline:
         """Samples from logits [n, vocab] of any float type, with contiguous rows; does not change them. Returns tokens
         int64 [n] and valid bool [n].
 
-        Writes `state.last_tokens` and `state.counts`. masks int32 [m, at least ceil(vocab / 32)].
+        Writes `state.last_tokens` and `state.counts`. masks int32 [m, at least ceil(vocab / 32)]; None if no row has a
+        mask.
         """
         if stages.shape:
             self.shape(logits, rows, state, masks)
@@ -82,7 +84,8 @@ class Pipeline:
         return self._draw(logits, rows, state, stages)
 
     def shape(self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None) -> Tensor:
-        """Returns float32 [max_rows, vocab]: the shaped logits of rows with penalties, biases or a mask."""
+        """Returns float32 [max_rows, vocab]: the changed logits of rows with penalties, biases or a mask. Other rows of
+        the result are unspecified."""
         masks = rows.mask_rows[:, None] if masks is None else masks  # a placeholder, which no row reads
         shape_kernel[(len(logits), self._tiles)](
             logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, state.counts, state.biases, masks,
@@ -92,7 +95,8 @@ class Pipeline:
         return self._shaped
 
     def find_cuts(self, logits: Tensor, rows: SampleRows, state: SlotState) -> Tensor:
-        """Returns int32 [max_rows]: the farthest distance kept, for rows with top-k or top-p. Call it after `shape`."""
+        """Returns int32 [max_rows]: the greatest distance that the cuts keep, for rows with top-k or top-p. Call it
+        after `shape`."""
         n, vocab, tiles = len(logits), self._vocab_size, self._tiles
         tiled = {"TILE": TILE, "TILES": self._padded_tiles, "num_warps": NUM_WARPS}
         source = (logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, self._shaped, self._peaks)
@@ -124,7 +128,7 @@ class Pipeline:
         return drawn, valid.view(torch.bool)
 
     def empty_log_probabilities(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Allocates the output of `log_probabilities` for these rows."""
+        """Allocates what `log_probabilities` returns for these rows."""
         m, count = len(rows), min(top.TOP, self._vocab_size)
         return (
             torch.empty(m, dtype=torch.float32, device=rows.device),
@@ -135,8 +139,9 @@ class Pipeline:
     def log_probabilities(
         self, logits: Tensor, rows: Tensor, drawn: Tensor, out: tuple[Tensor, Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns log probabilities for rows int64 [m] of a sample: float32 [m] of the sampled tokens, then int64 and
-        float32 [m, TOP] of the likeliest tokens, descending, ties by id. Writes into `out` if it is given."""
+        """Returns, for rows `rows` (int64 [m]) of a sample: log probabilities of the sampled tokens, float32 [m]; the
+        TOP likeliest tokens, int64 [m, TOP], descending, ties by id; and their log probabilities, float32 [m, TOP].
+        Fewer than TOP if the vocabulary is smaller. Writes into `out` if it is given."""
         logprobs, top_tokens, top_logprobs = out or self.empty_log_probabilities(rows)
         m, count = top_tokens.shape
         peaks, sums = self._peaks, self._scores  # free: sampling does not need them any more
@@ -152,13 +157,13 @@ class Pipeline:
 
     @property
     def normalizers(self) -> Tensor:
-        """float32 [max_rows, 2], one row per row of the last `log_probabilities`. A token's log probability is its
-        logit minus both numbers, subtracted one after the other."""
+        """Returns float32 [max_rows, 2]; row i is for row i of the last call of `log_probabilities`. A token's log
+        probability is its logit minus the first number, minus the second number, in this order."""
         return self._normalizers
 
 
 def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
-    """See `interface.Ops`. Samples without cuts; parameters are tensors. Raises ValueError."""
+    """See `interface.Ops`. Raises ValueError for wrong types, shapes or layouts."""
     n, vocab = logits.shape
     if logits.dtype is not torch.float32 or logits.stride(1) != 1 or not vocab:
         raise ValueError("logits must be float32 [n, vocab] with contiguous rows")

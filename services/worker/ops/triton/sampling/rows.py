@@ -1,9 +1,9 @@
-"""Scaled logits of a row, with the same bits in every kernel that reads them.
+"""Scaled logits x of a row, with the same bits in every kernel that reads them.
 
-    x = (y - max y) / temperature <= 0
+    x = (y - max y) / temperature <= 0          y: logits after biases, penalties and mask (`shape.py`)
 
-x is compared by its *distance* from the row's greatest: |x|, as the integer of its float32 bits. Nonnegative floats and
-their bits have the same order. So a cut is an exact integer, and a smaller distance means a likelier token.
+The *distance* of a token from the row's greatest logit is |x|, with its float32 bits read as an integer. Nonnegative
+floats and their bits have the same order. So a cut is an exact integer, and a smaller distance means a likelier token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from services.worker.ops.triton.sampling.columns import LOG_MIN_P, TEMPERATURE, number
 
-# Distance of the greatest finite float. Only -inf is farther, and it is never sampled.
+# Distance of the greatest finite float. Only -inf is farther, and tokens with -inf are never sampled.
 FARTHEST = tl.constexpr(0x7F7FFFFF)
 
 
@@ -25,7 +25,7 @@ def distance(x):
 
 @triton.jit
 def min_p_distance(columns, slot):
-    """Returns the farthest distance that min-p keeps: exp(x) >= min_p (Nguyen et al., 2024)."""
+    """Returns the greatest distance that min-p keeps, where exp(x) >= min_p (Nguyen et al., 2024)."""
     return tl.minimum(distance(number(columns, slot, LOG_MIN_P)), FARTHEST)
 
 
@@ -42,7 +42,7 @@ def load_logits(logits, logits_stride, shaped, shaped_stride, row, is_shaped, id
 
 @triton.jit
 def scaled(y, greatest, columns, slot):
-    """Returns x by IEEE division, which rounds like the host's sampler."""
+    """Returns x. The division is IEEE 754's, so that x rounds as in the host's sampler."""
     return tl.div_rn(y - greatest, number(columns, slot, TEMPERATURE))
 
 

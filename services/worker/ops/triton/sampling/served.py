@@ -1,4 +1,5 @@
-"""Variants of the sampling kernels as they are served: 32 to 256 thousand tokens, logits in the model's type."""
+"""Variants of the sampling kernels as they are served: vocabularies of 32,000 to 262,144 tokens, logits in the
+model's type."""
 
 from __future__ import annotations
 

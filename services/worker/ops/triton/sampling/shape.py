@@ -1,14 +1,16 @@
 """Applies logit bias, penalties and token masks in one pass over the logits.
 
-With c the times a token is in the output, in the order of docs/sampling.md:
+For a token with logit l that is c times in the output, in the order of docs/sampling.md:
 
     l += bias
-    y = l / r if l > 0 else l · r             repetition (Keskar et al., 2019, section 4.1), of prompt and output
+    y = l / r if l > 0 else l · r             r: repetition penalty (Keskar et al., 2019, section 4.1), for tokens
+                                              of prompt and output
     y -= [c > 0] · presence;  y -= c · frequency
     y = -inf where the mask's bit is 0        bit t % 32 of word t // 32, as in xgrammar's bitmasks
 
-Only rows that use one of these are written to `shaped`, as float32; the others are read from the model's output. For
-each tile, it keeps the greatest raw logit (+inf if one is NaN or +inf, which makes the row invalid) and the greatest y.
+Rows that use a bias, a penalty or a mask are written to `shaped`, as float32. Later kernels read other rows from the
+model's output. For each tile, the kernel also stores the greatest y, and the greatest raw logit, which is +inf if a raw
+logit is NaN or +inf: then the row is invalid.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from services.worker.ops.triton.sampling.columns import (
 
 @triton.jit
 def raw_peak(raw):
-    """Returns the greatest value, or +inf if one of them is NaN."""
+    """Returns the greatest of the raw logits, or +inf if one of them is NaN."""
     return tl.max(tl.where(raw != raw, float("inf"), raw), 0)
 
 

@@ -1,4 +1,4 @@
-"""Last step of the cuts (`cuts.py`): finds the exact distance by a 16-way search between a bracket's two pivots."""
+"""Last step of the cuts (`cuts.py`): finds the exact distance by a 16-way search within a cut's bracket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def up_to(
     slot,
     WEIGH: tl.constexpr,
 ):
-    """Counts the tokens within each limit, nearer than the bracket or in it; or adds up their mass. Returns [WAYS]."""
+    """Returns [WAYS]: the number of tokens within each limit, or their mass if WEIGH. It adds ABOVE_COUNT or
+    ABOVE_MASS, the tokens nearer than the bracket, to those that it counts in the bracket."""
     size = tl.load(bracket + SIZE)
     begin, kept = tl.load(bracket + FROM), min_p_distance(columns, slot)
     in_list = size <= CAPACITY
@@ -74,7 +75,8 @@ def search(
     target, bracket, listed, logits, logits_stride, shaped, vocab_size, row, in_scratch, greatest, columns, slot,
     WEIGH: tl.constexpr,
 ):  # fmt: skip
-    """Returns the bracket's least distance within which the count or mass reaches `target`; else its farthest."""
+    """Returns the least distance in the bracket within which the number of tokens, or their mass if WEIGH, reaches
+    `target`; the bracket's greatest distance if none does."""
     low, high = tl.load(bracket + FROM), tl.load(bracket + TO)
     way = tl.arange(0, WAYS)
     while low < high:
@@ -100,7 +102,7 @@ def threshold_kernel(
     peaks,
     found,
     lists,
-    cut,  # int32 [n], written: the farthest distance kept, for rows with top-k or top-p
+    cut,  # int32 [n], written: the greatest distance that the cuts keep, for rows with top-k or top-p
     vocab_size,
     tiles,
     TILES: tl.constexpr,

@@ -1,9 +1,10 @@
-"""Log probabilities under the model's raw distribution, of the sampled token and the TOP likeliest, without a sort.
+"""Log probabilities of the sampled token and of the TOP likeliest tokens, under the model's raw distribution, without
+a sort.
 
     log p(t) = l_t - max l - log Σ exp(l - max l)
 
-Logit and token id are packed into one int64 that orders by likelihood, then by lower id. The kernel takes the greatest
-of these TOP times, each below the one before: first in every tile, then over the tiles' results.
+Logit and token id are packed into one int64 key, which is greater for a likelier token, then for a lower id. A kernel
+takes the greatest key and removes it, TOP times: first in every tile, then among the keys that the tiles found.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LAST_ID = tl.constexpr(0x7FFFFFFF)
 
 @triton.jit
 def key(logit, token):
-    """Returns an int64 that is greater for a greater logit, then for a lower id."""
+    """Returns an int64 that is greater for a greater logit and, if logits are equal, for a lower id."""
     bits = (logit + 0.0).to(tl.int32, bitcast=True)  # -0.0 + 0.0 is 0.0
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | (token ^ _LAST_ID).to(tl.int64)
@@ -55,10 +56,10 @@ def greatest_keys(keys, COUNT: tl.constexpr):
 def top_tiles_kernel(
     logits,  # [n, vocab]
     logits_stride,
-    rows,  # int64 [m], rows of the sample that ask
+    rows,  # int64 [m], rows of the sample that ask for log probabilities
     keys,  # int64 [m, tiles, PLACES], written
     peaks,  # float32 [m, tiles], written
-    sums,  # float32 [m, tiles], written: of exp(l - the tile's peak)
+    sums,  # float32 [m, tiles], written: sums of exp(l - the tile's peak)
     vocab_size,
     tiles,
     COUNT: tl.constexpr,

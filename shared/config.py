@@ -2,7 +2,8 @@
 
 A service declares its options as dataclass fields through `option()`. `resolve()` turns them into flags
 (`--block-size`), environment variables (`QUIRE_BLOCK_SIZE`) and keys of a TOML file (`block-size`), in that order of
-precedence. A bad value stops the start with an error that names it. The configuration does not change after the start.
+precedence. A bad value stops the start with an error that names the option. The configuration does not change after
+the start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 # Minimum difflib ratio between an unknown variable's name and the name that the warning suggests for it.
 _LIKENESS = 0.8
-# Suffixes of the environment variables that Kubernetes sets for each service: QUIRE_SERVICE_HOST, QUIRE_PORT_80_TCP.
+# Suffixes of the environment variables that Kubernetes sets for each of its services. For a service named quire, they
+# look like Quire's own variables: QUIRE_SERVICE_HOST, QUIRE_PORT_80_TCP.
 _OF_A_SERVICE = re.compile(r"_SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
 ENVIRONMENT_PREFIX = "QUIRE_"
@@ -72,8 +74,8 @@ def flag(field: dataclasses.Field[Any]) -> str:
 
 
 def add_options(parser: argparse._ActionsContainer, config_class: type) -> None:
-    """Adds one flag per option of `config_class` to a parser or an argument group. Skips flags that the parser already
-    has. A flag that takes several values can also be repeated."""
+    """Adds one flag per option of `config_class` to a parser or an argument group. Skips options that the parser has
+    already. On the command line, a flag that takes several values can also be repeated."""
     hints = typing.get_type_hints(config_class)
     taken = {action.dest for action in parser._actions}
     for field in dataclasses.fields(config_class):
@@ -150,7 +152,8 @@ def not_built_yet(sources: Sequence[str]) -> str:
 
 
 def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
-    """Parses `argv` into a config object. Prints an error and exits with status 2 on a bad flag, 1 on a bad value."""
+    """Builds a config object from `argv`, the environment and the file that --config names. On an error prints it and
+    exits: with status 2 for a bad flag, 1 for a bad value."""
     parser = OptionParser(prog=prog, description=description)
     parser.add_argument(
         "--config", metavar="FILE", help="TOML file with options; keys are the names of the flags", default=None
@@ -169,7 +172,7 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
 
 def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]:
     """Reads options from a TOML file. Returns them by flag name without the leading dashes; underscores in keys become
-    dashes. `objects`: options whose value may be a table. Raises ConfigError."""
+    dashes. `objects`: options whose value can be a table. Raises ConfigError."""
     if path is None:
         return {}
     try:
@@ -211,7 +214,7 @@ def to_argv(config: Any) -> list[str]:
         if isinstance(value, bool):
             argv.append(flag(field) if value else flag(field).replace("--", "--no-", 1))
         elif isinstance(value, tuple):
-            # `--flag=` with an empty value parses to an empty tuple.
+            # An empty tuple is written as `--flag=`, which parses to an empty tuple again.
             argv += [f"{flag(field)}={_item(item)}" for item in value or ("",)]
         else:
             argv.append(f"{flag(field)}={value}")
@@ -261,7 +264,7 @@ def _parse(source: str, raw: Any, hint: Any) -> Any:
     if kind is int and (size := re.fullmatch(r"([0-9]+)(\.[0-9]+)?([kKmMgG])", str(raw))):
         return _size(source, *size.groups())
     try:
-        return kind(str(raw))  # str() first: int(4.5) and int(True) from TOML would pass as whole numbers.
+        return kind(str(raw))  # str(), because int() would accept 4.5 and True from TOML as whole numbers
     except ValueError:
         wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, kind.__name__)
         raise ConfigError(f"{source} is {raw!r}: use {wanted}") from None

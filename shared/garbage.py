@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 
-# For gc.set_threshold: allocations minus deallocations before a collection of generation 0; collections of generation
-# 0 per collection of generation 1; collections of generation 1 per collection of generation 2.
+# Arguments of gc.set_threshold. Generation 0 is collected when allocations exceed deallocations by this many.
+# Generation 1 is collected after this many collections of generation 0, and generation 2 after this many of generation
+# 1.
 _THRESHOLDS = (10_000, 20, 20)
 
 
 def settle_garbage() -> None:
-    """Freezes all existing objects, so that later collections skip them. Call it once, when the service is ready.
-    Without it, a full collection stops every stream or step for tens of milliseconds, and collections take a tenth of a
-    busy router's time."""
+    """Freezes all existing objects, so that later collections skip them, and makes collections rarer. Call it once,
+    when the service is ready. Without this call, a full collection stops every stream or step for tens of milliseconds,
+    and collections take a tenth of a busy router's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

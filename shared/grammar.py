@@ -22,7 +22,8 @@ MAX_GRAMMAR_BYTES = 64 * 1024
 STACK_BYTES = 256 * 1024 * 1024
 
 _MAX_MESSAGE_CHARS = 300
-# Replacements for messages of llguidance that name its internal options or give no reason, by a part of the message.
+# Replacements for messages of llguidance that name its internal options or give no reason. Each key is a part of the
+# message.
 _IN_OUR_WORDS = {
     "NoExtensionBias": "nothing finite matches it",
     "coerce_one_of": "alternatives of 'oneOf' that may match the same value are not supported; use 'anyOf'",
@@ -41,8 +42,8 @@ def has_library() -> bool:
 @functools.cache
 def _limits() -> LLParserLimits:
     """Returns limits on compiling a grammar and on computing a mask. A schema of 300 properties uses a tenth of each
-    limit. The fuel allows some 20 ms for the compilation and some 10 ms for one mask. A lexer state takes 1 to 2 KB,
-    and every sequence has its own states."""
+    limit. The lexer fuel is enough for some 20 ms of compilation (initial) and some 10 ms per mask (step). A lexer
+    state takes 1 to 2 KB, and every sequence has its own states."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -72,8 +73,8 @@ def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
 def check_matcher(matcher: LLMatcher) -> None:
     """Raises GrammarError if the matcher has failed. A failed matcher stays failed."""
     if matcher.is_error():
-        # Skip the lines between the first and the reason: they point into a generated grammar that the client has not
-        # seen.
+        # Skip the lines of the message between the first line and the reason. They point into a generated grammar that
+        # the client has not seen.
         lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines() or [""]
         reason = next((line for line in lines[1:] if line.startswith("error: ")), lines[0])
         message = next(
@@ -87,8 +88,8 @@ def grammar_threads(num_threads: int) -> ThreadPoolExecutor:
     executor = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
     before = threading.stack_size(STACK_BYTES)
     try:
-        # threading.stack_size applies to threads started after the call. The executor starts a thread only when a task
-        # finds no idle thread, so the barrier keeps each thread busy until all have started.
+        # threading.stack_size applies only to threads that start before it is reset. The executor starts a thread only
+        # when a task finds no idle thread. So the barrier keeps each thread busy until all have started.
         started = threading.Barrier(num_threads + 1)
         for _ in range(num_threads):
             executor.submit(started.wait)

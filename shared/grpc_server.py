@@ -18,12 +18,12 @@ from shared.malformed import PLAIN, GuardedServer, RefusalStyle
 
 logger = logging.getLogger(__name__)
 
-# Maximum size of a message between services: gRPC's default limit for clients. A longer message is sent in pieces
-# (shared/message_parts.py, services/router/http/json.py).
+# Maximum size of a message between services: gRPC's default limit for clients. Longer messages on a stream are split by
+# shared/message_parts.py, and the JSON of long HTTP answers by services/router/http/json.py.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-# Maximum size of one request's metadata. As in HTTP/2, each header counts 32 bytes more than its name and value.
-# gRPC's default refuses some requests between 8 and 16 KiB at random. The gateway forwards at most 96 KiB in 100
-# headers and adds a few of its own.
+# Maximum size of one request's metadata. As in HTTP/2, each header counts 32 bytes more than its name and value. With
+# gRPC's default limits, some requests with 8 to 16 KiB of metadata are refused at random. The gateway forwards at most
+# 96 KiB in 100 headers and adds a few of its own.
 MAX_METADATA_BYTES = 128 * 1024
 # Timeout for a peer that reads nothing from its stream.
 STALLED_PEER_S = 2.0
@@ -57,8 +57,8 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Filters out the traceback that grpc logs for a header that is not UTF-8. grpc then reads the header as Latin-1,
-    which clients may send."""
+    """Returns False for the traceback that grpc logs for a header that is not UTF-8. Such a header is no error: clients
+    are allowed to send Latin-1, and grpc reads the header as Latin-1 then."""
     return not str(record.msg).startswith("Invalid encoding on")
 
 
@@ -87,8 +87,8 @@ class GrpcServer:
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """Registers a servicer. `register`: the generated add_…_to_server function."""
         register(servicer, self._guarded)
-        # Load the descriptor of the service's own proto file for reflection. The module of `register` loads only the
-        # files with its methods' messages. The service can be declared in another file.
+        # Reflection needs the descriptor of the proto file that declares the service. The module of `register` loads
+        # only the files that declare the messages of its methods, which can be other files.
         importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:
@@ -126,7 +126,7 @@ class GrpcServer:
 
             from shared.reflection import add_reflection
         except ImportError:
-            logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without both services")
+            logger.info("grpcio-health-checking or grpcio-reflection is missing: serving without health and reflection")
             return
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)

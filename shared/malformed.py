@@ -1,4 +1,4 @@
-"""Answers requests that a method cannot parse, and logs them in at most one line per host and interval.
+"""Answers requests that a method cannot parse, and logs them with at most one line per host in LOG_INTERVAL_S.
 
 By default, grpc.aio answers bytes that it cannot parse with UNKNOWN and logs a traceback each time. `GuardedServer`
 stands between the generated add_…_to_server functions and the server, and wraps every method handler.
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Minimum time between two log lines about one host, so that a port scanner cannot fill the disk.
 LOG_INTERVAL_S = 10.0
-# Number of hosts with a log line of their own; all other hosts share one.
+# Maximum number of hosts with log lines of their own. All further hosts share one entry, "other hosts".
 MAX_HOSTS = 256
 _OTHERS = "other hosts"
 _MAX_REASON_CHARS = 256
@@ -36,7 +36,7 @@ _CONSTRUCTORS = {
 class MalformedRequestError(Exception):
     """A request that the method does not accept. The message is sent to the peer and gives the reason.
 
-    A servicer may raise it; the call then ends with INVALID_ARGUMENT.
+    A servicer can raise it to end the call with INVALID_ARGUMENT.
     """
 
 
@@ -65,15 +65,15 @@ PLAIN = RefusalStyle()
 
 @dataclass(slots=True)
 class _Line:
-    """The last log line about one host: its time, and the number of requests refused since."""
+    """The last log line about one host: its time, and the number of requests refused since without a line."""
 
     logged_at: float
     num_silent: int = 0
 
 
 class RefusalLog:
-    """Logs refused requests, at most one line per host and LOG_INTERVAL_S. Each line gives the number of requests that
-    got no line since the line before."""
+    """Logs refused requests, with at most one line per host in LOG_INTERVAL_S. A line also gives the number of the
+    host's requests that were refused without a line since its line before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
@@ -81,7 +81,7 @@ class RefusalLog:
         self._lines: dict[str, _Line] = {}
 
     def refused(self, peer: str, method: str, reason: str) -> None:
-        """`peer`: as grpc names it, such as ipv4:10.0.0.1:41234."""
+        """Logs or counts a refused request. `peer`: the client as grpc names it, such as ipv4:10.0.0.1:41234."""
         now = self._clock()
         host = peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
         if host not in self._lines and len(self._lines) >= MAX_HOSTS:
@@ -97,8 +97,8 @@ class RefusalLog:
         logger.warning("refused a request from %s to %s: %s%s", host, method, reason[:_MAX_REASON_CHARS], omitted)
 
     def _forget(self, now: float) -> None:
-        """Removes the entries of hosts whose interval is over. With or without an entry, such a host gets a line for
-        its next request."""
+        """Removes the entries of hosts whose last line is older than LOG_INTERVAL_S. The next refused request of such a
+        host gets a line anyway."""
         self._lines = {host: line for host, line in self._lines.items() if now - line.logged_at < LOG_INTERVAL_S}
 
 
@@ -117,7 +117,8 @@ class _Refusals:
 
 
 class GuardedServer:
-    """Registers method handlers at a grpc.aio server, each wrapped so that malformed requests get a proper answer."""
+    """Registers method handlers at a grpc.aio server. Wraps each handler so that malformed requests are answered in the
+    given style and logged."""
 
     def __init__(self, server: grpc.aio.Server, style: RefusalStyle = PLAIN) -> None:
         self._server = server
@@ -167,8 +168,8 @@ def _guarded(
             return data if deserialize is None else deserialize(data)
         except Exception:  # every exception of the parser means that the bytes are malformed
             error = UndecodableRequestError(len(data))
-        # The handler reads the messages of a stream, so it can catch the error. grpc parses a single request before
-        # the handler runs, so the error has to wait for the handler.
+        # The wrapped handler reads a stream's messages itself, so it can catch the error. But grpc parses a single
+        # request before the handler runs, so a placeholder carries the error to the handler.
         if is_streamed:
             raise error
         return _Malformed(error)
@@ -194,7 +195,7 @@ def _guarded_behaviour(
     grpc treats the two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        peer = context.peer()  # now, because grpc forgets the peer when the call ends
+        peer = context.peer()  # read it now, because grpc forgets the peer when the call ends
         try:
             if isinstance(request, _Malformed):
                 raise request.error

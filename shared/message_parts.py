@@ -1,8 +1,8 @@
 """Splits long messages into parts on the streams between the services, and joins them again.
 
-Most gRPC clients accept messages of at most 4 MiB, and a long message blocks the event loops at both ends. A Submit
-with a million token ids, the plan for its prompt, or a step's log probabilities of a long prompt can be longer. Such a
-message is serialized and sent in parts of 1 MiB.
+By default, gRPC clients accept messages of at most 4 MiB, and a long message blocks the event loops at both ends. A
+Submit with a million token ids, the plan for its prompt, or a step's log probabilities of a long prompt can be longer
+than that. A message of more than 1 MiB is therefore serialized and sent in parts of 1 MiB.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PART_BYTES = 2**20
 # Maximum size of a message that is joined from parts.
 MAX_JOINED_BYTES = 64 * 2**20
 
-# Message type of a stream. There are four such types; each has a oneof `message` with a member `part`.
+# Type of the messages on a stream. Four message types can be split; each has a oneof `message` with a member `part`.
 M = TypeVar("M", bound=Any)
 
 
 def in_parts(message: M) -> Iterator[M]:
-    """Yields the message itself if it is short, otherwise messages that each carry one part of it."""
+    """Yields the message itself if it has at most PART_BYTES, otherwise messages that each carry one part of it."""
     if message.ByteSize() <= PART_BYTES:
         yield message
         return

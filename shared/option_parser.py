@@ -39,7 +39,7 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
     def _plain(self, words: list[str]) -> list[str]:
-        """Rewrites every flag before a `--` to its canonical form."""
+        """Rewrites every flag before a `--` to the form that argparse knows: `--max-model-len`, `--no-flag`."""
         end = words.index("--") if "--" in words else len(words)
         plain: list[str] = []
         for word in words[:end]:
@@ -71,7 +71,8 @@ class OptionParser(argparse.ArgumentParser):
         is_missing = positional is not None and not hasattr(namespace, positional)
         takes_it = is_missing and len(items) > 1 and _may_be_a_model(items[-1])
         if action.is_secret and (takes_it or any(map(_looks_like_a_model, items[1:]))):
-            # A model's public name must not become an API key. Do not print the items: the others are secrets.
+            # The values of this flag are secrets, such as API keys. The model's name, which is public, must not become
+            # one of them. The error does not print the values, because the others are secrets.
             self.error(
                 f"{flag} takes every word up to the next flag, and one of them may be the model: give the model before "
                 f"{flag} or with --model, and each value a {flag} of its own"
@@ -121,7 +122,7 @@ def _is_hidden(action: argparse.Action) -> bool:
 
 
 class StoreItems(argparse.Action):
-    """Action of a flag that takes one or more values and may be repeated. `is_secret`: its values are never printed."""
+    """Action of a flag that takes one or more values and can be repeated. `is_secret`: its values are never printed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, is_secret: bool = False, **options: Any) -> None:
         super().__init__(option_strings, dest, nargs="+", **options)
@@ -153,7 +154,7 @@ class StoreJson(argparse.Action):
 
 
 class StoreOnce(argparse.Action):
-    """Action of an argument that may be given as a positional or with its flag, but not as two different values."""
+    """Action of an argument that can be given as a positional or with its flag. Two different values are an error."""
 
     def __call__(
         self,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-# A slow reader may block the writer for PATIENCE_S seconds in total within PATIENCE_IS_FOR_S seconds.
+# Maximum number of seconds that the writer waits for a slow reader, in total within PATIENCE_IS_FOR_S seconds.
 PATIENCE_S = 1.0
 PATIENCE_IS_FOR_S = 60.0
 
@@ -113,8 +113,9 @@ class _Dropping(io.RawIOBase):
 
 
 def _writer(descriptor: int) -> tuple[int | None, Callable[[memoryview], int]]:
-    """Returns a function that writes as many bytes as fit without blocking, and raises BlockingIOError if none fit.
-    Also returns the descriptor that it opened for the function, or None."""
+    """Opens `descriptor` for writing without blocking. Returns the new descriptor (None if the function needs none of
+    its own), and a function that writes as many bytes as fit and raises BlockingIOError if none fit. A regular file
+    is written to as it is."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(kind):
         connection = socket.socket(fileno=os.dup(descriptor))

@@ -2,8 +2,8 @@
 
 A process that is stopped, or whose event loop is busy, does not notice what its peer sends or reads. When the process
 continues, an asyncio timer can fire before the sockets are read. The peer would then be blamed for the pause. This
-module counts time in ticks of the event loop instead. A late tick means that this process was delayed, and does not
-count.
+module counts time in ticks of the event loop instead. A late tick does not count, because it means that this process
+was delayed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUM_TICKS = 5
 class Patience:
     """An asynchronous context manager like `asyncio.timeout`: raises TimeoutError in the block after `seconds`.
 
-    An event loop whose ticks are all late times out as well, after twice as many ticks.
+    If all ticks of the event loop are late, the block times out as well, after twice as many ticks.
     """
 
     __slots__ = ("_handle", "_interval", "_loop", "_num_late", "_num_ticks", "_timeout")

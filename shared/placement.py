@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-# Number of overloaded schedulers that may refuse a request before the router returns the error to the client.
+# When this many schedulers have refused a request because they are overloaded, the router tries no other scheduler and
+# returns the error to the client.
 MAX_REFUSALS = 3
 # Seconds between two load reports of a scheduler.
 LOAD_INTERVAL_S = 0.1
@@ -25,7 +26,8 @@ _IDLE_SHARE = 0.5
 # Maximum number of prompt tokens that make a completion's key. The key covers whole blocks, as the prefix cache does.
 _PROMPT_TOKENS = 512
 _BLOCK_TOKENS = 16
-# Number of characters that make a chat's key, up to the end of its first user turn: about 2,048 tokens.
+# Maximum number of characters of a chat that its key covers: about 2,048 tokens. The key ends with the first user turn,
+# if not before.
 _CHAT_CHARS = 8192
 
 
@@ -48,7 +50,7 @@ def place(key: bytes, num_tokens: int, nodes: Sequence[Node]) -> Node:
         for node in nodes
         if node.outstanding_tokens + num_tokens <= max(_SLACK * mean, _IDLE_SHARE * node.capacity_tokens)
     ]
-    if not free:  # the request is larger than all running work together
+    if not free:  # the request is large compared with the running work
         return min(nodes, key=lambda node: node.outstanding_tokens)
     return max(free, key=lambda node: _score(key, node.name))
 

@@ -27,7 +27,8 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
     child nor its own Python children search the current directory."""
     paths = _without_current_directory(environment.get("PYTHONPATH", ""))
     if _is_on_path(HOME) and not _is_site_directory(HOME) and str(HOME) not in paths:
-        # This process found the source tree through its current directory. An installed package needs no entry.
+        # HOME is a source tree, which this process found through its current directory. The child needs an entry to
+        # find it. An installed package needs no entry.
         paths.insert(0, str(HOME))
     result = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     if paths:

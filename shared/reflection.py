@@ -35,8 +35,8 @@ def add_reflection(services: Iterable[str], server: Any) -> None:
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
     def _file_containing_symbol(self, request: Any, fully_qualified_name: str) -> Any:
-        """Finds methods as well: the protocol requires it, but the descriptor pool does not count methods as
-        symbols."""
+        """Answers with the proto file that declares a symbol. Also finds methods, as the protocol requires: the base
+        class does not, because the descriptor pool does not count methods as symbols."""
         try:
             service: Any = self._pool.FindMethodByName(fully_qualified_name).containing_service
         except KeyError:
@@ -45,7 +45,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
 
 
 def _load_v1() -> None:
-    """Adds the v1 proto to the descriptor pool: a copy of v1alpha's under another package name."""
+    """Adds the proto file of v1 to the descriptor pool: a copy of v1alpha's file under the package name of v1."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_V1_FILE)

@@ -1,4 +1,6 @@
-"""Checks the path prefix that a proxy in front forwards with every request (`--root-path` of FastAPI and vLLM)."""
+"""Checks `--root-path`: the path prefix that a proxy in front of Quire does not remove from the requests that it
+forwards. FastAPI and vLLM have the same option.
+"""
 
 from __future__ import annotations
 

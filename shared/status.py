@@ -1,7 +1,8 @@
-"""Progress of a part's start, reported to the parent process as JSON lines on a file descriptor (`--status-fd`).
+"""Reports the progress of a part's start to its parent process, as JSON lines on a file descriptor (`--status-fd`).
 
-`quire serve` opens a pipe per part and shows the lines. A part in a container gets no descriptor, so it writes no
-status lines. Load balancers read readiness from the gRPC health service instead.
+A part is a process such as a gateway, router, scheduler or worker. `quire serve` opens a pipe per part and shows what
+the lines report. A part in a container gets no descriptor and writes no status lines; load balancers read its readiness
+from its gRPC health service instead.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class WarningNotes(logging.Handler):
 
 @contextmanager
 def warnings_as_notes(status: StatusReporter) -> Iterator[None]:
-    """Reports the part's warnings as notes during its start."""
+    """While the block runs, reports the part's warnings as notes."""
     notes = WarningNotes(status)
     logging.getLogger().addHandler(notes)
     try:

@@ -1,8 +1,8 @@
 """Traces and metrics. Both are optional: a service runs without their libraries.
 
-Traces go to the OTLP endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. If that is not set, `tracer()` returns OpenTelemetry's
-no-op tracer. Metrics are served as Prometheus text on `--metrics-port` and rendered on each scrape, so that the hot
-loops only keep plain numbers.
+Traces go to the OTLP endpoint in OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. If neither is set,
+`tracer()` returns OpenTelemetry's no-op tracer. Metrics are served as Prometheus text on `--metrics-port`. They are
+rendered only on a scrape; hot loops just update plain numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def configure_tracing(service: str) -> bool:
-    """Starts exporting spans if the environment sets an OTLP endpoint. Returns whether it started."""
+    """Starts to export spans if the environment sets an OTLP endpoint. Returns whether the export has started."""
     if not (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return False
     try:
@@ -80,8 +80,8 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
     """Serves `registry` at http://host:port/metrics from its own thread. Returns the port; port 0 picks a free one.
 
     The format is always Prometheus' text format, which every scraper reads. For a scraper that prefers OpenMetrics and
-    does not ask for UTF-8 (all before Prometheus 3), prometheus_client would rename `vllm:` to `vllm_`. Queries do not
-    find the renamed metrics.
+    does not ask for UTF-8 (all before Prometheus 3), prometheus_client would rename `vllm:` to `vllm_`. Queries for the
+    original names would then find nothing.
     """
     from prometheus_client import make_wsgi_app
 

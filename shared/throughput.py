@@ -1,4 +1,4 @@
-"""Tokens per second, averaged over the last seconds."""
+"""Measures tokens per second, averaged over the last ten seconds."""
 
 from __future__ import annotations
 

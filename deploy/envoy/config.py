@@ -16,9 +16,9 @@ HEADER_SECONDS = 10
 FIRST_SECONDS = 30
 LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 
-# In an option: every origin, method, header or host.
+# Value of an option that stands for every origin, method, header or host.
 ANY = "*"
-# In --allowed-origins: the origins of this machine's pages and desktop applications.
+# Value of --allowed-origins that stands for the origins of this machine's pages and desktop applications.
 LOCALHOST = "localhost"
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/*\sA-Z]+")

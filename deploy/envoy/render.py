@@ -103,7 +103,8 @@ LOCAL_REPLIES = (
         None,
         ({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
     ),
-    # Only Envoy's HTTP/1 codec answers 501: for a transfer-encoding other than `chunked`, before the route is known.
+    # Only Envoy's HTTP/1 codec answers 501: it refuses every transfer-encoding except `chunked`, before the route is
+    # known.
     LocalReply(
         "EQ",
         501,

@@ -1,5 +1,5 @@
 """The HTTP routes of the gateway, derived from the router's proto services. A method without the annotation
-google.api.http gets its gRPC path, and accepts POST.
+google.api.http is served at its gRPC path and accepts POST.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class HttpRoute:
 
     @property
     def taken(self) -> tuple[dict[str, Any], ...]:
-        """Matches of the requests that go to a router."""
+        """Envoy's route matches for the requests that go to a router."""
         types = {"POST": _BINARY} if self.path.endswith("/models/") and self.action == "/infer" else {}
         return tuple(self._match(_exactly(method), *types.get(method, _READABLE[method])) for method in self.methods)
 
     @property
     def not_json(self) -> tuple[dict[str, Any], ...]:
-        """Matches of the POST requests that `taken` does not match: no router can read their bodies. Envoy must check
-        `taken` first."""
+        """Envoy's route matches for the POST requests whose bodies no router can read. They match every POST request to
+        the path, so Envoy must check `taken` first."""
         return (self._match(_exactly("POST")),) if "POST" in self.methods else ()
 
     @property
     def wrong_method(self) -> dict[str, Any]:
-        """The match of the path's remaining requests, which have a wrong HTTP method."""
+        """Envoy's route match for the path's remaining requests, which have a wrong HTTP method."""
         is_missing_action = self.is_named and not (self.action and "POST" in self.methods)
         return self._match({**_exactly("POST"), "invert_match": True}) if is_missing_action else self._match()
 

@@ -16,7 +16,7 @@ _PIPE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the input. `number` counts from 1 and includes blank lines. `text`: the line without its end; None if
+    """A line of the input. `number` counts from 1; blank lines count, too. `text`: the line without its end; None if
     the line is too long."""
 
     number: int
@@ -68,8 +68,8 @@ async def read_lines(fd: int) -> AsyncIterator[Line]:
 
 
 async def write_all(fd: int, data: bytes, *, may_wait: bool) -> None:
-    """Writes all of `data`. `may_wait`: True if `fd` is a pipe or a terminal, so that a write can block; the event loop
-    then runs on while the reader is slow."""
+    """Writes all of `data`. `may_wait`: True if `fd` is a pipe or a terminal, so that a write could block; the function
+    then waits for a slow reader without blocking the event loop."""
     left = memoryview(data)
     while left:
         if may_wait:

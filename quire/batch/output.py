@@ -13,7 +13,7 @@ from typing import Self
 from quire.batch.format import OutputLine, read_output_line
 from quire.batch.lines import write_all
 
-# No answer is this long: a file with a longer line was not written by run-batch.
+# No line of an output is this long. If a file has such a line, run-batch did not write the file.
 MAX_OUTPUT_LINE_BYTES = 256 * 1024 * 1024
 STANDARD_OUTPUT = "-"
 
@@ -23,7 +23,8 @@ class BatchError(Exception):
 
 
 class BatchOutput:
-    """A batch's output, locked against other run-batch processes. A run can resume a file, but not a pipe."""
+    """A batch's output. A file is locked against other run-batch processes, and a later run can continue it. Standard
+    output and pipes are not locked and cannot be continued."""
 
     def __init__(self, path: str) -> None:
         """Opens the output and creates the file if it is missing. Raises BatchError."""

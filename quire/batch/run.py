@@ -72,7 +72,7 @@ class Batch:
         self._tally = tally
         self._on_written = on_written
         self._turns = asyncio.Semaphore(max_concurrency)
-        # Answers in input order; None marks the end.
+        # Tasks that return the answers, in input order; None marks the end.
         self._answers: asyncio.Queue[asyncio.Task[OutputLine] | None] = asyncio.Queue(WINDOW * max_concurrency)
         self._held_bytes = 0
         self._has_room = asyncio.Event()

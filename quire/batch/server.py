@@ -11,8 +11,8 @@ from yarl import URL
 
 from quire.batch.format import Answer, BatchRequest, RequestError
 
-# Statuses that are retried: the server is overloaded, or one of its parts is unreachable. A retry would not change any
-# other answer.
+# Statuses that are retried: the server is overloaded, or one of its parts is unreachable. With any other status, a
+# retry would get the same answer.
 RETRIED = frozenset({429, 502, 503})
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 30.0
@@ -41,8 +41,8 @@ def open_session(address: str, key: str | None) -> tuple[aiohttp.ClientSession, 
 
 
 class Server:
-    """Client of one server. `request_timeout`: seconds for one attempt. `retry_timeout`: seconds from the first attempt
-    to the last."""
+    """Client of one server. `request_timeout`: maximum seconds of one attempt. `retry_timeout`: maximum seconds from
+    the start of the first attempt to the start of the last."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, *, request_timeout: float, retry_timeout: float

@@ -39,7 +39,7 @@ class Metrics:
     request_goodput: float | None
     output_throughput: float
     total_token_throughput: float
-    # Largest number of output tokens that arrived in one second. The first second starts with the first request.
+    # Largest number of output tokens in one second. Seconds are counted from the start of the first request.
     max_output_tokens_per_s: float
     max_concurrent_requests: int
     latencies: Mapping[str, Distribution]
@@ -86,8 +86,8 @@ def meets(measurement: Measurement, objectives: Mapping[str, float]) -> bool:
 
 
 def peak_output(measurements: Sequence[Measurement]) -> float:
-    """Returns the largest number of output tokens that arrived in one second. The first second starts with the first
-    request. Assumes that each chunk of an answer has the same number of tokens."""
+    """Returns the largest number of output tokens that arrived in one second. Seconds are counted from the start of the
+    first request. Assumes that all chunks of an answer have the same number of tokens."""
     origin = min((measurement.start for measurement in measurements), default=0.0)
     tokens: defaultdict[int, float] = defaultdict(float)
     for measurement in measurements:

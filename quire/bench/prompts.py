@@ -14,11 +14,11 @@ from string import ascii_lowercase
 from typing import Any
 
 # Without --random-vocab-size, random prompts are drawn from the tokens into which the server splits this text. These
-# tokens are in the vocabulary and are not special, which is not certain of random token ids.
+# tokens are in the vocabulary and are not special. A random token id could be special, or not in the vocabulary.
 SAMPLE_TEXT = " ".join(map("".join, product(ascii_lowercase, repeat=2)))
 
-# vLLM's limits on a ShareGPT conversation, in tokens: minimum of question and of answer, maximum of the question, and
-# maximum of both together.
+# vLLM's limits on a ShareGPT conversation, in tokens: minimum length of the question and of the answer, maximum length
+# of the question, and maximum length of question and answer together.
 MIN_LEN = 4
 MAX_PROMPT_LEN = 1024
 MAX_TOTAL_LEN = 2048

@@ -1,4 +1,4 @@
-"""Formats the results as `vllm bench serve` does: scripts that read its table or its JSON can read these, too."""
+"""Formats the results as `vllm bench serve` does, so that scripts for its table or its JSON file can read them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _line(label: str, value: float) -> str:
 
 
 def result(metrics: Metrics, traffic: Traffic, date: str) -> dict[str, object]:
-    """Returns the results as saved in the JSON file. `date`: YYYYMMDD-hhmmss."""
+    """Returns the content of the JSON file of results. `date`: YYYYMMDD-hhmmss."""
     values: dict[str, object] = {
         "date": date,
         "endpoint_type": traffic.backend,

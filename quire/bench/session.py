@@ -11,9 +11,9 @@ _was_at_rest: ContextVar[bool] = ContextVar("was_at_rest", default=False)
 
 
 def open_session(key: str) -> aiohttp.ClientSession:
-    """Opens the session. `key`: the server's API key, empty for none. Connections are unlimited and requests have no
-    timeout. Answers are not compressed. Cookies are not stored, so that no cookie ties later requests to one
-    replica."""
+    """Opens the session. `key`: the server's API key, empty for none. The number of connections is unlimited, and
+    requests have no timeout. Answers are not compressed. Cookies are not stored, so that no cookie ties later requests
+    to one replica."""
     headers = {"User-Agent": "quire-bench", "Accept-Encoding": "identity"}
     if key:
         headers["Authorization"] = f"Bearer {key}"

@@ -130,7 +130,7 @@ class _Start:
             self.ready.set()
 
     def on_line(self, name: str, line: str) -> None:
-        """Does nothing: the part keeps its last lines itself."""
+        """Does nothing: `Part` itself keeps the last lines, for its error text."""
 
 
 def _device(hello: WorkerHello, device_name: str, fitted: Calibration) -> Device:

@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent."""
+"""Makes child processes end with their parent, on Linux."""
 
 from __future__ import annotations
 

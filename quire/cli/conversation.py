@@ -43,8 +43,8 @@ class Conversation:
 
     def answer(self, text: str) -> Generator[str, None, None]:
         """Sends `text` and yields the answer piece by piece. Closing the generator early stops the generation. The
-        question and the pieces that have arrived are kept as turns; if no piece has arrived, neither is kept. Raises
-        openai.APIError."""
+        question and the pieces that have arrived are kept as turns. If no piece has arrived, the question is not kept
+        either. Raises openai.APIError."""
         self.figures = None
         pieces: list[str] = []
         start = time.monotonic()

@@ -183,7 +183,7 @@ async def _until_live(admin: str) -> None:
 
 
 async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
-    """Drains Envoy. From the start, the gateway's health check fails. After `config.drain_delay` seconds, Envoy sends
+    """Drains Envoy. The gateway's health check fails at once. After `config.drain_delay` seconds, Envoy sends
     clients GOAWAY or `connection: close`. Then waits until no request is running and no connection is open, for at most
     `config.drain_timeout` seconds.
     """

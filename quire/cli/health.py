@@ -1,5 +1,5 @@
-"""`quire health`: checks whether a part is serving, for containers' health checks. Exits with status 0 if the part is
-serving, otherwise with status 1 and an error line."""
+"""`quire health`: checks whether a part of the stack (gateway, router, scheduler or worker) is serving, for containers'
+health checks. Exits with status 0 if the part is serving, otherwise with status 1 and an error line."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import quire
 
 
 def install_command(extra: str) -> str:
-    """Returns a shell command that installs the extra."""
+    """Returns a shell command that installs this Quire with the extra."""
     source_tree = Path(quire.__file__).parents[1]
     if (source_tree / "pyproject.toml").exists():
         return f"pip install -e {shlex.quote(f'{source_tree}[{extra}]')}"
@@ -22,7 +22,8 @@ def install_command(extra: str) -> str:
 
 
 def _wheel() -> str | None:
-    """Returns the wheel that this Quire was installed from, if the file still exists (PEP 610)."""
+    """Returns the path of the wheel that this Quire was installed from, as recorded by the installer (PEP 610). Returns
+    None if no path is recorded or the wheel no longer exists."""
     try:
         origin = distribution("quire").read_text("direct_url.json")
     except PackageNotFoundError:

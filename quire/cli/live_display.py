@@ -26,7 +26,7 @@ class LiveDisplay:
         self._verbose = verbose
         self._news = News()
         self._statuses = {name: Status("starting") for name in names}
-        # All rows share one spinner object, so that they turn in sync.
+        # All rows show the same spinner object, so that the spinners of all rows turn in sync.
         self._spinner = Spinner("dots")
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=8)

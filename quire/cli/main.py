@@ -1,4 +1,4 @@
-"""The `quire` command. Imports only the module of the chosen subcommand, so that every part starts fast."""
+"""The `quire` command. Imports only the module of the chosen subcommand, so that every subcommand starts fast."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class Command:
 
 
 # Use gRPC's older socket code, in which the thread that polls for completions also reads the sockets. With the newer
-# code, every read by a peer on a Unix socket wakes further threads without need. These wakeups make up a fifth of the
-# cost of a small message (ADR 16). A gRPC release without the older code logs a line and uses the newer code. The
-# value goes into an environment variable of the same name, which grpc reads when it is imported.
+# code, every read by the peer of a Unix socket also wakes other threads of gRPC, which then have nothing to do. These
+# wakeups make up a fifth of the cost of a small message (ADR 16). A gRPC release without the older code logs a line and
+# uses the newer code. The value goes into an environment variable of the same name, which grpc reads when it is
+# imported.
 GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = dropping(sys.stderr)
         if command.serves:
             sys.stdout = dropping(sys.stdout)
-            # With --status-fd, the parent process has already warned.
+            # With --status-fd, the parent process has already warned of unknown QUIRE_ variables.
             if not any(word.startswith("--status-fd") for word in rest):
                 _warn_of_variables(name)
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)

@@ -89,7 +89,7 @@ class Part:
         """Waits for the process to end and returns the reason: the failure that the part reported, else its exit status
         and last log lines."""
         code = await self._process.wait()
-        # Kill the remaining processes of the session: they hold the pipes open.
+        # Kill the remaining processes of the session. As long as they hold the pipes open, the readers cannot end.
         self.kill()
         await asyncio.wait(self._readers, timeout=1)
         for reader in self._readers:

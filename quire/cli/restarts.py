@@ -9,7 +9,7 @@ WINDOW_S = 60.0
 
 
 class Restarts:
-    """Allows three restarts per minute, each after a longer pause."""
+    """Allows a part three restarts per minute, each after a longer pause than the one before."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque()

@@ -1,4 +1,4 @@
-"""`quire run-batch`: answers a file of requests with its own stack or with a running server."""
+"""`quire run-batch`: answers the requests in a file, with a stack that it starts or with a running server."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ own stack, which takes quire serve's options.
 Exit status: 0 if every request succeeded; 1 if one failed or the run could not continue; 2 for invalid options;
 130 if it was interrupted."""
 STANDARD_INPUT = "-"
-# Options that the command line must not have: the stack of run-batch listens on a private Unix socket.
+# Options of quire serve that run-batch refuses, because its own stack listens on a private Unix socket.
 ADDRESS = frozenset({"host", "port"})
-# Default of --max-concurrency with --base-url: the server's capacity is unknown, and requests that the server refuses
-# are retried.
+# Default of --max-concurrency with --base-url. The server's capacity is unknown. A value above it does no harm, because
+# requests that an overloaded server refuses are retried.
 DEFAULT_CONCURRENCY = 256
 
 
@@ -117,7 +117,7 @@ async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose
         await skip_answered(lines, output, tally)
         first = await anext(lines, None)
         if first is None:
-            return True  # Every line has an answer: do not load the model.
+            return True  # Every request already has an answer, so the model is not needed.
         rest = _chain(first, lines)
         is_whole = False
 
@@ -175,8 +175,8 @@ async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
 
 
 def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
-    """Returns the default of --max-concurrency. For run-batch's own stack: twice the sequences of a full step, so that
-    as many wait as run, but no more than the scheduler's queue holds."""
+    """Returns the default of --max-concurrency. For run-batch's own stack, this is twice --max-num-seqs, so that as
+    many requests wait as run, but at most the length of the scheduler's queue."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
     return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))

@@ -1,5 +1,5 @@
-"""Temporary directories that are removed when their process ends. A directory left by SIGKILL is removed when the next
-directory is created."""
+"""Temporary directories that are removed when the process that created them ends. If SIGKILL ends the process, its
+directory is removed when the next directory with the same prefix is created."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# The process holds a lock on this file in its directory. The kernel releases the lock when the process ends, however it
-# ends.
+# Name of a file in each directory, on which the process that created the directory holds a lock. The kernel releases
+# the lock when the process ends, however it ends.
 _LOCK = ".quire-lock"
 # Glob for the random suffix that tempfile.mkdtemp adds to a prefix.
 _RANDOM = "?" * 8
@@ -36,7 +36,7 @@ def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def remove_left(prefix: str, parent: Path) -> None:
-    """Removes this user's directories with the prefix whose process has ended."""
+    """Removes the directories of this user whose name begins with `prefix` and whose process has ended."""
     for directory in parent.glob(prefix + _RANDOM):
         with contextlib.suppress(OSError):
             if directory.is_symlink() or directory.stat().st_uid != os.getuid():

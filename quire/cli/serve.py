@@ -59,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def with_port(stack: Stack) -> Stack:
-    """Returns the stack with the gateway's final host and port. Raises GatewayError if the gateway cannot listen
-    there."""
+    """Returns the stack with the gateway's host as an IP address and, in place of port 0, a free port. Raises
+    GatewayError if the gateway cannot listen there."""
     return replace(stack, configs={**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
 
 

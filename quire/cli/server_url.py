@@ -8,7 +8,7 @@ from shared.config import ConfigError
 
 
 def server_root(url: str) -> str:
-    """Returns the URL without a trailing /v1 or slash. Users write both forms."""
+    """Returns the URL without a trailing /v1 or slash. Users give URLs with and without them."""
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -17,7 +17,7 @@ def check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:  # The port is not a number, or the brackets do not hold an address.
+    except ValueError:  # The port is not a number, or the text in brackets is not an IPv6 address.
         is_usable = False
     if not is_usable:
         raise ConfigError(f"{url!r} is not a URL: use http://host:port")

@@ -102,8 +102,8 @@ def main(argv: Sequence[str]) -> int:
     if config.slo_percentile not in PERCENTILES:
         stop(PROG, f"--slo-percentile is {config.slo_percentile}: use one of {PERCENTILES}")
     if config.output:
-        # Import matplotlib before the simulation, although it is used after it: if it is missing, fail at once. The
-        # folder is created early for the same reason.
+        # `plots` is used after the simulation, but imported before it, so that the command fails at once if matplotlib
+        # is missing. The folder is created before the simulation for the same reason.
         from quire.simulator import plots
     try:
         if config.output:

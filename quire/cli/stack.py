@@ -107,8 +107,8 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
         raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
     step, longest = scheduler.max_num_batched_tokens, worker.max_model_len
     if not scheduler.enable_chunked_prefill and step is not None and longest is not None and longest > step:
-        # Refuse these lengths before the start. The scheduler refuses them, too, but only after the worker has loaded
-        # the model.
+        # Refuse this combination of options before the start. The scheduler refuses it, too, but only after the worker
+        # has loaded the model.
         raise ConfigError(
             f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
             f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
@@ -123,8 +123,8 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
 
 
 def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
-    """Allows web pages of every origin and host by default, for a stack with an API key: a page needs the key like any
-    other client."""
+    """Returns the gateway's configuration for a stack with an API key. By default, every Origin and every Host header
+    is allowed, because a web page needs the key like any other client."""
     origins = (ANY,) if config.allowed_origins is None else config.allowed_origins
     hosts = (ANY,) if config.allowed_hosts is None else config.allowed_hosts
     return dataclasses.replace(config, allowed_origins=origins, allowed_hosts=hosts)
@@ -151,7 +151,7 @@ def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple
 
 
 def _drain_seconds(config: Any) -> float:
-    """Returns the maximum seconds that the part's drain takes."""
+    """Returns the maximum duration of the part's drain, in seconds."""
     return float(getattr(config, "drain_delay", 0.0) + getattr(config, "drain_timeout", 0.0))
 
 
@@ -177,8 +177,8 @@ def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
 
 
 def stack_directory() -> AbstractContextManager[Path]:
-    """Creates a private directory whose path is short enough for Unix sockets. Raises ConfigError if no parent
-    directory is suitable."""
+    """Returns a context manager that creates a private directory, whose path is short enough for Unix sockets. Raises
+    ConfigError if no parent directory is suitable."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if parent and _holds_sockets(path := os.path.abspath(parent)):
             return runtime_directory("quire-", Path(path))
@@ -201,5 +201,5 @@ def option_names() -> frozenset[str]:
 
 
 def variable(name: str) -> str:
-    """Returns the environment variable of an option."""
+    """Returns the name of an option's environment variable."""
     return ENVIRONMENT_PREFIX + name.upper()

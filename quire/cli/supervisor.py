@@ -21,7 +21,7 @@ Check = Callable[[], Awaitable[str | None]]
 
 
 class StackError(Exception):
-    """A failure that stops the stack. The message names the part that failed."""
+    """A failure that stops the stack. If one part caused it, the message names the part."""
 
 
 class Display(PartObserver, Protocol):
@@ -65,8 +65,8 @@ class Supervisor:
             await self._stop_all(keepers, hurry)
 
     async def _keep(self, spec: PartSpec) -> None:
-        """Runs one part and restarts it when it crashes. Raises StackError if it crashes during the start or too
-        often."""
+        """Runs one part and restarts it when it crashes. Raises StackError if the part cannot be started, if it
+        crashes before the stack works, or if it crashes too often."""
         restarts = Restarts()
         while not self._stopping.is_set():
             try:

@@ -44,10 +44,10 @@ from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 
 
 class AsyncClient:
-    """Client of a router, or of Envoy in front of routers, on one event loop.
+    """Asyncio client of a router, or of Envoy in front of routers. Create and use it on one event loop.
 
-    Retries a call while the server is unreachable or overloaded. A stream that has returned its first token is not
-    retried. A method raises QuireError if its call fails.
+    Retries a call, at most `max_retries` times, while the server is unreachable or overloaded. A stream that has
+    returned its first token is not retried. A method raises QuireError if its call fails.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AsyncClient:
         await self._channel.close()
 
     async def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
-        """Continues a prompt, given as text or token ids. `model` may be left out if the server has only one."""
+        """Continues a prompt, given as text or token ids. `model` can be left out if the server has only one."""
         return await self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     async def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
@@ -100,7 +100,7 @@ class AsyncClient:
     async def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], *, model: str = "", **options: Unpack[EmbedOptions]
     ) -> Embeddings:
-        """Returns a vector for each input. The inputs are all texts or all token ids."""
+        """Returns a vector for each input. The inputs are either all texts or all lists of token ids."""
         request, retries = embed_request(model, inputs, options), self._retries()
         while True:
             gatherer = VectorGatherer()
@@ -146,8 +146,8 @@ class AsyncClient:
         return text
 
     async def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
-        """Returns the text of each token. A token that is only a part of a character has a replacement character
-        instead."""
+        """Returns the text of each token. For a token that is only part of a character, this is a replacement
+        character."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
         response = await self._call(self._stub.Detokenize, request)
         return list(response.texts)

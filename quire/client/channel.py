@@ -1,4 +1,4 @@
-"""Channel options and credentials of both clients."""
+"""Channel options and credentials of `Client` and `AsyncClient`."""
 
 from __future__ import annotations
 

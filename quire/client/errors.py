@@ -10,7 +10,7 @@ import grpc
 
 class QuireError(Exception):
     """An error of the server. `type`, `param` and `code` are the fields of OpenAI's error object. `retry_after`:
-    seconds. `is_final`: the server reports that a retry of the same call cannot succeed."""
+    seconds to wait before a retry. `is_final`: the server reports that a retry of the same call cannot succeed."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class QuireError(Exception):
 
 
 class StreamCutError(QuireError):
-    """A stream that ended without its final message, so that the answer is incomplete."""
+    """A stream ended without its final message, so the answer is incomplete."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -55,8 +55,8 @@ def error_from_status(
         message = str(error["message"])
         fields = {name: error.get(name) for name in ("type", "param", "code")}
     except (KeyError, TypeError, ValueError):
-        # Errors of a proxy or the transport have no quire-error. When a router vanishes, Envoy can only reset the
-        # streams that the router served.
+        # Only a router sends quire-error: the errors of a proxy or of the transport come without it. If a router
+        # vanishes, Envoy just resets the streams that the router served.
         if status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or ""):
             return QuireError(grpc.StatusCode.UNAVAILABLE, "The stream was reset: the router that served it is gone.")
         return QuireError(status, details or status.name, retry_after=retry_after, is_final=is_final)

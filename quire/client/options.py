@@ -11,8 +11,8 @@ from quire.inference.v1 import constraints_pb2, inference_pb2, pooling_pb2, samp
 
 
 class Options(TypedDict, total=False):
-    """Generation options, all optional. GenerationOptions in quire/inference/v1/inference.proto, and sampling.proto
-    beside it, have their meanings and ranges."""
+    """Generation options, all optional. Their meanings and ranges are documented at GenerationOptions in
+    quire/inference/v1/inference.proto and in sampling.proto beside it."""
 
     max_tokens: int
     temperature: float
@@ -34,7 +34,7 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     min_tokens: int
-    # The structure of the output; set at most one of these five fields. json_schema: an object or a JSON string.
+    # The structure of the output; set at most one of the next five fields. json_schema: an object or a JSON string.
     # json_object: True for any JSON object. regex: a regular expression for the whole output. choices: the allowed
     # outputs. grammar: in Lark or GBNF notation.
     json_schema: Mapping[str, Any] | str
@@ -72,8 +72,8 @@ _SAMPLING = tuple(
 
 
 class TemplateOptions(TypedDict, total=False):
-    """Tools and chat template options of a conversation. TemplateOptions in quire/inference/v1/inference.proto has
-    their meanings."""
+    """Tools and chat template options of a conversation. Their meanings are documented at ChatRequest and
+    TemplateOptions in quire/inference/v1/inference.proto."""
 
     tools: Sequence[Tool]
     # auto, none, required, or the name of the function to call.
@@ -89,11 +89,11 @@ class TemplateOptions(TypedDict, total=False):
 
 
 class ChatOptions(Options, TemplateOptions, total=False):
-    """Options of chats."""
+    """Options of chat requests."""
 
 
 class ScoreOptions(TypedDict, total=False):
-    """Options of scores, all optional. ScoreRequest in inference.proto has their meanings."""
+    """Options of score requests, all optional. Their meanings are documented at ScoreRequest in inference.proto."""
 
     truncate_prompt_tokens: int
     add_special_tokens: bool
@@ -103,7 +103,7 @@ class ScoreOptions(TypedDict, total=False):
 
 
 class EmbedOptions(ScoreOptions, total=False):
-    """Options of embeddings, all optional. EmbedRequest in inference.proto has their meanings."""
+    """Options of embedding requests, all optional. Their meanings are documented at EmbedRequest in inference.proto."""
 
     dimensions: int
     normalize: bool
@@ -229,7 +229,7 @@ def messages_to_proto(messages: Messages) -> list[inference_pb2.ChatMessage]:
 
 
 def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOptions:
-    """Converts generation options. Raises TypeError for an unknown option."""
+    """Converts generation options to the message GenerationOptions. Raises TypeError for an unknown option."""
     _check_names(options, Options)
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     sampling = sampling_pb2.SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})

@@ -30,7 +30,7 @@ class TokenLogprob:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    # For prompt tokens: the number of likelier tokens plus 1.
+    # For prompt tokens: the number of likelier tokens plus 1. None for output tokens.
     rank: int | None = None
 
 
@@ -84,15 +84,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Times of a request's events, in seconds after the request's submission to a scheduler. None: the event did not
-    happen."""
+    """Durations of a request, in seconds. All of them begin when the router submits the request to a scheduler. None:
+    the event at which the duration ends did not happen."""
 
-    # A scheduler planned the first step for any choice.
+    # Until a scheduler planned the first step for any choice.
     queue: float | None
-    # The first and the last token, over all choices.
+    # Until the router received the first and the last token, over all choices.
     first_token: float | None
     last_token: float | None
-    # The end of the choice that ended last.
+    # Until the choice that ended last had ended.
     total: float
 
 

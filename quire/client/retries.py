@@ -33,7 +33,7 @@ class Retries:
         if error.status not in _RETRIED or error.is_final or not self._left:
             raise error
         self._left -= 1
-        # Jitter over the upper half of the delay, so that clients refused together do not retry together.
+        # Jitter over the upper half of the delay: clients that were refused at the same time retry at different times.
         delay = self._delay * random.uniform(0.5, 1.0)
         self._delay = min(2 * self._delay, _LONGEST_DELAY_SECONDS)
         if error.retry_after is not None:

@@ -48,8 +48,8 @@ R = TypeVar("R")
 class Client:
     """Client of a router, or of Envoy in front of routers. Several threads can share a client.
 
-    Retries a call while the server is unreachable or overloaded. A stream that has returned its first token is not
-    retried. A method raises QuireError if its call fails.
+    Retries a call, at most `max_retries` times, while the server is unreachable or overloaded. A stream that has
+    returned its first token is not retried. A method raises QuireError if its call fails.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Client:
         self._channel.close()
 
     def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
-        """Continues a prompt, given as text or token ids. `model` may be left out if the server has only one."""
+        """Continues a prompt, given as text or token ids. `model` can be left out if the server has only one."""
         return self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
@@ -98,7 +98,7 @@ class Client:
     def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], *, model: str = "", **options: Unpack[EmbedOptions]
     ) -> Embeddings:
-        """Returns a vector for each input. The inputs are all texts or all token ids."""
+        """Returns a vector for each input. The inputs are either all texts or all lists of token ids."""
         request, retries = embed_request(model, inputs, options), self._retries()
         while True:
             gatherer = VectorGatherer()
@@ -143,8 +143,8 @@ class Client:
         return self._call(self._stub.Detokenize, request).text
 
     def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
-        """Returns the text of each token. A token that is only a part of a character has a replacement character
-        instead."""
+        """Returns the text of each token. For a token that is only part of a character, this is a replacement
+        character."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
         response = self._call(self._stub.Detokenize, request)
         return list(response.texts)

@@ -22,7 +22,8 @@ def parse_conversations(
 
 
 def parse_tools(tools: Sequence[Mapping[str, Any] | Tool]) -> list[Tool]:
-    """Parses tools. Raises TypeError for a tool that is not a function."""
+    """Converts tools in OpenAI's format to the `Tool` of quire.client. Raises TypeError for a tool that is not a
+    function."""
     return [tool if isinstance(tool, Tool) else _tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
@@ -41,7 +42,7 @@ def _conversation(messages: object, name: str, options: TemplateOptions) -> Prom
 
 
 def _message(message: object, name: str) -> Message:
-    """Converts a message to the client's format. Raises TypeError, ValueError."""
+    """Converts a message from OpenAI's format to the format of quire.client. Raises TypeError, ValueError."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise TypeError(f"{name} is not a message: use a mapping with 'role' and 'content'")
     calls = message.get("tool_calls") or ()

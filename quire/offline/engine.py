@@ -31,8 +31,8 @@ from quire.offline.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
 R = TypeVar("R")
 
-# Maximum number of retries of one call. A restarted worker takes minutes to load a large model, and the pauses between
-# retries are a few seconds.
+# Maximum number of retries of one call. It is high because a restarted worker can take minutes to load a large model,
+# while the pause before a retry is at most 8 s.
 _MAX_RETRIES = 64
 # Maximum number of token ids in one call of AsyncClient.token_texts.
 _MAX_TOKENS_PER_CALL = 16_384
@@ -48,7 +48,7 @@ class Request:
     params: SamplingParams | None
     priority: int
     seed: int | None = None
-    # Time of the program's call: in seconds since the epoch, and in seconds of time.monotonic.
+    # Time at which the program called `LLM`: in seconds since the epoch, and on the clock of time.monotonic.
     arrival_time: float = field(default_factory=time.time)
     arrived_at: float = field(default_factory=time.monotonic)
 
@@ -90,8 +90,8 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, wanted: int) -> AsyncIterator[None]:
-        """Waits until `wanted` more sequences can run, or all `count` if `wanted` is higher. Reserves them until the
-        block ends."""
+        """Waits until `wanted` more sequences can run, and reserves their places until the `async with` block ends. If
+        `wanted` is higher than `count`, takes all `count` places."""
         taken = 0
         try:
             async with self._first_in_line:
@@ -217,8 +217,9 @@ class Engine:
         return self._token_texts
 
     async def _patiently(self, call: Callable[[], Awaitable[R]]) -> R:
-        """Calls `call` and retries it while failed parts restart. A retry is safe after an incomplete answer, because
-        the program has not seen any of the answer. Raises QuireError, and StackError if the stack has failed."""
+        """Awaits `call()` and retries it while failed parts restart. A retry is safe after an incomplete answer,
+        because the program has not seen any of the answer. Raises QuireError, and StackError if the stack has
+        failed."""
         retries = Retries(_MAX_RETRIES, None)
         while True:
             try:

@@ -1,5 +1,5 @@
-"""The process that runs a program's own stack: `python -m quire.offline.keeper PARENT STATUS_FD`. It reads the stack's
-options as a JSON object from standard input.
+"""The keeper: the process that runs the stack of a program that uses `LLM`. The program starts it with
+`python -m quire.offline.keeper PARENT STATUS_FD` and writes the stack's options as a JSON object to its standard input.
 
 The keeper is a separate process for three reasons. Parts are not forked from a program with threads and much memory.
 Signals of the program's terminal do not reach the parts. No part survives the program, however it ends: the keeper ends
@@ -62,7 +62,7 @@ async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
             reporter.ready(address=socket_address(directory, "router"))
 
         async def works() -> str | None:
-            return None  # No further check: the router reports ready only when it can serve.
+            return None  # No further check is needed: the router reports ready only when it can serve.
 
         watching = asyncio.create_task(watch())
         specs, environment = part_specs(stack, directory), part_environment(stack, directory)

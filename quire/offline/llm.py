@@ -45,8 +45,8 @@ class LLM:
     `seed`: a request whose sampling parameters have no seed gets one that is drawn with `seed`, so that a program that
     makes the same calls in the same order gets the same seeds in every run. None: the drawn seeds differ in every run.
     Options of vLLM that Quire does not have are accepted if they change nothing, such as `trust_remote_code=False`.
-    Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason, if
-    a part cannot start.
+    Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the reason that the part
+    reported, if a part cannot start.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LLM:
         own = OwnStack(flags)
         self._worker_config: WorkerConfig = worker
         self._seeds = None if seed is None else random.Random(seed)
-        # Twice the sequences of a full step, so that as many wait as run, but no more than the scheduler's queue holds.
+        # Twice --max-num-seqs, so that as many sequences wait as run, but at most the length of the scheduler's queue.
         max_num_seqs = min(2 * worker.max_num_seqs, scheduler.max_num_queued_reqs)
 
         async def connect() -> Engine:  # A gRPC channel belongs to the event loop that creates it.
@@ -132,7 +132,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one or several conversations, rendered with the model's chat template. Messages and `tools` have
         OpenAI's format. Tool calls and reasoning stay in the text, as the model wrote them. `chat_template`: a Jinja
-        template to use instead of the model's own; `chat_template_kwargs`: its additional arguments.
+        template to use instead of the model's own; `chat_template_kwargs`: additional arguments of the template.
         `add_generation_prompt`: whether the template adds the beginning of the assistant's turn; None: the opposite of
         `continue_final_message`. Otherwise like `generate`."""
         template = TemplateOptions(continue_final_message=continue_final_message)
@@ -229,7 +229,7 @@ def _flags(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {"model": str(model)} if model else {}
     for name, value in options.items():
         if name not in option_names() and name not in OPTIONS:
-            raise ConfigError(f"LLM has no option {name!r}; quire serve --help lists them")
+            raise ConfigError(f"LLM has no option {name!r}; quire serve --help lists the options")
         if name in _GATEWAY_ONLY:
             raise ConfigError(f"{name} is an option of the gateway, which LLM does not start")
         if value is None:

@@ -87,8 +87,8 @@ class OwnStack:
         self._statuses.close()
 
     def _next_status(self) -> dict[str, str]:
-        """Waits for the keeper's next status and returns its facts. Raises StackError if the status is a failure or the
-        keeper has ended."""
+        """Waits for the keeper's next status line and returns its `facts`. Raises StackError if the status is a failure
+        or the keeper has ended."""
         line = self._statuses.readline()
         if not line:
             raise StackError(f"the process that runs the stack ended with status {self._keeper.wait()}")

@@ -10,8 +10,8 @@ from quire.client.options import EmbedOptions, embed_request
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingParams:
-    """Options of embeddings, with the meanings of quire/inference/v1/inference.proto. Raises ValueError for an invalid
-    value."""
+    """Options of embeddings. Their meanings are documented at EmbedRequest in quire/inference/v1/inference.proto.
+    Raises ValueError for an invalid value."""
 
     # Maximum number of prompt tokens; longer prompts are cut. -1: the model's maximum. None: prompts longer than the
     # model's maximum are refused.
@@ -29,6 +29,6 @@ class PoolingParams:
                 raise ValueError(f"PoolingParams.{name} is {value!r}: {error}") from None
 
     def options(self) -> EmbedOptions:
-        """Returns the options in the client's format."""
+        """Returns the options as options of quire.client."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         return cast(EmbedOptions, given)

@@ -1,4 +1,5 @@
-"""Puts the program's names into the router's errors: `prompts[3]`, for example, in place of the typed API's field."""
+"""Renames the prompt in the router's errors: from the typed API's field, such as `text`, to the argument of the
+program, such as `prompts[3]`."""
 
 from __future__ import annotations
 

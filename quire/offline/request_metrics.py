@@ -57,8 +57,8 @@ def request_metrics(
 ) -> RequestMetrics:
     """Builds the metrics. `seconds`: duration from `arrival_time` to the end of the answer, on a monotonic clock.
 
-    The durations in `timings` begin when the router submits the request, some time after `arrival_time`. They are
-    therefore counted back from the end of the answer, which the router sends without delay."""
+    The durations in `timings` begin when the router submits the request, an unknown time after `arrival_time`. The
+    times of events are therefore counted back from the end of the answer, which the router sends without delay."""
     end = arrival_time + seconds
 
     def moment(duration: float | None) -> float | None:

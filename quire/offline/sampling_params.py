@@ -140,7 +140,8 @@ def checked_copies(each: Sequence[SamplingParams | None]) -> list[SamplingParams
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:
-    """Returns the parameters to send: those that differ from their default and those in _SAID, except None."""
+    """Returns the parameters to send: all in _SAID, and all that differ from their default. Leaves out parameters that
+    are None or in _NOT_SENT."""
     given: dict[str, Any] = {}
     for field in fields(params):
         name, value = field.name, getattr(params, field.name)

@@ -18,8 +18,8 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class StructuredOutputsParams:
-    """The structure of the output. Set exactly one of the first five fields. Raises ValueError for any other number of
-    them, and for a parameter that Quire does not support."""
+    """The structure of the output. Set exactly one of the first five fields. Raises ValueError if none or several of
+    them are set, and for a parameter that Quire does not support."""
 
     # A JSON schema, as an object or as JSON.
     json: Mapping[str, Any] | str | None = None

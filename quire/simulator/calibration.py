@@ -1,4 +1,5 @@
-"""Measures how long a worker's steps take for many mixes of decodes and prompt chunks, and fits a `StepSeconds`.
+"""Measures how long a worker's steps take for many mixes of decodes and prompt chunks, and fits a linear model of the
+durations (`StepSeconds`).
 
 The worker is a separate process. As in a cluster, each plan arrives while the worker computes the previous plan. The
 duration of a step is the time from the previous step's result to its own result.
@@ -26,14 +27,15 @@ from services.scheduler.worker_request import WorkerRequest
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (16, 256, 1024, 4096, 16384)
 _CHUNKS = (0, 16, 64, 256, 1024, 2048)
-# Of each kind of step, up to _REPEATS - 1 steps are measured: fewer if all steps of the kind together take longer than
-# _SECONDS_PER_KIND, but at least one.
+# Of each kind of step, _REPEATS - 1 steps are measured. If the steps of a kind take longer than _SECONDS_PER_KIND in
+# total, fewer are measured, but at least one.
 _REPEATS = 5
 _SECONDS_PER_KIND = 1.0
 # Number of steps that are planned for each kind. Every step adds a token to the context of each decode. The first step
 # sends the sequences to the worker, the second is for warm-up, and the last two are not measured.
 _STEPS_PER_KIND = _REPEATS + 3
-# Kinds of step that the fit expects to take longer are not measured. Otherwise a calibration could take an hour.
+# Kinds of step whose predicted duration is longer than _LONGEST_STEP_S are not measured. Otherwise a calibration could
+# take an hour.
 _LONGEST_STEP_S = 4.0
 # Maximum number of times that all kinds are measured. They are measured again only if the fit is poor.
 _MAX_PASSES = 3
@@ -98,7 +100,8 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
             for chunk in _CHUNKS:
                 for position in (0, *_CONTEXTS[1:]) if chunk else (0,):
                     if num_decodes and chunk and not (position in (0, 1024) and chunk in (64, 256)):
-                        # A few kinds with both decodes and a chunk are enough to check that their durations add up.
+                        # A few kinds with both decodes and a chunk are enough to check that the durations of the two
+                        # add up.
                         continue
                     kind = StepKind(num_decodes, context, chunk, position)
                     fits = (

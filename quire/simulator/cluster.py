@@ -98,9 +98,9 @@ class Progress(NamedTuple):
 
 
 class Schedulers(Protocol):
-    """A part of the cluster's schedulers, in this process or in another one. `begin` starts the simulation of the time
-    before `until`, and `end` returns its results; they are called in turn. `begin` does not wait for another process,
-    so that several processes work in parallel."""
+    """Some of the cluster's schedulers, simulated in this process or in another one. `begin` starts to simulate the
+    time before `until`, and `end` returns the results; the two are called alternately. `begin` does not wait for
+    another process, so that several processes work in parallel."""
 
     def begin(self, until: float, arrivals: list[Arrival]) -> None: ...
 
@@ -235,8 +235,8 @@ class _Router:
 
 class SimulationResult(NamedTuple):
     outcome: Outcome
-    # By request: the schedulers that refused it because their queues were full. Requests that another scheduler then
-    # served are included.
+    # By index of the request: the schedulers that refused the request because their queues were full. Requests that
+    # another scheduler then served are included.
     refused_by: dict[int, list[int]]
     refused: list[int]  # requests that no scheduler served
     too_long: list[int]  # requests that exceed the context
@@ -320,7 +320,7 @@ class _Simulation:
 
     def _advance(self, num_reports: int | None, arrivals: list[Arrival]) -> list[int]:
         """Simulates all schedulers, in parallel, until each has sent `num_reports` load reports since the start; None:
-        until they are idle. Returns the refused requests that have to be placed again, by index.
+        until they are idle. Returns the indices of the refused requests that have to be placed again.
         """
         if num_reports == self._num_reports:
             return []
@@ -330,8 +330,8 @@ class _Simulation:
             part.begin(until, [arrival for arrival in arrivals if arrival.scheduler % num_parts == number])
         progress = [part.end() for part in self._parts]
         if num_reports is not None:
-            # Of many skipped reports, two are enough: from the second report on, a router relies on the report alone
-            # for all requests that it sent before.
+            # If many reports were skipped, two are enough: a router adds to a report the tokens that it sent since the
+            # report before it, so after two reports without a request between them, it adds nothing.
             for _ in range(min(2, num_reports - self._num_reports)):
                 for router, one in itertools.product(self._routers, progress):
                     router.report(one.outstanding_tokens, until)

@@ -1,5 +1,5 @@
-"""Simulates one worker group in virtual time: the scheduler's real core and run-ahead, and a worker with the device's
-step times."""
+"""Simulates one worker group in virtual time. The scheduler's core and its `RunAhead` are the real ones. The worker is
+simulated: its steps take the times that `StepSeconds` predicts for the device."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class VisitRequest(SequenceRequest):
-    """The request that a visit submits to the core."""
+    """The request that the core gets for a `Visit`. Its key is the `Visit`."""
 
     key: Visit = field()
 
@@ -106,9 +106,9 @@ class Group:
         self._in_flight: deque[_InFlight] = deque()
         self._worker_free_s = 0.0
         self._has_arrivals = False
-        # Time until which the run-ahead holds back the next plan; infinite if it does not.
+        # Time until which `RunAhead` holds back the next plan; infinite if no plan is held back.
         self._held_until = math.inf
-        for num_tokens in (1, 128, 1, 128):  # the step times that a worker reports when a scheduler claims it
+        for num_tokens in (1, 128, 1, 128):  # step times like those that a worker reports when a scheduler claims it
             self.core.step_times.observe(num_tokens, pairs(0, num_tokens), step.of_prompt(num_tokens))
 
     @property

@@ -71,7 +71,7 @@ class Report:
     num_steps: int
     worker_busy_share: float
     kv_cache_mean_share: float
-    kv_cache_peak_share: float  # highest share that was ever in use on a worker
+    kv_cache_peak_share: float  # largest fraction of a worker's blocks that was ever in use
     series: Series
 
     def meets(self, target: Target) -> bool:

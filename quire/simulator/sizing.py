@@ -1,4 +1,4 @@
-"""Finds the number of workers that serve a trace within a target."""
+"""Finds the smallest number of workers with which a cluster meets a latency target on a trace."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pathlib import Path
 _TOKENS_PER_HASH = 512
 # Number of a prompt's first tokens that decide its placement.
 _AFFINITY_TOKENS = 2048
-# First number in `Request.content` for prompts whose content the trace does not tell. Each of these prompts gets a
+# First number in `Request.content` for prompts whose content is not in the trace. Each of these prompts gets a
 # different number, so that no two of them have a common prefix.
 _FIRST_UNIQUE = 1 << 31
 
@@ -133,5 +133,5 @@ def _read_mooncake(lines: Iterator[str]) -> Iterator[Request]:
 def _request(arrival_s: float, num_prompt_tokens: int, num_output_tokens: int, content: tuple[int, ...]) -> Request:
     if num_prompt_tokens < 1:
         raise ValueError(f"a prompt of {num_prompt_tokens} tokens")
-    # A request that generated 0 tokens by the trace generates one here: the end token.
+    # If the trace reports 0 generated tokens, the simulated request generates one, which stands for the end token.
     return Request(arrival_s, num_prompt_tokens, max(1, num_output_tokens), content)

@@ -13,7 +13,7 @@ from quire.offline import llm as module
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"max_model_length": 5}, "LLM has no option 'max_model_length'; quire serve --help lists them"),
+        ({"max_model_length": 5}, "LLM has no option 'max_model_length'; quire serve --help lists the options"),
         ({"port": 8000}, "port is an option of the gateway, which LLM does not start"),
         ({"max_header_kib": 64}, "max_header_kib is an option of the gateway"),
         ({"max_model_len": 2.5}, "--max-model-len is '2.5': use a whole number"),

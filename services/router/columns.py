@@ -20,8 +20,8 @@ def ids_from_bytes(data: bytes) -> list[int]:
 
 
 def column_of(typecode: str, data: bytes) -> array[Any]:
-    """Parses little-endian values of four bytes each. `typecode`: their type, as in `array`. Raises ValueError if the
-    length is not a multiple of four."""
+    """Parses little-endian values of four bytes each. `typecode`: type of the values, a type code of the `array`
+    module. Raises ValueError if the length is not a multiple of four."""
     column = array(typecode, data)
     if sys.byteorder == "big":
         column.byteswap()

@@ -86,6 +86,6 @@ class RouterConfig:
                 "--tool-call-parser openai and --reasoning-parser openai_gptoss read the same format: combine them "
                 "only with each other, with auto or with none"
             )
-        # A key is sent in an HTTP header, and an environment variable separates several keys by commas.
+        # A key is sent in an HTTP header, so it must be ASCII. In an environment variable, commas separate the keys.
         if not all(re.fullmatch("[!-~]+", key) and "," not in key for key in self.api_key):
             raise ConfigError("--api-key takes visible ASCII characters other than commas")

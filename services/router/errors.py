@@ -38,7 +38,7 @@ class ErrorKind(Enum):
     UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "server_error", "unavailable")
     TIMEOUT = (grpc.StatusCode.DEADLINE_EXCEEDED, "server_error", "timeout")
     INTERNAL = (grpc.StatusCode.INTERNAL, "server_error", "internal_error")
-    # The request's bytes do not parse as the method's message. gRPC's own libraries also answer with INTERNAL.
+    # The request's bytes do not parse as the method's message. The status is INTERNAL, as in gRPC's own libraries.
     UNDECODABLE = (grpc.StatusCode.INTERNAL, "invalid_request_error", "undecodable_message")
 
     @property

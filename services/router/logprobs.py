@@ -1,8 +1,9 @@
 """Log probabilities, stored in columns.
 
-As objects, twenty candidates of one token take over 2 KB; in columns they take 172 bytes. An answer can have two
-million candidates (services/router/generation/logprob_count.py), and several answers of this size can wait for their
-clients at the same time.
+A token's log probability with those of its twenty candidates, the most likely tokens, takes over 2 KB as Python
+objects, but 176 bytes in columns. An answer can have two million log probabilities
+(services/router/generation/logprob_count.py), and several answers of this size can wait for their clients at the same
+time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ E = TypeVar("E", TokenLogprob, PromptLogprob)
 
 
 class _Columns(Sequence[E]):
-    """A sequence that can grow at its end. Its entries cannot be changed. Slices are copies."""
+    """A sequence of entries, stored in columns. It can grow at its end, but its entries cannot be changed. Slices are
+    copies."""
 
     # `_heads`: for each entry, its token id (TokenLogprob) or its rank (PromptLogprob). The candidates of entry i are
     # _top_ids[_ends[i]:_ends[i + 1]].

@@ -56,7 +56,7 @@ HTTP_SERVICES = (
     "quire.documents.v1.DocumentService",
     "quire.kserve.v1.KserveService",
 )
-# Time after the drain timeout in which clients whose answers are not complete get their error messages.
+# Time after the drain timeout for sending an error to each client whose answer is not complete.
 _LAST_WORDS_S = 0.5
 # Packages besides grpcio and protobuf that the HTTP services need. The typed services do not need them.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
@@ -72,7 +72,7 @@ class Router:
         self._is_draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
-        # Two routers can have the same host name and process id, in containers. So the id has a random part.
+        # The id has a random part, because two routers in containers can have equal host names and equal process ids.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
             config.scheduler,
@@ -120,8 +120,8 @@ class Router:
         self._server.add(add, servicer)
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """Adds a typed API's servicer like `_add`. Large requests are parsed on a thread, unless they have too many
-        fields (rpc/wire_bounds.py)."""
+        """Adds a typed API's servicer as `_add` does. Large requests are parsed on a thread, and refused if they have
+        too many fields (rpc/wire_bounds.py)."""
 
         @functools.wraps(register)
         def add(servicer: object, server: object) -> None:
@@ -199,8 +199,8 @@ class Router:
         cannot be bound."""
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
-        # Imports the renderer of chat templates on a thread, because the import takes about as long as connecting to a
-        # scheduler.
+        # Imports the renderer of chat templates on a thread while the router connects to the schedulers, because both
+        # take about equally long.
         self.threads.start(import_renderer)
         self._tasks = [
             asyncio.create_task(self._keep_health()),
@@ -251,7 +251,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
             if config.metrics_port is not None:
                 start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
         except OSError as error:
-            start.close()  # `_fail` logs the reason and reports it; the log line must not be reported as a note, too
+            start.close()  # `_fail` also logs the error it reports; the log line must not be reported again, as a note
             return _fail(status, str(error))
         logger.info("listening on %s", ", ".join(addresses))
         status.starting("waiting for a scheduler")

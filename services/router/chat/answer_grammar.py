@@ -1,7 +1,7 @@
 """Grammar of a whole answer, in llguidance's Lark dialect: optional reasoning, then a structure or tool calls.
 
 The model can write a tag (such as <think>) as text or, if the vocabulary has one for it, as a special token. Text in a
-grammar never matches a special token, so the grammar has an alternative for each.
+grammar never matches a special token, so a tag that has a token needs two alternatives in the grammar.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from services.router.chat.parsers import ReasoningForm
 from services.router.grammar import JSON_OPTIONS, literal_regex
 
-# Name of the structure's own grammar in the rules.
+# Name by which the rules refer to the structure's grammar.
 _STRUCTURE = "structure"
 
 
@@ -31,8 +31,8 @@ class Tags:
         return text if token_id is None else f"({text} | <[{token_id}]>)"
 
     def expression(self, text: str, parts: Mapping[str, str] | None = None) -> str:
-        """Returns an expression that matches `text`. Tags in the text also match as tokens. `parts`: expressions that
-        replace some parts of the text, by the part."""
+        """Returns an expression that matches `text`. Tags in the text also match as tokens. `parts` maps parts of the
+        text to expressions that replace them."""
         known = parts or {}
         terms, at = [], 0
         for match in re.finditer("|".join(map(re.escape, (*known, *self.token_ids))) or "(?!)", text):
@@ -93,7 +93,8 @@ class AnswerForm:
             return ""
         if not self.is_inside:
             return "(begin thoughts breaks)? "
-        # `thoughts` matches a begin tag that is written as text, but not the begin tag's token.
+        # `thoughts` matches a begin tag that is written as text, but not the begin tag's token, so the token is allowed
+        # before it.
         return "begin_token? thoughts breaks " if self.reasoning.begin in self.tags.token_ids else "thoughts breaks "
 
     def _reasoning(self, form: ReasoningForm) -> str:
@@ -112,8 +113,8 @@ def schema_grammar(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(grammar: str, name: str) -> list[dict[str, Any]]:
-    """Returns `grammar` as a list of llguidance grammars, the first one called `name`. `grammar` is either a JSON list
-    of grammars or one grammar in Lark."""
+    """Returns `grammar` as a list of llguidance grammars, and names the first one `name`. `grammar` is either a JSON
+    object with a list of grammars, or one grammar in Lark."""
     if not grammar.lstrip().startswith("{"):
         return [{"name": name, "lark_grammar": grammar}]
     first, *rest = json.loads(grammar)["grammars"]

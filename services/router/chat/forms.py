@@ -139,7 +139,8 @@ def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
 
 
 def detect_tool_form(template: str) -> str:
-    """Detects the tool form from marks in the template's source; `plain` if there is no known mark."""
+    """Returns the name of the tool form, detected by marks in the template's source; `plain` if there is no known
+    mark."""
     if CHANNEL in template and MESSAGE in template and "analysis" in template:
         return "openai"
     if "<seed:tool_call>" in template:

@@ -45,8 +45,8 @@ class HarmonyCount:
         # header is content.
         self._kind = Kind.CONTENT if reader.begins is None else self._kind_of(reader.begins)
         self._in_header = reader.begins is None
-        # Text that is not yet counted for a message, and the number of tokens that it came from. The text is an
-        # incomplete header, or can be the start of a mark that ends the message.
+        # The held text, whose tokens are not counted yet, and the number of these tokens. The text is an incomplete
+        # header, or can be the start of a mark that ends the message.
         self._text = ""
         self._num_held = 0
 

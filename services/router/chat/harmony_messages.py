@@ -143,11 +143,12 @@ class HarmonyGrammar:
     functions: tuple[str, ...] = ()
 
     def around(self, structure: str) -> str:
-        """Returns the grammar of the whole answer. `structure` and the result are in llguidance's form."""
+        """Returns the grammar of the whole answer. `structure`: the grammar of the structure. Both are in a form that
+        `named` accepts."""
         if self.begins is not None and self.begins is not Kind.REASONING:
             return structure
-        # Each tag and each word is a separate terminal: llguidance's lexer takes the longest match and never returns to
-        # a shorter one.
+        # Each tag and each word is a separate terminal, because llguidance's lexer takes the longest match and never
+        # returns to a shorter one.
         rule, rules = self.tags.rule, []
         channel, message = rule(CHANNEL), rule(MESSAGE)
         before = ""

@@ -33,6 +33,6 @@ class ChatRequest:
     messages_param: str = "messages"
     tool_path: ToolPath = OPENAI_PATH
     max_tokens_param: str = "max_tokens"
-    # Whether an output limit that does not fit into the context is lowered until it fits, instead of refused. APIs
-    # differ in this.
+    # Whether an output limit that does not fit into the context is lowered until it fits. Otherwise, the request is
+    # refused. APIs differ in this.
     clamps_max_tokens: bool = False

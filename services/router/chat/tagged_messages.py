@@ -27,7 +27,7 @@ from services.router.text import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class TaggedMessages:
-    """A MessageForm for models with tagged reasoning."""
+    """The MessageForm (message_form.py) of models that write their reasoning between tags."""
 
     # If `reasoning` is None, the parser reports no reasoning. If `tools` is None, it reports no calls.
     reasoning: ReasoningForm | None = None
@@ -59,7 +59,7 @@ class TaggedMessages:
         is_open = _is_open(reasoning, asked, prompt_end)
         is_free_to = is_open is None and asked.may_think and not asked.is_continued
         if asked.has_structure and not (is_open or is_free_to):
-            # The prompt leaves no reasoning open, and the answer may not begin with reasoning. The grammar then allows
+            # The prompt leaves no reasoning open, and the answer must not begin with reasoning. So the grammar allows
             # only the structure or calls, from the first token on.
             return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
         return TaggedPlan(
@@ -74,7 +74,8 @@ class TaggedMessages:
 
 
 def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | None:
-    """Returns whether the prompt leaves reasoning open, as ReasoningForm.is_open does."""
+    """Returns True if the prompt ends inside reasoning, False if it ends after reasoning, and None if no tag shows
+    either."""
     if not asked.is_continued:
         return reasoning.is_open(prompt_end)
     # In a continued message, the last tag decides whether reasoning is open.
@@ -88,7 +89,7 @@ def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], CallRules]:
 
 @dataclass(frozen=True, slots=True)
 class TaggedPlan:
-    """A MessagePlan for models with tagged reasoning."""
+    """The MessagePlan (message_form.py) for answers with reasoning between tags."""
 
     # If `reasoning` is None, answers have no reasoning. If `calls` is None, they have no calls.
     reasoning: ReasoningForm | None = None
@@ -99,7 +100,8 @@ class TaggedPlan:
     end_token_id: int | None = None
     token_text: Callable[[int], str] = str
     tags: tuple[str, ...] = ()
-    # Returns the grammar rules for calls in place of a structure. None: there is no structure, or no calls are allowed.
+    # Returns the grammar rules of the calls that are allowed as an alternative to the structure. None: there is no
+    # structure, or no calls are allowed.
     beside_structure: Callable[[Tags], CallRules] | None = None
 
     @property
@@ -126,7 +128,8 @@ class TaggedPlan:
 
 
 class _TaggedCount:
-    """A ReasoningCount that counts all tokens up to and including the one that ends the reasoning."""
+    """Counts the reasoning tokens, as a ReasoningCount (message_form.py): all tokens up to and including the one that
+    ends the reasoning."""
 
     __slots__ = ("_builder", "_is_over", "_num_tokens", "_plan")
 

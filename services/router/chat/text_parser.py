@@ -12,7 +12,7 @@ from services.router.generation import ChoiceDelta
 
 @dataclass(frozen=True, slots=True)
 class TextPlan:
-    """How a request's texts are parsed. All choices share it."""
+    """How the answers to a request are parsed. All choices of the request share one TextPlan."""
 
     messages: MessagePlan
     functions: Functions | None = None
@@ -23,7 +23,7 @@ class TextPlan:
 
 
 class TextParser:
-    """A MessageParser that follows a TextPlan."""
+    """Parses the text of one choice as its TextPlan says. Implements MessageParser (message.py)."""
 
     __slots__ = ("_builder", "_count", "_feed", "_reading")
 

@@ -16,8 +16,8 @@ def thought(message: dict[str, Any], reasoning: str) -> None:
 
 
 def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str, Any] | None:
-    """Returns the chat template's arguments for thinking; None if the client sets none. Model families name the switch
-    differently: Qwen's templates read `enable_thinking`, DeepSeek's and Granite's `thinking`, gpt-oss'
+    """Returns the chat template's arguments for thinking; None if the client sets none. Model families name these
+    arguments differently: Qwen's templates read `enable_thinking`, DeepSeek's and Granite's `thinking`, gpt-oss'
     `reasoning_effort`. A template ignores the names that it does not know."""
     kwargs: dict[str, Any] = {}
     if enabled is not None:

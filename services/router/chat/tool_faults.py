@@ -10,7 +10,7 @@ from services.router.constraints import INVALID_STRUCTURE, TOO_MUCH, grammar_che
 from services.router.errors import ApiError
 from services.router.grammar import Structure
 
-# Time limit of the search. Other requests' checks wait for it.
+# Time limit of the search. It is short because the search delays the grammar checks of other requests.
 _MAX_SECONDS = 5.0
 
 
@@ -39,7 +39,8 @@ async def _of_one(request: ChatRequest) -> ApiError | None:
             return None
         else:
             end = middle
-    # All tools together can be too large although no single tool is.
+    # The last tool left is not always at fault, because all tools together can be too large although no single tool is.
+    # So this tool is checked alone.
     return await _fault(arguments_structure(tools[first], path.schema(first)))
 
 

@@ -44,11 +44,12 @@ def with_instructions(messages: Sequence[dict[str, Any]], text: str, *, shows_sy
 
 
 def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[dict[str, Any]]:
-    """Returns the messages with calls as text in the model's form and results as user messages. Templates without tool
-    support often require that user and assistant alternate."""
+    """Returns the messages with calls as text in the model's form and results as user messages. Joins results that
+    follow each other, and the user message after them, into one user message: templates without tool support often
+    require that user and assistant messages alternate."""
     written: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    # Joined once at the end, so that the time stays linear in the number of results.
+    # Results that follow each other. They are joined only once, so that the time stays linear in their number.
     results: list[str] = []
     for message in messages:
         if message["role"] == "tool":

@@ -82,8 +82,8 @@ OPENAI_PATH = ToolPath()
 
 
 def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> int:
-    """Checks the tools and returns their size as JSON in characters. Takes milliseconds for large schemas. Raises
-    ApiError."""
+    """Checks the tools and the choice among them. Returns the number of characters in all names, descriptions and
+    parameters (as JSON). Takes milliseconds for large schemas. Raises ApiError."""
     list_param = path.all
     if len(tools) > MAX_TOOLS:
         raise too_many(list_param, MAX_TOOLS, len(tools))

@@ -31,7 +31,8 @@ INVALID_STRUCTURE = "invalid_structure"
 # Part of the error message if a check reached its time or memory limit. tool_faults.py looks for it, because a check of
 # a similar structure would reach the limit, too.
 TOO_MUCH = "too much time or memory"
-# Maximum time of one check. The process limits its own CPU time; this limit is for a process that gets no CPU time.
+# Maximum wall-clock time of one check. The checking process also limits its own CPU time, but that limit never ends a
+# process that gets no CPU time.
 _MAX_SECONDS_EACH = 30.0
 # Number of checks after which a new process starts, because llguidance might keep memory of every check.
 _MAX_CHECKS_OF_PROCESS = 1000
@@ -98,7 +99,7 @@ class GrammarChecks:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
                 # The check is shielded from cancellation, because other requests can wait for the same check.
                 return await asyncio.shield(asyncio.wrap_future(pending))
-        except TimeoutError:  # from this timeout, or from the check itself
+        except TimeoutError:  # raised by this timeout or by the check itself
             raise overloaded("This router is too busy to check a grammar.") from None
 
     def _keep(self, structure: Structure, done: Future[_Result]) -> None:
@@ -134,7 +135,7 @@ class _CheckProcess:
         return GrammarError(f"it takes {TOO_MUCH} to compile")
 
     def close(self) -> int | None:
-        """Ends the process and returns its exit code; None if there was none."""
+        """Ends the process and returns its exit code; None if there was no process."""
         if self._child is None:
             return None
         self._child.kill()  # no effect on a process that has exited
@@ -153,7 +154,7 @@ class _CheckProcess:
 
     def _ask(self, question: object) -> bytes:
         """Sends `question` as JSON and returns the line of the answer; empty if the process has died. Raises
-        TimeoutError."""
+        TimeoutError if there is no answer within _MAX_SECONDS_EACH."""
         child = self._child = self._child or self._start()
         assert child.stdin is not None
         assert child.stdout is not None
@@ -169,7 +170,7 @@ class _CheckProcess:
         except BrokenPipeError:
             return b""
         except BaseException:
-            self.close()  # otherwise a late answer would be read as the next one
+            self.close()  # otherwise its late answer would be read as the answer to the next question
             raise
         return line if line.endswith(b"\n") else b""
 

@@ -15,10 +15,11 @@ from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
-# Limit for all bad words together, with and without a space before them. The scheduler's limit is the same.
+# Maximum number of tokens of all bad words together. A word that is also tokenized after a space counts twice. The
+# scheduler's limit is the same.
 MAX_BAD_WORD_TOKENS = 1 << 18
-# Limit for the size of a request's constraints times the number of its prompts, because each prompt is submitted with a
-# copy of them.
+# Maximum size of all copies of a request's constraints together. Each prompt of the request is submitted with its own
+# copy.
 MAX_CONSTRAINT_BYTES = 2**24
 
 
@@ -33,13 +34,14 @@ async def resolve_constraints(
     thinking: ThinkingLimit | None = None,
 ) -> TokenConstraints | None:
     """Returns the constraints; None if every token is allowed. `path`: prefix of field names in errors.
-    `around_structure`: as in GenerationOptions. Raises ApiError."""
+    `around_structure`: makes the grammar of the whole output from that of `structure`; None: the whole output is the
+    structure. Raises ApiError."""
     vocab_size = model.info.vocab_size
     if allowed_token_ids is not None:
         _check_allowed(allowed_token_ids, vocab_size, f"{path}allowed_token_ids")
     if stop.max_tokens is not None and stop.min_tokens > stop.max_tokens:
         param = f"{path}min_tokens"
-        raise invalid(f"Invalid '{param}': {stop.min_tokens} is more than the maximum of {stop.max_tokens}.", param)
+        raise invalid(f"Invalid '{param}': {stop.min_tokens} exceeds the output limit of {stop.max_tokens}.", param)
     grammar = "" if structure is None else await _grammar(model, structure, around_structure)
     if not (grammar or stop.min_tokens or allowed_token_ids or bad_words or thinking):
         return None

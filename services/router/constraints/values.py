@@ -29,7 +29,7 @@ class AroundStructure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BadWords:
-    """Token ids of all bad words in a row, and the offsets at which each word begins and ends, as in
+    """Token ids of all bad words, one word after the other, and the offsets at which each word begins and ends, as in
     quire/inference/v1/constraints.proto."""
 
     token_ids: bytes = b""

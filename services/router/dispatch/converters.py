@@ -141,8 +141,8 @@ def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
 def submits_to_proto(
     submission: Submission, sequences: SequenceOf[Sequence], now: float
 ) -> Iterator[scheduler_pb2.ConnectRequest]:
-    """Converts sequences of one submission to Submit messages, as many as their output tokens need. `now`: time in
-    seconds, on the clock of the submission's deadline."""
+    """Converts sequences of one submission to Submit messages. There are several messages if the sequences have too
+    many output tokens for one. `now`: time in seconds, on the clock of the submission's deadline."""
     part: list[Sequence] = []
     num_tokens = 0
     for sequence in sequences:
@@ -295,7 +295,7 @@ class _LogprobRows:
 class PromptRow(NamedTuple):
     sequence_id: int
     attempt: int
-    # Index of the first entry among the prompt's entries, which begin at its second token.
+    # Index of the row's first entry among all entries of the prompt. Entry 0 is for the prompt's second token.
     first_index: int
     entries: PromptLogprobs
 

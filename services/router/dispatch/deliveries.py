@@ -1,8 +1,9 @@
-"""Wakes the tasks of requests that have new output: at once under low load, in batches under high load.
+"""Wakes the tasks of requests that have new output: at once under low load, in rounds under high load.
 
-The cost of a message to a client hardly depends on its size. After a round of many messages, the router therefore
-pauses for as long as the round took, and meanwhile reads from its schedulers. All output that a request gets during the
-pause is then sent in one message. Under low load, rounds are so short that no pause follows.
+A round wakes all waiting tasks, and each task sends one message to its client. The cost of a message hardly depends on
+its size. After a long round, the router therefore pauses for as long as the round took, and meanwhile reads from its
+schedulers. All output that a request gets during the pause is then sent in one message. Under low load, rounds are so
+short that no pause follows.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# Maximum time that one message takes. If a round took longer, the rest of the time went to other tasks and does not
-# lengthen the pause.
+# Upper bound of the time for one message. If a round took longer than this per message, the rest of the time went to
+# other tasks and does not lengthen the pause.
 _MESSAGE_SECONDS = 0.0001
 # A round shorter than _SHORT_ROUND_SECONDS is followed by no pause. No pause is longer than _LONGEST_REST_SECONDS.
 _SHORT_ROUND_SECONDS = 0.0005

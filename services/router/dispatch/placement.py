@@ -1,4 +1,5 @@
-"""Placement of requests: chooses a scheduler, moves requests from lost schedulers, and parks requests without one."""
+"""Placement of requests: chooses a scheduler, moves requests away from lost schedulers, and parks requests that no
+scheduler can take."""
 
 from __future__ import annotations
 
@@ -210,10 +211,11 @@ class Placement:
         for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
                 message = f"More than {MAX_LOSSES} schedulers in a row were lost while they worked on this request."
-                # Not UNAVAILABLE, because clients would retry the request.
+                # The error is not UNAVAILABLE, because clients would then retry the request, and more schedulers might
+                # be lost.
                 self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
             else:
-                # Schedulers that were busy might have room now.
+                # Forget the refusals, because schedulers that were busy might have room now.
                 group[0].submission.refusals.clear()
                 group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
@@ -273,7 +275,7 @@ class Placement:
     # Placement of submissions and their sequences.
 
     def _forget_old_models(self) -> None:
-        """Forgets models that no scheduler serves. Keeps the _MAX_AWAY_MODELS models that were seen last, because their
+        """Forgets models that no scheduler serves, except the _MAX_AWAY_MODELS of them that were announced last. Their
         schedulers might come back soon."""
         served = {connection.info.key for connection in self.connections if connection.info is not None}
         away = [key for key in self._models if key not in served]
@@ -298,8 +300,8 @@ class Placement:
 
     @staticmethod
     def _next_attempt(submission: Submission, sequences: list[Sequence]) -> list[Sequence]:
-        """Prepares sequences for another attempt and returns them, without those that the tokens received so far have
-        ended: these finish now."""
+        """Finishes the sequences that have ended with the tokens received so far. Prepares the others for another
+        attempt and returns them."""
         unfinished = []
         for sequence in sequences:
             reason = submission.end_of(sequence)
@@ -337,16 +339,17 @@ class Placement:
     def _resume(self, connection: SchedulerConnection) -> None:
         """Places the parked sequences that this scheduler can take."""
         for parked in list(self._parked):
-            # A submission that fails also removes its other parked sequences.
+            # `_parked` has changed if `_place` failed a submission: all parked sequences of that submission were
+            # removed.
             if parked in self._parked and self._serves(connection, parked.submission):
                 self._unpark(parked)
                 parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
 
     def _relieve(self, connection: SchedulerConnection) -> None:
-        """Moves the sequences of a scheduler that has lost all workers to schedulers with workers. If no other
-        scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The scheduler
-        counts the lost worker (WorkerLoss), so the move itself does not count as a loss."""
+        """Called for a scheduler that has lost all its workers: moves its sequences to schedulers that have workers. If
+        no other scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The
+        scheduler counts and reports the lost worker (WorkerLoss), so the move itself does not count as a loss."""
         if not connection.num_sequences or not any(
             other.has_workers and not other.is_draining and _have_same_model(other, connection)
             for other in self.connections
@@ -370,9 +373,9 @@ class Placement:
             logger.warning("scheduler %s has no worker: moved %d sequences to others", connection.address, num_moved)
 
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
-        """Chooses a scheduler for a submission by the prompt's affinity, among the model's schedulers that take new
-        work and have not refused the submission. Chooses a scheduler without a worker only if none of them has a
-        worker. Returns None if there is no such scheduler."""
+        """Returns the scheduler that a submission is sent to; None if no scheduler can take it. The candidates are the
+        model's schedulers that take new work and have not refused the submission. If some candidates have workers, the
+        others are left out. The prompt's affinity then chooses among the candidates."""
         candidates = [
             connection
             for connection in self.connections

@@ -42,8 +42,9 @@ class Refusals:
     scheduler.
 
     A new hello ends a refusal, because the scheduler can be another process then. A refusal with UNAVAILABLE (no
-    worker, or draining) ends once the scheduler's load messages report a worker and no draining; if it repeats, only
-    after more load messages (see _MAX_LOADS). Any other refusal holds until the next hello.
+    worker, or draining) ends once the scheduler's load messages report a worker and no draining. Each further refusal
+    of this kind by the same scheduler holds for more load messages (see _MAX_LOADS). Any other refusal holds until the
+    next hello.
     """
 
     __slots__ = ("_refusals",)

@@ -111,7 +111,7 @@ class SchedulerConnection:
 
     @property
     def node(self) -> Node:
-        """The scheduler as shared/placement.py needs it to choose one."""
+        """The scheduler's id, load and cache size in the form that shared/placement.py needs to choose a scheduler."""
         last = self.load.last
         return Node(self.scheduler_id, self.load.outstanding_tokens, last.num_blocks * last.block_size)
 
@@ -130,8 +130,9 @@ class SchedulerConnection:
         return self.load.last.is_draining
 
     def has_kept(self, sequence: Sequence) -> bool:
-        """Returns whether the scheduler has accepted `sequence`, which was submitted to it last: a refusal would have
-        arrived before the second load message after the submission."""
+        """Returns whether the scheduler accepted `sequence` when the router submitted it. A refusal at that time would
+        have arrived before the second load message after the submission. Only for a sequence whose last submission was
+        to this scheduler."""
         return self.num_loads - sequence.num_loads_at_submit >= 2
 
     @property
@@ -219,7 +220,7 @@ class SchedulerConnection:
         except grpc.aio.AioRpcError as error:
             raise StreamLostError(f"{error.code().name.lower()}: {error.details()}") from None
         except (asyncio.InvalidStateError, ValueError) as error:
-            # A write to a call that has ended, or a message that violates the protocol.
+            # The cause is a write to a call that has ended, or a message that violates the protocol.
             raise StreamLostError(str(error) or "the stream has ended") from None
         finally:
             call.cancel()
@@ -298,7 +299,8 @@ class SchedulerConnection:
                 raise StreamLostError(f"it accepted no message for {WRITE_STALL_SECONDS} s") from None
 
     async def _watch(self) -> None:
-        # Counts ticks of this event loop, so that a pause of the router itself counts as only one tick.
+        # Counts sleeps during which no message arrived. If the router itself hangs for a while, that counts as only one
+        # sleep.
         num_silent = 0
         while num_silent < _SILENT_TICKS:
             self._heard = False
@@ -408,6 +410,6 @@ def _check_row(row: converters.FrameRow, sequence: Sequence) -> None:
     """Raises ValueError if a row has more tokens than requested, or tokens without the requested log probabilities."""
     submission = sequence.submission
     if len(sequence.output_token_ids) + len(row.token_ids) > submission.work.max_tokens:
-        raise ValueError(f"a frame brings a sequence to more than its {submission.work.max_tokens} tokens")
+        raise ValueError(f"a frame brings a sequence to more than its maximum of {submission.work.max_tokens} tokens")
     if submission.work.wants_logprobs and len(row.logprobs) != len(row.token_ids):
         raise ValueError(f"a frame has {len(row.logprobs)} log probabilities for {len(row.token_ids)} tokens")

@@ -181,7 +181,8 @@ class Sequence:
         # Number of schedulers lost in a row without a new token in between.
         self.num_losses = 0
         self.num_tokens_at_loss = -1
-        # Whether a scheduler accepted the sequence before. A full queue does not refuse such a sequence.
+        # Whether a scheduler has accepted the sequence before. Schedulers take such a sequence even if their queues are
+        # full.
         self.was_accepted = False
         self.num_worker_losses = 0
 
@@ -275,8 +276,9 @@ class Submission:
         self.prompt_logprobs = PromptLogprobs()
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
-        # `waits_until`: end of all the submission's waits for a scheduler (event loop's clock); None if it has not
-        # waited. `num_tokens_at_wait`: the submission's number of output tokens when `waits_until` was set.
+        # `waits_until`: time until which the submission waits for a scheduler, over all its waits (event loop's clock);
+        # None if it has not waited. `num_tokens_at_wait`: the submission's number of output tokens when `waits_until`
+        # was set.
         self.waits_until: float | None = None
         self.num_tokens_at_wait = 0
         self.is_closed = False

@@ -20,12 +20,12 @@ class InputOptions:
     # for the model are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
-    # What the error for an input that is too long advises besides shortening it. The text uses the API's field names.
+    # Advice, besides shortening the input, in the error for an input that is too long. It uses the API's field names.
     remedy: str = "set 'truncate_prompt_tokens'"
 
     def max_tokens(self, model: ServedModel) -> int | None:
-        """Returns the number of tokens to which inputs are cut; None: inputs are not cut. Raises ApiError if the number
-        exceeds the model's maximum length."""
+        """Returns the number of tokens to which inputs are cut; None: inputs are not cut. Raises ApiError if
+        `truncate_prompt_tokens` is out of range."""
         given, limit = self.truncate_prompt_tokens, model.info.max_model_len
         if given is None or given == -1:
             return given and limit

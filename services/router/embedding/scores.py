@@ -12,8 +12,8 @@ from services.router.parameters import PoolingParams
 
 # With vectors of length 1, the cosine is the dot product.
 UNIT_LENGTH = PoolingParams(normalize=True)
-# Number of bytes of vectors that are multiplied in the time in which one character is tokenized. `threads.run` counts
-# work in characters.
+# `threads.run` counts work in characters to tokenize. Multiplying this many bytes of vectors takes as long as
+# tokenizing one character.
 _VECTOR_BYTES_PER_CHAR = 64
 
 

@@ -9,8 +9,8 @@ from services.router.dispatch import FinishReason
 from services.router.generation.usage import Usage
 from services.router.logprobs import PromptLogprob, TokenLogprob
 
-# Maximum number of tokens with log probabilities in one delta. With 20 candidates per token, an API encodes such a
-# delta within a few milliseconds and 200 KB.
+# Maximum number of tokens with log probabilities in one delta. With 20 candidates per token, such a delta takes an API
+# a few milliseconds to encode and becomes up to 200 KB.
 MAX_TOKENS_WITH_LOGPROBS = 128
 # Maximum number of tokens without log probabilities in one delta. An API encodes such a delta in a few tens of KB.
 MAX_TOKENS_OF_DELTA = 8192
@@ -26,8 +26,8 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: Sequence[TokenLogprob]
     finish_reason: FinishReason | None
-    # Next log probabilities of the prompt's tokens, from the second token on. Only in a choice's first deltas, if
-    # requested.
+    # The next part of the prompt's log probabilities, which begin at the prompt's second token. Only in a choice's
+    # first deltas, and only if requested.
     prompt_logprobs: Sequence[PromptLogprob] | None = None
     # The stop string, or the request's stop token, that ended the choice.
     stop_reason: str | int | None = None

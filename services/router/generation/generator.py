@@ -25,13 +25,14 @@ from shared.placement import prompt_key
 
 # Approximate number of sequences that are submitted in one turn of the event loop.
 _SUBMITTED_AT_A_TIME = 64
-# A round of deltas ends after this many tokens, or after this many log probabilities.
+# A round of deltas ends after _ROUND_TOKENS output tokens, or after the log probabilities of _ROUND_LOGPROBS output or
+# prompt tokens.
 _ROUND_TOKENS = 512
 _ROUND_LOGPROBS = 128
 
 
 class Generator:
-    """Starts generations, up to a maximum number at a time."""
+    """Starts generations, and limits the number of requests in progress."""
 
     def __init__(self, placement: Placement, metrics: RequestMetrics, max_num_requests: int) -> None:
         self.placement = placement
@@ -113,8 +114,8 @@ class Generation:
         return self._finish_reasons
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """Submits the prompts, then yields the deltas since the last round, as soon as there are any. Ends when every
-        choice has finished. Raises ApiError."""
+        """Submits the prompts, then yields lists of new deltas, each as soon as there are any. Ends when every choice
+        has finished. Raises ApiError."""
         try:
             await self._submit()
             while self._num_open:

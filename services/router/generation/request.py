@@ -11,7 +11,8 @@ from services.router.parameters import SamplingParams, StopConditions
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """The prompts, and how to continue them. Outputs are limited by `max_tokens`; `stop.max_tokens` is not used."""
+    """The prompts, and how to continue them. The field `max_tokens` limits the outputs; `stop.max_tokens` only shows
+    what the client set."""
 
     request_id: str
     model: ServedModel

@@ -129,6 +129,6 @@ def _sampling_attributes(sampling: SamplingParams) -> dict[str, Any]:
     values = ((attribute, getattr(sampling, name)) for attribute, name in _SAMPLING_ATTRIBUTES)
     attributes = {attribute: value for attribute, value in values if value is not None}
     if sampling.seed is not None:
-        # OpenTelemetry's integers are signed 64-bit.
+        # OpenTelemetry's integers are signed 64-bit, but seeds are unsigned.
         attributes["gen_ai.request.seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
     return attributes

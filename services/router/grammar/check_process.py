@@ -17,7 +17,7 @@ from services.router.grammar.trial import try_structure
 from shared.grammar import GrammarError, grammar_threads
 
 CPU_SECONDS_EACH = 2
-# Limit of the process's address space (RLIMIT_AS). The stacks of its threads count.
+# Limit of the process's address space (RLIMIT_AS), which includes the stacks of its threads.
 MAX_BYTES = 2 * 1024**3
 
 

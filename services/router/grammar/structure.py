@@ -70,8 +70,8 @@ def _json_grammar(schema: Any) -> str:
 
 
 def _regex_grammar(regex: str) -> str:
-    """Returns the grammar for a regular expression, which must match the whole output. llguidance supports anchors only
-    at the ends of an expression, where they have no effect."""
+    """Returns a grammar that allows the outputs that a regular expression matches from beginning to end. Anchors at the
+    ends of the expression or of an alternative have no effect; llguidance refuses them elsewhere."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(f"(?:{regex})" if "|" in regex else regex)

@@ -147,7 +147,7 @@ class _Stream:
 
     async def flush(self) -> None:
         data, self._parts, self._size = b"".join(self._parts), [], 0
-        # One event can be large: it can contain an echoed prompt.
+        # One event can be larger than a message, for example if it contains an echoed prompt.
         for start in range(0, len(data), _LARGEST_BYTES):
             self.has_begun = True
             self._message.data = data[start : start + _LARGEST_BYTES]

@@ -1,4 +1,4 @@
-"""Answers the conversations of one request at the same time."""
+"""Answers several conversations of one request concurrently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PREPARING = 8
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """A conversation that is ready for generation: its prompt is tokenized."""
+    """A conversation whose prompt is tokenized, so that its generation can start."""
 
     request: GenerationRequest
     parsers: list[MessageParser]
@@ -31,7 +31,8 @@ class PreparedChat:
 async def prepare_all(
     chats: ChatService, requests: Sequence[ChatRequest], model: ServedModel, context: Any
 ) -> list[PreparedChat]:
-    """Prepares all conversations before any is answered. Raises the ApiError of the first conversation that fails."""
+    """Returns all conversations, prepared for generation. If a conversation fails, cancels the others and raises its
+    ApiError."""
     preparation = _Preparation(chats, model, caller_of(context), len(requests))
     try:
         async with asyncio.TaskGroup() as group:
@@ -84,8 +85,8 @@ class _Preparation:
     async def of(self, request: ChatRequest) -> PreparedChat:
         """Prepares one conversation. Raises ApiError."""
         async with self._window:
-            # Lets other tasks run: the preparation of a short conversation never waits, so the event loop would prepare
-            # all conversations in one turn.
+            # Lets other tasks run. The preparation of a short conversation has no other await that suspends it, so the
+            # event loop would prepare all conversations in one turn.
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
             with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:

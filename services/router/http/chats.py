@@ -64,13 +64,14 @@ class ChatService:
             )
 
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
-        """Returns the prompt's token ids. Does not check their number: clients count tokens to find out whether the
-        prompt fits. Raises ApiError."""
+        """Returns the prompt's token ids. Does not compare their number with the context length, because clients count
+        tokens to find out whether a prompt fits. Raises ApiError."""
         return await encode_plan(await plan_chat(request, model, self.forms), model, checks_length=False)
 
 
 class MessageReader:
-    """Builds the messages of one request: each choice's parser separates reasoning, content and tool calls."""
+    """Builds one message for each choice of a request. The choice's parser separates reasoning, content and tool
+    calls."""
 
     def __init__(self, parsers: list[MessageParser], prompt_token_ids: list[int]) -> None:
         self.messages = [Message() for _ in parsers]

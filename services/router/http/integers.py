@@ -1,4 +1,5 @@
-"""Integers written with a decimal point, such as `5.0`. JSON Schema allows them, and some clients send them."""
+"""Accepts numbers such as `5.0` where a body must have an integer. In JSON Schema they are integers, and some clients
+send them."""
 
 from __future__ import annotations
 

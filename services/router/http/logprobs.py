@@ -37,11 +37,11 @@ def chat_logprob(entry: TokenLogprob, names: TokenNames) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TokenNames:
-    """The names of tokens in log probabilities."""
+    """Returns the names by which log probabilities refer to tokens: their texts or their ids."""
 
     vocabulary: Vocabulary
-    # Whether a token's name is its id, as in `token_id:7`, instead of its text. A text is ambiguous: it can be part of
-    # a character, or equal another token's text.
+    # Whether a token's name is its id, as in `token_id:7`, instead of its text. Texts can be ambiguous, because two
+    # tokens can have equal texts, and a token can be a part of a character.
     by_id: bool = False
     # Cache of `fields`, by token id.
     _fields: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -70,6 +70,6 @@ def _token(token_id: int, logprob: float, names: TokenNames) -> str:
 
 
 def finite(logprob: float) -> float:
-    """Returns the log probability, or -9999 if it is lower: JSON has no infinity, and OpenAI documents -9999 for very
-    unlikely tokens."""
+    """Returns the log probability, or -9999 if it is lower than -9999, because JSON has no infinity. OpenAI documents
+    -9999 for very unlikely tokens."""
     return logprob if logprob > -9999.0 else -9999.0

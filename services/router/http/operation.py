@@ -56,9 +56,9 @@ class Operation:
     examples: tuple[Example, ...] = ()
     # Whether requests need an API key if the router is configured with API keys.
     needs_key: bool = True
-    # Whether requests name a model. If they do, the answer can be 404: there is no such model.
+    # Whether requests name a model. If they do, the answer is 404 if the model does not exist.
     names_model: bool = False
-    # Whether the answer is always 404: the path exists only because clients request it.
+    # Whether the answer is always 404, because the server stores no objects of the requested kind.
     is_always_missing: bool = False
     # Whether the router can refuse requests with 429 because of overload.
     may_overload: bool = False

@@ -1,4 +1,4 @@
-"""Parses and validates JSON bodies. Errors have OpenAI's wording and name the field."""
+"""Parses and validates JSON bodies. Error messages are worded as OpenAI's, and say which field is wrong."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
     def work() -> B:
         check_json(body)
         parsed = parse_body(body, model)
-        # The property visits the whole body, so it is computed on the thread. The result is cached.
+        # `num_ignored_fields` visits the whole body, so it is computed in `work`, which runs on a thread if the body is
+        # long. The property caches its result.
         _ = parsed.num_ignored_fields
         return parsed
 
@@ -138,8 +139,8 @@ def _wrong_type(param: str, expected: str, value: object) -> ApiError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Returns a field's path in OpenAI's notation: messages[0].content. Skips parts that begin with #: they name a
-    union's member, not a field."""
+    """Returns a field's path in OpenAI's notation, such as messages[0].content. Skips the parts of `location` that
+    begin with #, because they name the member of a union, not a field."""
     path = ""
     for part in location:
         if isinstance(part, int):

@@ -1,7 +1,7 @@
-"""The sampling fields of JSON bodies: defines each name, range and description once for all HTTP APIs.
+"""Sampling fields of JSON bodies, with the names, ranges and descriptions that most HTTP APIs share.
 
-An API in which a field has another name or range declares this field itself: Ollama its `repeat_penalty`, Anthropic its
-`temperature`.
+An API in which a field has another name or range declares the field itself. Examples are Ollama's `repeat_penalty` and
+Anthropic's `temperature`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ Parsing a body holds Python's interpreter lock, which stops every stream of the 
 object or an array 1 to 10 µs with its validation, a number 0.1 µs (docs/adr/0020-what-clients-send.md). A body of 4 MB
 can hold two million values.
 
-For nearly every body, counting brackets, colons and commas is enough, which takes 1 ms for 4 MB. But strings can
-contain these characters, too. So if there are too many, a scan counts exactly and skips the contents of strings. The
-scan stops as soon as a count is too high, so its own work is limited as well. It does not validate: it counts a valid
-document correctly, and it scans an invalid one at least as far as a parser that stops at the first error.
+For nearly every body, it is enough to count brackets, colons and commas, which takes 1 ms for 4 MB. Strings can contain
+these characters, too, so the counts can be too high. If a count exceeds its limit, a scan counts exactly: it skips the
+contents of strings. The scan stops as soon as a count is too high, so its own work is limited as well. It does not
+validate the document. It counts a valid document correctly, and it scans an invalid one at least as far as a parser
+that stops at the first error.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import AnyStr
 
 from services.router.errors import ApiError, invalid
 
-# Limits for one body: the number of objects and arrays; of fields in all objects; of strings and numbers in all arrays,
-# such as token ids.
+# Maximum numbers in one body: of objects and arrays together, of fields in all objects, and of items. The items are the
+# strings and numbers in all arrays, such as token ids.
 MAX_CONTAINERS = 32_768
 MAX_FIELDS = 65_536
 MAX_ITEMS = 524_288
@@ -63,7 +64,8 @@ def num_values(body: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Numbers of objects and arrays, of fields, and of strings and numbers in arrays."""
+    """A document's counts of objects and arrays (`containers`), of fields of objects, and of strings and numbers in
+    arrays (`items`)."""
 
     containers: int = 0
     fields: int = 0
@@ -93,7 +95,8 @@ class _Level:
 
     def __init__(self, is_object: bool) -> None:
         self.is_object = is_object
-        # If this is an array: number of its strings, objects and arrays so far. Numbers are not counted.
+        # If this is an array: number of its strings, objects and arrays so far, for the index in an error's path. Its
+        # numbers are not counted.
         self.count = 0
         # If this is an object: start and end, in the body, of the name of its last field.
         self.key = (0, 0)
@@ -156,7 +159,7 @@ class _Scan:
         return invalid(message, param, "too_many_values")
 
     def _path(self) -> str:
-        """Returns the path of the current place, such as messages[0].content."""
+        """Returns the path of the place that the scan has reached, such as messages[0].content."""
         path = ""
         for level, inner in zip(self._open[:_MAX_NAMED_DEPTH], [*self._open[1:], None], strict=False):
             if level.is_object:

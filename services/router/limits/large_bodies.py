@@ -51,7 +51,7 @@ class LargeBodies:
             self._num_bytes -= num_bytes
             if not isinstance(failure, TimeoutError):
                 raise
-            raise overloaded("Large requests are read too slowly at the moment.", _RETRY_AFTER_SECONDS) from None
+            raise overloaded("The request waited too long behind other large requests.", _RETRY_AFTER_SECONDS) from None
         _place.set(_Place(self, num_bytes))
 
     def _leave(self, num_bytes: int) -> None:
@@ -60,7 +60,7 @@ class LargeBodies:
 
 
 class _Place:
-    """One call's permission to process its body, which the tasks of the call share."""
+    """Permission of one call to process its large body. All tasks of the call share the permission."""
 
     __slots__ = ("_bodies", "_num_bytes")
 
@@ -84,6 +84,6 @@ _place: ContextVar[_Place | None] = ContextVar("large_body", default=None)
 
 
 def leave_large_bodies() -> None:
-    """Gives up the call's permission, after its body has become a prompt or an error. Idempotent."""
+    """Gives up the current call's permission. Called when its body has become a prompt or an error. Idempotent."""
     if (place := _place.get()) is not None:
         place.leave()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from services.router.errors import invalid
 
-# Maximum size of one text, in bytes of UTF-8. Tokenizing a text takes about 200 bytes of memory per byte of the text in
-# the tokenizers library.
+# Maximum size of one text, in bytes of UTF-8. To tokenize a text, the tokenizers library takes about 200 bytes of
+# memory per byte of the text.
 MAX_TEXT_BYTES = 1024 * 1024
 
 

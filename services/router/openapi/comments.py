@@ -10,8 +10,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-# The file lies beside the generated stubs. `files` finds it without importing `quire`, whose command line and clients a
-# service does not need.
+# The file lies in the package `quire`, beside the generated stubs.
 _FILE = files("quire") / "http_apis.binpb"
 
 

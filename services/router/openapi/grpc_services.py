@@ -1,4 +1,4 @@
-"""The list, in the OpenAPI document, of the gRPC services on the gateway's port."""
+"""Lists the gRPC services on the gateway's port, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def grpc_services() -> list[dict[str, Any]]:
 
 
 def _type(message: Descriptor) -> dict[str, Any]:
-    """Returns a reference to the message's schema if the OpenAPI document contains it, which is so for messages of the
-    typed API. Otherwise returns a schema with the message's name."""
+    """Returns a reference to the message's schema if it is a message of the typed API, because the OpenAPI document
+    contains these schemas. Otherwise returns a schema with the message's name."""
     is_ours = message.file.package == inference_pb2.DESCRIPTOR.package
     return {"$ref": REF + schema_name(message)} if is_ours else {"const": message.full_name}
 

@@ -46,7 +46,7 @@ def page(document: dict[str, Any]) -> str:
 
 
 def code(text: str) -> Markup:
-    """Converts one line of Markdown: text between backticks becomes code."""
+    """Converts one line of Markdown to HTML. Text between backticks becomes code; nothing else is markup."""
     pieces = re.split(r"`([^`]+)`", text)
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if number % 2 else escape(piece) for number, piece in enumerate(pieces)
@@ -54,7 +54,7 @@ def code(text: str) -> Markup:
 
 
 def paragraphs(text: str) -> Markup:
-    """Converts paragraphs of Markdown, which empty lines separate."""
+    """Converts Markdown to HTML paragraphs. In `text`, empty lines separate the paragraphs."""
     return Markup("\n").join(Markup("<p>{}</p>").format(code(part)) for part in re.split(r"\n\s*\n", text))
 
 

@@ -21,7 +21,7 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Omits a default of null: the list of required fields already shows which fields can be left out."""
+        """Omits a default of null, because the list of required fields already shows which fields can be left out."""
         described = super().default_schema(schema)
         if "default" in described and described["default"] is None:
             del described["default"]

@@ -45,5 +45,5 @@ class PoolingParams:
         raise invalid(f"Invalid '{param}': {given}. {why[0].upper()}{why[1:]}.", param)
 
     def size(self, embedding: EmbeddingInfo) -> int:
-        """Returns the number of values in each vector."""
+        """Returns the number of values in each embedding."""
         return self.dimensions or embedding.size

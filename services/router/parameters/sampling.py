@@ -81,7 +81,8 @@ class StopConditions:
 
 def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
     """Returns the parameters with floats rounded to single precision, as the protos have them. Raises ApiError, naming
-    the field, if a rounded value is out of range: schedulers would get a `repetition_penalty` of 1e-50 as 0."""
+    the field, if a value is out of range. The rounded values are checked because schedulers receive those: a
+    `repetition_penalty` of 1e-50 would arrive as 0."""
     rounded: dict[str, float] = {}
     for name, allowed in _RANGES.items():
         given = getattr(sampling, name)

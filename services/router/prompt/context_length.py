@@ -10,8 +10,9 @@ def output_budget(
     info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str], *, clamps: bool = False
 ) -> int:
     """Returns the maximum number of output tokens to submit to the scheduler. `max_tokens`: the client's limit.
-    `params`: names of the request's fields for the prompt and for this limit, for errors. Raises ApiError if the prompt
-    and `max_tokens` exceed the context. With `clamps`, a `max_tokens` that is too large is reduced instead."""
+    `params`: names, in errors, of the request's fields for the prompt and for this limit. Raises ApiError if the prompt
+    is empty or leaves no room in the context, or if `max_tokens` exceeds the room. With `clamps`, a `max_tokens` that
+    exceeds the room is reduced instead."""
     prompt_param, max_tokens_param = params
     if num_prompt_tokens == 0:
         raise invalid(f"Invalid '{prompt_param}': it has no tokens.", prompt_param)

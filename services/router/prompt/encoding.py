@@ -31,8 +31,8 @@ async def encode_text(model: ServedModel, text: str, param: str, *, add_special_
 
 
 def check_length(model: ServedModel, prompt: str | Sequence[int], param: str) -> None:
-    """Raises ApiError if the prompt certainly exceeds the context: even if a text had only tokens of maximum length, it
-    would have too many."""
+    """Raises ApiError if the prompt certainly exceeds the context. A text certainly does so if it would have too many
+    tokens even if all of them had the maximum length."""
     is_text = isinstance(prompt, str)
     least = len(prompt) // model.tokenizer.max_token_chars if is_text else len(prompt)
     if least > model.info.max_model_len:
@@ -71,7 +71,8 @@ async def encode_chat(
     }
     calls = [(param, text) for message in messages for text in _call_arguments(message)]
     if calls:
-        # Templates get the arguments of tool calls as parsed JSON, so the number of values is limited as in a body.
+        # Templates get the arguments of tool calls as parsed JSON, so the number of values in them is limited as in a
+        # request's body.
         await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
     if template is None:
         raise no_chat_template(model.info.name)

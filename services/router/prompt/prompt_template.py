@@ -20,8 +20,8 @@ class PromptTemplate(Protocol):
     def source(self) -> str: ...
 
     async def traits(self) -> TemplateTraits:
-        """Returns which parts of a request the template writes into the prompt. Raises ApiError if test messages cannot
-        be rendered to find out."""
+        """Returns which parts of a request the template writes into the prompt. Renders test messages to find out.
+        Raises ApiError if the rendering takes too much time or memory, or if the router is overloaded."""
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
         """Returns the prompt's text. `size`: an estimate of the work, in characters. `arguments`: those of
@@ -38,7 +38,7 @@ class ModelTemplate:
         return self.template.source
 
     async def traits(self) -> TemplateTraits:
-        # The template was probed when the model was loaded.
+        # Renders nothing, because the router rendered the test messages when it loaded the model's tokenizer.
         return self.template.traits
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:

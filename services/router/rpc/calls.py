@@ -95,7 +95,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The rest of a call after its request is no longer needed, usually because the prompt is tokenized.
+    """The part of a call that no longer needs the request, usually because the prompt is tokenized.
 
     A servicer's method returns this object. `Guarded` runs `answer` after it has released the method's frame and the
     request. So neither a long answer nor a slow client keeps a large body in memory.

@@ -69,7 +69,8 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
         descriptor = request.DESCRIPTOR
         try:
             is_read = isinstance(request, Message)
-            # Large requests queue to be read. Callers without a key must not enter this queue.
+            # An unparsed request might have to wait in the queue of large requests. Callers without a key must not
+            # enter this queue, so an unparsed request needs a key even if its method is public.
             if needs_key or not is_read:
                 calls.authenticate(context)
             if not is_read:

@@ -1,4 +1,4 @@
-"""Checks of a request against its proto descriptor: field paths for errors, and values of enums."""
+"""Checks the enum values of a request, and finds the paths in the request of the fields that errors name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MODEL_NAMES = ("model", "name", "model_name")
 
 
 def proto_path(descriptor: Any, param: str) -> str | None:
-    """Returns the full path, in the request's message, of a field that an error names `param`. For example, the path of
-    `options.logit_bias` is `options.sampling.logit_bias`. In `param`, the messages around the field can be missing or
-    have another API's names. If several fields fit, returns the shallowest. None if no field fits or `param` is too
-    long."""
+    """Returns the full path, in the request's message, of the field that an error calls `param`. For example, the path
+    of `options.logit_bias` is `options.sampling.logit_bias`. In `param`, the messages around the field can be missing
+    or have another API's names. If several fields fit, returns the shallowest. Returns None if no field fits, or if
+    `param` is too long."""
     if len(param) > _MAX_PATH_CHARS or param.count(".") >= _MAX_PATH_PARTS:
         return None
     parts = param.split(".")

@@ -1,10 +1,10 @@
-"""Reads the requests of the typed gRPC APIs. Large requests are parsed in a thread, unless they have too many fields.
+"""Reads the requests of the typed gRPC APIs. Parses large requests in a thread, and refuses those with too many fields.
 
 Without this module, gRPC would parse every request on the event loop. The number of fields is limited, because
 protobuf's parser holds Python's interpreter lock even in a thread, and because an empty message in a list takes two
 bytes on the wire but a hundred in memory. `BoundedServer`, which stands between the generated add_…_to_server functions
 and the server, passes large requests on as bytes. `Guarded` (guard.py) authenticates the caller and then has the bytes
-parsed. Requests above LARGE_BODY_BYTES queue with HTTP's large bodies (large_bodies.py).
+parsed. Requests above LARGE_BODY_BYTES wait in the same queue as large HTTP bodies (large_bodies.py).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class BoundedServer:
 
 def check_message(data: bytes, descriptor: Any) -> None:
     """Counts the fields of a serialized message. Raises ApiError if the message has too many fields, or too many
-    numbers in lists. Raises UndecodableRequestError if the message cannot be counted to its end, because protobuf must
-    not parse anything that was not counted. Quire's messages have no groups, so a message with groups counts as
-    undecodable."""
+    numbers in lists. Raises UndecodableRequestError if the fields cannot be counted to the message's end, because
+    protobuf must not parse fields that were not counted. Quire's messages have no groups (an old kind of field), so a
+    message with groups counts as undecodable."""
     if not _Scan(data).message(descriptor, 0, len(data), ""):
         raise UndecodableRequestError(len(data))
 

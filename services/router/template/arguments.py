@@ -6,9 +6,8 @@ from typing import Any
 
 
 def parsed_arguments(text: str) -> dict[str, Any]:
-    """Returns the JSON object in `text`. Of truncated JSON, returns the complete part. Returns {} if `text` is no JSON
-    object."""
-    import pydantic_core  # not at the top: a router that serves only the typed gRPC APIs need not have it installed
+    """Returns the JSON object in `text`, or the complete part of a truncated object. Returns {} for any other text."""
+    import pydantic_core  # imported only here, because a router that serves only the typed gRPC APIs might lack it
 
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True)

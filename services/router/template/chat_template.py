@@ -43,8 +43,8 @@ class ChatTemplate:
 
     @functools.cached_property
     def traits(self) -> TemplateTraits:
-        """Tells which parts of a request the template writes to the prompt. The first access renders a few small
-        conversations to find out; it tries the same forms of messages as for a request."""
+        """Tells which parts of a request the template writes to the prompt. The first access finds out by rendering a
+        few small conversations, in the same forms (messages.py) as the conversation of a request."""
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
@@ -187,8 +187,8 @@ class ChatTemplate:
 
 
 def _is_described(tool: Mapping[str, Any]) -> bool:
-    """Returns whether the tool has a description. `tool` can be any JSON object if the client sends a template of its
-    own.
+    """Returns whether the tool has a description. A tool without a `function` object counts as described: if the client
+    sends a template of its own, a tool can be any JSON object.
     """
     function = tool.get("function")
     return not isinstance(function, dict) or "description" in function

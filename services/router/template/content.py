@@ -26,8 +26,8 @@ class ContentForm(Enum):
 
 
 def content_form(source: str) -> ContentForm:
-    """Returns the form of content that a template's source expects. Returns STRING if the source cannot be parsed:
-    rendering reports the error."""
+    """Returns the form of content that a template's source expects. If the source cannot be parsed, returns STRING; the
+    error is then reported when the template is rendered."""
     try:
         tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(_without_generation_tags(source))
     except (TemplateError, RecursionError):

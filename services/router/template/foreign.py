@@ -1,8 +1,8 @@
-"""Renders chat templates that requests contain. Such a template is untrusted code, so it runs in an expendable process.
+"""Renders chat templates that requests contain. Such a template is untrusted code, so a child process renders it.
 
-Jinja's sandbox keeps a template from outside access, but not from endless loops or from filling the memory. So a few
-child processes (process.py) render the templates, each with limits on CPU time, wall time and memory. A child starts
-when a request needs one and all running children are busy. A request waits a limited time for a child.
+Jinja's sandbox keeps a template from outside access, but not from endless loops or from filling the memory. So each
+rendering has limits on CPU time, wall time and memory. A few child processes (process.py) do the rendering. A child
+starts when a request needs one and all running children are busy. A request waits a limited time for a child.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
 NUM_PROCESSES = 2
-# Maximum time that one request spends on its template.
+# Maximum time that one request spends on its template, including the wait for a child.
 MAX_SECONDS = 30.0
 MAX_WAITING = 64
 # Number of templates whose probe results are cached, so that a conversation's next turn need not probe again.
@@ -43,7 +43,7 @@ LOST = {"lost": True}
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Cached probe results of a template. A rendering finds only the content form; a probe finds the traits, too."""
+    """What is known of a template. A rendering finds out the content form, and a probe also finds out the traits."""
 
     # Name of a member of ContentForm.
     content_form: str | None = None
@@ -55,7 +55,7 @@ class ForeignTemplates:
         self._executor = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="templates")
         # Renderings that are queued or running.
         self._open: set[Future[dict[str, Any]]] = set()
-        # Cached probe results by the template's digest, in order of last use; the most recent is last.
+        # Cache by the template's digest, in order of last use; the most recent is last.
         self._known: dict[bytes, _Known] = {}
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
         # Last in, first out: the most recently used child is reused first, so that no more children start than are

@@ -41,8 +41,8 @@ def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
 
 
 def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the maximum number of times that these messages are rendered. Plain texts without calls and tool messages
-    are rendered once, because templates accept their first form."""
+    """Returns the maximum number of times that these messages are rendered. They are rendered once if every content is
+    a string and there are no tool calls or tool messages, because templates accept the first form of such messages."""
     return MAX_FORMS if any(_is_ambiguous(message) for message in messages) else 1
 
 
@@ -151,9 +151,9 @@ def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_calls(messages: Messages) -> Iterator[Messages]:
-    """Yields the messages in up to three variants. The arguments of calls are the parsed value; then JSON text; then
-    the parsed value if it is an object, else {}. If a message lacks content, yields each variant twice: as it is, and
-    with an empty string as the missing content."""
+    """Yields variants of the messages. If there are calls, there are three variants of their arguments: the parsed
+    value, the JSON text, and the parsed value if it is an object, else {}. If a message lacks content, yields each
+    variant twice: as it is, and with an empty string as the missing content."""
     variants = [[_with_arguments(message, _value) for message in messages]]
     if any(message.get("tool_calls") for message in messages):
         variants += [messages, [_with_arguments(message, _object) for message in messages]]
@@ -170,7 +170,7 @@ def _with_content(message: dict[str, Any]) -> dict[str, Any]:
 
 def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
     """Returns the message with the arguments of its calls parsed by `read`. In OpenAI's API the arguments are text, but
-    templates expect objects."""
+    most templates expect objects."""
     if not message.get("tool_calls"):
         return message
     calls = copy.deepcopy(message["tool_calls"])
@@ -182,9 +182,9 @@ def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict
 
 
 def _value(arguments: str) -> Any:
-    """Returns the parsed arguments. If they are not JSON, because they are truncated or the model wrote something else,
-    returns the part that can be parsed. Only then is pydantic_core needed, which a router that serves only the typed
-    gRPC APIs might lack."""
+    """Returns the parsed arguments. If they are not valid JSON, returns the complete part of a truncated object, and {}
+    for any other text. pydantic_core is imported only for invalid JSON: it might not be installed if the router serves
+    only the typed gRPC APIs."""
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):

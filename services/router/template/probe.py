@@ -21,7 +21,8 @@ from services.router.template.messages import THOUGHT_FIELDS, Messages
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
 _TEXT, _MORE, _KEY = "quire-probe-text", "quire-probe-more", "quire-probe-key"
-# None of these names is a part of another: `_has` would take the longer one for the shorter.
+# The names of functions and arguments are chosen so that none contains another, because `_has` would find the shorter
+# name in the longer one.
 _NAME, _ARGUMENT = "quire_probe", "quire_argument"
 # The called function's name differs from the tool's name, because a prompt can contain the tool's name without the
 # call.

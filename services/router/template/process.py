@@ -1,11 +1,11 @@
-"""Renders chat templates that requests contain. `python -m services.router.template.process`
+"""Renders chat templates that requests contain. Started as `python -m services.router.template.process`.
 
 Reads one JSON object per line from standard input: {"source", "special_tokens", "content_form"} with either
 {"arguments"} or {"probes": true}. Answers each with a line: {"text"} or {"traits"}, both with the "content_form" that
 was found, or {"error", "param"}, or LOST (foreign.py). Exits at the end of its input.
 
-The process forks for each object, and the fork renders. If the fork exceeds its limits, the fork dies and the parent
-answers LOST. The parent can fork again at once, because it has already loaded the libraries.
+The process forks for each object, and the forked process renders. If that process exceeds the limits, it ends, and the
+parent answers LOST. The next fork can render at once, because the parent has already loaded the libraries.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _render_in_limits(line: str) -> None:
-    """Writes the answer and exits. Runs in a fork."""
+    """Renders or probes the template of one task within the limits, and writes the answer. Runs in a forked process.
+    `line`: the task as JSON."""
     memory = _address_space() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     # The timers' signals have no handlers, so they kill the process at any point of its computation.

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as Library
 
 _REPLACEMENT = "\ufffd"
-# Number of the prompt's last tokens that can affect the output's text: a UTF-8 character has at most four bytes.
+# Number of the prompt's last tokens that can affect the output's text. The prompt can end within a UTF-8 character,
+# which has at most four bytes.
 _NUM_CONTEXT_TOKENS = 4
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -39,8 +40,9 @@ class Vocabulary:
         self._to_bytes = _token_bytes_function(definition)
         self._strips_first_space = _strips_first_space(definition)
         added = {token["id"]: token for token in definition.get("added_tokens") or ()}
-        # Ids of added tokens in a byte-level vocabulary. Their text is their name. Only other tokens' names are written
-        # in the alphabet for bytes; an added token's non-ASCII characters would be taken for bytes.
+        # Ids of the added tokens of a byte-level vocabulary. The text of an added token is its name. The names of other
+        # tokens are written in GPT-2's alphabet for bytes. In this alphabet, non-ASCII characters of an added token
+        # would stand for bytes.
         self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
         self._special = frozenset(token_id for token_id, token in added.items() if token["special"])
         # Caches by token id, limited by the size of the vocabulary. A text is None if its bytes are not valid UTF-8.
@@ -73,7 +75,7 @@ class Vocabulary:
         return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Returns the bytes of a token, which can be a special token; empty for ids without text."""
+        """Returns the bytes of a token, which can be a special token. Empty if the vocabulary has no such id."""
         known = self._bytes.get(token_id)
         if known is None:
             token = self._library.id_to_token(token_id)
@@ -89,7 +91,7 @@ class Vocabulary:
         return known
 
     def token_name(self, token_id: int) -> str:
-        """Returns the token as the vocabulary writes it; empty for ids without text."""
+        """Returns the token as the vocabulary writes it. Empty if the vocabulary has no such id."""
         return self._library.id_to_token(token_id) or ""
 
     def shown_text(self, token_id: int) -> str:
@@ -147,8 +149,8 @@ class _BytesDetokenizer:
 
 
 class _WindowDetokenizer:
-    """Decodes a window of tokens with the tokenizers library. The window starts with the tokens whose text was returned
-    last; the tokens since then follow. `push` returns the text that the latter add, once its last character is
+    """Decodes a window of tokens with the tokenizers library. The window consists of the tokens whose text was returned
+    last and the new tokens since then. `push` returns the text that the new tokens add, once its last character is
     complete."""
 
     __slots__ = ("_hidden", "_ids", "_library", "_prefix_text", "_read")

@@ -29,7 +29,7 @@ class TextThreads:
         self._num_pending = 0
         # Renders the chat templates that requests contain.
         self.foreign_templates = ForeignTemplates()
-        # Limits how many large request bodies are converted at a time. Threads of this object convert them.
+        # Limits how many large request bodies are processed at a time. Threads of this object parse them.
         self.large_bodies = LargeBodies()
         # Runs the work of `run_alone`. It has only one thread, because the tokenizers library keeps memory for each
         # thread that has used it.
@@ -55,8 +55,8 @@ class TextThreads:
         return await self._run_on(self._long_texts, work)
 
     async def run_beside(self, work: Callable[[], R]) -> R:
-        """Returns `work()`, always run on a thread. If the caller is cancelled, work that has not begun is dropped.
-        CancelledError is raised only after work that has begun ends, because the work still uses the caller's
+        """Returns `work()`, always run on a thread. If the caller is cancelled before the work has begun, the work is
+        dropped. If the work has begun, CancelledError is raised only after its end, because it still uses the caller's
         objects."""
         return await self._run_on(self._executor, work)
 

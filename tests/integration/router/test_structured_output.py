@@ -100,7 +100,7 @@ async def test_a_stop_string_before_min_tokens_ends_nothing(
         ({"structured_outputs": {"grammar": "start: x"}}, "structured_outputs.grammar", "x"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not supported"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "exclude each other"),
-        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "the maximum of 8"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "the output limit of 8"),
         ({"allowed_token_ids": []}, "allowed_token_ids", "must not be empty"),
         ({"allowed_token_ids": [10**6]}, "allowed_token_ids", "out of range"),
         ({"allowed_token_ids": [-1]}, "allowed_token_ids", "out of range"),

@@ -1,4 +1,4 @@
-"""Anthropic's API: its bodies and answers, and the conversion of its requests to chat requests."""
+"""Anthropic's API: its request bodies, its answers, and the conversion of its requests to chat requests."""
 
 from services.router.apis.anthropic.errors import anthropic_error
 from services.router.apis.anthropic.models import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list

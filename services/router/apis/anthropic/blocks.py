@@ -80,7 +80,7 @@ class ToolResultBlock(Body):
         """Returns the result as text. `param`: path of `content` in the request, for error messages. Raises ApiError if
         a block is not text."""
         text = text_of(self.content, param)
-        # Chat templates cannot mark a result as an error, so its text has to say it.
+        # Chat templates cannot mark a result as an error, so the text has to say that the call failed.
         return f"Error: {text}" if self.is_error and not text.lower().startswith("error") else text
 
 

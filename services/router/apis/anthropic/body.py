@@ -1,4 +1,5 @@
-"""The bodies of /v1/messages and /v1/messages/count_tokens. Unknown fields are ignored; a metric counts them."""
+"""The request bodies of /v1/messages and /v1/messages/count_tokens. Unknown fields are ignored; a metric counts
+them."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class AnthropicTool(Body):
     )
 
     def to_tool(self, param: str) -> Tool:
-        """Converts the tool. `param`: path of the tool in the request, for error messages. Raises ApiError."""
+        """Converts the tool to a `Tool`. `param`: path of the tool in the request, for error messages. Raises
+        ApiError."""
         if self.type not in (None, "custom"):
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
@@ -178,7 +180,8 @@ class CountTokensBody(Body):
         thinking = self.thinking
         if thinking is None or thinking.type == "disabled" or thinking.budget_tokens is None:
             return None
-        # An optional budget has no effect on models that do not reason. Clients send the budget to all models.
+        # Clients send the budget to all models. With `is_optional`, it has no effect if the model's reasoning cannot be
+        # limited.
         return ThinkingBudget(thinking.budget_tokens, "thinking.budget_tokens", is_optional=True)
 
     def _messages(self) -> list[dict[str, Any]]:

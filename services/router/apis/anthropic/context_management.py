@@ -40,7 +40,7 @@ class ContextEdit(Body):
 
     @property
     def num_kept(self) -> int | None:
-        """Number of turns that keep their reasoning: the last of the assistant's turns with reasoning. None: all."""
+        """Number of the assistant's turns with reasoning, counted from the last, that keep it. None: all of them."""
         if self.keep == "all" or (isinstance(self.keep, KeptThinking) and self.keep.type == "all"):
             return None
         return (self.keep.value if isinstance(self.keep, KeptThinking) else None) or 1

@@ -33,7 +33,7 @@ _SIGNATURE = "quire"
 
 
 class AnthropicWriter:
-    """A ChatWriter for /v1/messages."""
+    """A ChatWriter (services/router/http/chats.py) for /v1/messages."""
 
     stream_type = EVENT_STREAM
 

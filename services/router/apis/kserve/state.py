@@ -47,7 +47,8 @@ class ServerState:
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
         if not self.is_ready:
-            # `model` could now wait until a scheduler has started, but health probes need an answer at once.
+            # Answer without `model`, which could wait until a scheduler has started: health probes need an answer at
+            # once.
             return False
         model = await self.model(name, version)
         return any(

@@ -1,4 +1,4 @@
-"""Ollama's API: its bodies and answers, and the conversion of its requests to chat requests."""
+"""Ollama's API: its request bodies, its answers, and the conversion of its requests to chat requests."""
 
 from services.router.apis.ollama.paths import OPERATIONS
 from services.router.apis.ollama.servicer import OllamaServicer

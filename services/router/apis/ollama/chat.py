@@ -62,7 +62,7 @@ class ChatBody(OllamaBody):
     tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call, at most 128.")
 
     def to_chat(self, model: str) -> ChatRequest:
-        """Converts the body. `model`: the model's served name. Raises ApiError."""
+        """Converts the body to a chat request. `model`: the model's served name. Raises ApiError."""
         return ChatRequest(
             model=model,
             messages=_to_template(self.messages or []),
@@ -78,11 +78,11 @@ class ChatBody(OllamaBody):
 
 
 def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
-    """Converts messages for chat templates. A call without an id gets one that contains the call's number. A result
-    without an id belongs to the first call that has no result yet, or to the first such call of the function that the
-    result names."""
+    """Returns the messages as chat templates expect them. A call without an id gets one, made of the call's number. A
+    result without an id belongs to the first call that has no result yet. If the result names a function, only calls of
+    that function count."""
     rendered: list[dict[str, Any]] = []
-    # (id, name) of calls without a result so far.
+    # (id, name) of each call that has no result yet.
     open_calls: list[tuple[str, str]] = []
     num_calls = 0
     for index, message in enumerate(messages):
@@ -112,7 +112,7 @@ def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
 
 def _answered(open_calls: list[tuple[str, str]], message: OllamaMessage) -> tuple[str, str]:
     """Returns (id, name) of the call to which a result belongs, and removes the call from `open_calls`. If there is no
-    such call, returns the id and the name that the result has itself."""
+    such call, returns the result's own id and name."""
     for position, (call_id, name) in enumerate(open_calls):
         if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
             del open_calls[position]

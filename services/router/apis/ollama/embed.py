@@ -63,8 +63,8 @@ class EmbedBody(Body):
 
 
 async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, traceparent: str) -> EmbeddingRequest:
-    """Converts the body. Raises ApiError."""
-    # As in Ollama, vectors always have length 1, whatever the model's default is.
+    """Tokenizes the texts and returns the request for their embeddings. Raises ApiError."""
+    # As in Ollama, vectors are always scaled to length 1, whatever the model's default is.
     pooling = PoolingParams(body.dimensions, normalize=True)
     pooling.check(embedding_of(model), "dimensions")
     options = InputOptions(None if body.truncate is False else -1, remedy="leave 'truncate' out")

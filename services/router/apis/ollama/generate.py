@@ -20,8 +20,8 @@ class GenerateBody(OllamaBody):
     prompt: str | None = Field(None, description="Prompt. If there is none, the answer says that the model is loaded.")
     system: str | None = Field(None, description="System message.")
     raw: bool | None = Field(None, description="If true, the prompt is used as it is, without the chat template.")
-    # Features that are not implemented: filling a gap before the suffix, templates in Go's language, context as tokens
-    # of earlier turns, and images.
+    # Fields of features that are not implemented: fill-in-the-middle, Ollama's own chat templates (in Go's language),
+    # earlier turns as token ids, and images.
     suffix: str | None = Field(None, description="Not supported.")
     template: str | None = Field(None, description="Not supported.")
     context: list[int] | None = Field(None, description="Not supported.")
@@ -35,7 +35,7 @@ class GenerateBody(OllamaBody):
         refuse("images", self.images)
 
     def to_chat(self, model: str) -> ChatRequest:
-        """Converts the body. `model`: the model's served name. Raises ApiError."""
+        """Converts the body to a chat request. `model`: the model's served name. Raises ApiError."""
         messages = [{"role": "user", "content": self.prompt or ""}]
         if self.system:
             messages.insert(0, {"role": "system", "content": self.system})

@@ -40,7 +40,8 @@ async def find(placement: Placement, name: str) -> ServedModel:
 
 
 def tagged(name: str) -> str:
-    """Adds Ollama's default tag to a name without a tag. A colon belongs to a tag only after the last slash."""
+    """Adds Ollama's default tag to a name without a tag. A colon begins a tag only after the last slash; an earlier
+    colon can be that of a host's port."""
     return name if ":" in name.rpartition("/")[2] else name + _TAG
 
 

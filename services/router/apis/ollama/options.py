@@ -1,4 +1,4 @@
-"""Ollama's `options`, and the other generation fields of its bodies."""
+"""The fields that the bodies of /api/chat and /api/generate share, among them Ollama's `options`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditi
 
 # Samplers that are not implemented, with the values that turn them off.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
-# Options without effect. Most of them control how Ollama loads a model, which Quire's servers do before any request.
+# Options without effect. Most of them control how Ollama loads a model. Quire loads its models before any request.
 _WITHOUT_EFFECT = frozenset(
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "vocab_only"}
     | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "penalize_newline"}
@@ -101,7 +101,8 @@ class Options(Body):
 
     @property
     def max_tokens(self) -> int | None:
-        """Maximum number of tokens in the answer; None: as many as fit in the context (`num_predict` of 0 or less)."""
+        """Maximum number of tokens in the answer. None, if `num_predict` is missing, 0 or less: as many as fit in the
+        context."""
         return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
 
 
@@ -119,7 +120,8 @@ _NO_OPTIONS = Options.model_validate({})
 class OllamaBody(Body):
     """Fields that chat and generate share."""
 
-    # These fields have no effect: Quire never cuts prompts, and never shifts the context to make room for more tokens.
+    # These fields have no effect: prompts of these bodies are never cut, and the context is never shifted to make room
+    # for more tokens.
     known_extras = frozenset({"truncate", "shift"})
 
     model: str = Field(min_length=1, description="Name or alias of a served model, with or without `:latest`.")
@@ -191,6 +193,7 @@ class OllamaBody(Body):
 
 
 def refuse(name: str, value: object) -> None:
-    """Raises ApiError if `value` is not empty. `name`: a field that is not supported."""
+    """Refuses a field that is not supported: raises ApiError if its `value` is not empty. `name`: the field's path in
+    the body."""
     if value:
         raise ApiError(ErrorKind.UNSUPPORTED, f"'{name}' is not supported by this server.", name)

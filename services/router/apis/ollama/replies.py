@@ -29,8 +29,8 @@ class OllamaAnswerMessage(Reply):
 
 
 class OllamaAnswer(Reply):
-    """A whole answer, or one line of a streamed answer, with its new text. The last line has the durations and token
-    counts, unless the request had no prompt."""
+    """A whole answer, or one line of a streamed answer. A line has only the text that is new. The last line, like a
+    whole answer, also has the durations and token counts, unless the request had no prompt."""
 
     model: str = Field(description="The request's name of the model.")
     created_at: Timestamp

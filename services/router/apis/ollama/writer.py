@@ -99,8 +99,8 @@ class OllamaWriter:
         return {"logprobs": chat_logprobs(entries, TokenNames(self._vocabulary))["content"]}
 
     def _figures(self, reason: EndReason | None, usage: Usage) -> dict[str, Any]:
-        """Returns the fields of the last line. Durations are in nanoseconds. `load_duration` is 0, because models are
-        loaded before the first request."""
+        """Returns the fields that only the end of an answer has: its end reason, durations in nanoseconds, and token
+        counts. `load_duration` is 0, because models are loaded before the first request."""
         total = int((time.monotonic() - self._started) * NANOSECONDS)
         prompt = min(total, int(usage.seconds_to_first_token * NANOSECONDS))
         return {

@@ -23,7 +23,7 @@ from services.router.parameters import (
     check_stop_strings,
 )
 
-# Fields that are not implemented, each with its accepted values (see Body.not_built).
+# Fields that are not implemented, each with the values besides null that are accepted, because they have no effect.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),

@@ -19,8 +19,8 @@ from services.router.generation import check_num_logprobs
 from services.router.prompt import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
-# Cost of converting one conversation, in TextThreads' unit: characters to tokenize. From 16 conversations on, they are
-# converted in a thread.
+# Cost of converting one conversation, as the number of characters that can be tokenized in the same time (the unit of
+# TextThreads). At this cost, 16 or more conversations are converted in a thread.
 _CONVERSATION_CHARS = 128
 _Conversation = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
 
@@ -58,12 +58,13 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
 
     @property
     def translation_work(self) -> int:
-        """Cost of converting the parsed body, in TextThreads' unit: characters to tokenize."""
+        """Cost of converting the parsed body, as the number of characters that can be tokenized in the same time (the
+        unit of TextThreads)."""
         return len(self.messages) * _CONVERSATION_CHARS
 
     def to_chats(self) -> list[ChatRequest]:
-        """Returns a request for each conversation. The body's other fields are converted only once, and all requests
-        refer to the same objects. Raises ApiError."""
+        """Returns a request for each conversation. The body's other fields are converted only once: all requests share
+        the converted objects. Raises ApiError."""
         shared = self.chat_of(self.messages[0], "messages[0]")
         chats = [shared]
         for index, messages in enumerate(self.messages[1:], 1):

@@ -85,7 +85,7 @@ Part = Annotated[
 
 
 class ChatMessage(Body):
-    # Clients send answers back with this field.
+    # OpenAI's answers have this field. Clients keep it when they send an answer back as an earlier message.
     known_extras = frozenset({"annotations"})
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"audio": ()}
 
@@ -266,8 +266,8 @@ def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[s
 
 
 def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
-    """Raises ApiError if a message has parts of types that are not supported, or has no content although its author is
-    not the assistant. `path`: path of the messages in the body, for error messages."""
+    """Raises ApiError if a message has a part of a type that is not supported, or if it has a refusal, reasoning or no
+    content although its author is not the assistant. `path`: path of the messages in the body, for error messages."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):

@@ -13,13 +13,13 @@ from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.http import EVENT_STREAM, TokenNames, chat_logprobs, dumps, texts_of
 
-# JSON of `content` in the first chunk of a choice, by whether the message begins with content.
+# JSON of `content` in the first chunk of a choice: an empty text if the message begins with content, otherwise null.
 _FIRST = {True: '""', False: "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """Which of its optional parts an answer has."""
+    """Selects the optional parts of an answer."""
 
     with_logprobs: bool = False
     # Whether a stream ends with the usage.
@@ -67,8 +67,8 @@ class ChatCompletionWriter:
                 first_tail = self._tails.first(delta.usage)
                 if style.with_token_ids and not choice:
                     first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{first_tail}'
-                # As in OpenAI's API, content is null if the message begins with reasoning or a call, or if that is not
-                # known yet.
+                # As in OpenAI's API, content is null if the message begins with reasoning or a call, or if it is not
+                # known yet how the message begins.
                 begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
                 is_content = choice == index and not begins_otherwise
                 parts.append(

@@ -175,7 +175,8 @@ async def _encode(
 def _texts(
     types: Sequence[EmbeddingType], vectors: Sequence[bytes], texts: Sequence[str], num_tokens: int
 ) -> Iterator[str]:
-    """Yields the answer's JSON, one vector at a time, type after type. `vectors`: float32, little-endian."""
+    """Yields the answer's JSON in parts, one vector at a time: first all vectors in the first of `types`, then all in
+    the next. `vectors`: float32, little-endian."""
     yield f'{{"id":"embd-{uuid.uuid4().hex}","embeddings":'
     separator = "{"
     for name in types:
@@ -193,8 +194,8 @@ def _texts(
 
 
 def _signs(vector: bytes) -> bytes:
-    """Returns the signs of the vector's values, eight to a byte: bit 1 if the value is not negative. The first value of
-    eight is the highest bit."""
+    """Packs the signs of the vector's values, eight to a byte. A bit is set if its value is not negative. The first of
+    eight values gets the byte's highest bit."""
     bits = "".join(["1" if value >= 0 else "0" for value in floats_of(vector)])
     return int(bits, 2).to_bytes(len(bits) // 8, "big")
 

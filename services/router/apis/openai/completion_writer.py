@@ -29,7 +29,7 @@ _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionStyle:
-    """The number of answers, and which of its optional parts an answer has."""
+    """The number of answers per prompt, and the optional parts of each answer."""
 
     # Number of answers returned per prompt.
     num_kept: int
@@ -70,7 +70,7 @@ class _Choice:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
-        # Whether the stream has a chunk of this choice.
+        # Whether a chunk of this choice has been sent.
         self.has_begun = False
 
     @property

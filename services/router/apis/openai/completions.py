@@ -118,7 +118,8 @@ class CompletionRequest(GenerationBody):
 
     def to_options(self) -> GenerationOptions:
         """Returns the generation options. Raises ApiError."""
-        # `best_of` compares answers by their log probabilities, so these are needed even if not requested.
+        # `best_of` compares answers by their log probabilities, so these are needed even if the request does not ask
+        # for them.
         needed = 0 if self.num_candidates > (self.n or 1) else None
         options = self.options(self.max_tokens, needed if self.logprobs is None else self.logprobs)
         sampling = options.sampling

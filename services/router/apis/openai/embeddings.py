@@ -126,7 +126,7 @@ class EmbeddingBody(PoolingBody, TemplateFields):
             continue_final_message=bool(self.continue_final_message),
             template=templates[0] if templates else None,
             template_kwargs=self.chat_template_kwargs,
-            # With truncate_prompt_tokens, the length is not checked, because the caller shortens the conversation.
+            # With truncate_prompt_tokens, the length is not checked yet, because `encode` cuts the conversation.
             checks_length=self.truncate_prompt_tokens is None,
         )
 

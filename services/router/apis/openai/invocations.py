@@ -50,8 +50,8 @@ _FIELDS = {
 
 
 def invoked(body: bytes) -> Invoked:
-    """Returns the API that a body is meant for. Raises ApiError if no field selects one, or the body holds too many
-    values."""
+    """Returns the API that a body is meant for. Raises ApiError if the body is not a JSON object, has too many values,
+    or has no field that selects an API."""
     check_json(body)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)

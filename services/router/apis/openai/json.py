@@ -83,7 +83,7 @@ class ChunkTails:
         return f',"usage":{dumps(usage_object(usage))}}}\n\n'
 
     def first(self, usage: Usage | None) -> str:
-        """Returns the end of a choice's first chunk, which contains no token: its usage counts no tokens in the
+        """Returns the end of a choice's first chunk. The chunk contains no token, so its usage counts no tokens of the
         answer."""
         return self.tail(None if usage is None else dataclasses.replace(usage, completion_tokens=0))
 
@@ -182,7 +182,7 @@ def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[
 
 
 def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
-    """Returns the log probabilities at one position, by token name. If another token has the same name as the
-    position's own token, only the own token is kept, because `tokens` lists it."""
+    """Returns the log probabilities at one position, by token name: of the most likely tokens (`top`), and of the token
+    in the text (`own_id`). If another token has the same name as `own_id`, only `own_id` is kept."""
     tops = {names.name(token_id): finite(logprob) for token_id, logprob in top}
     return tops | {names.name(own_id): finite(own_logprob)}

@@ -1,5 +1,5 @@
-"""The operations of OpenAI's, Cohere's and vLLM's APIs for embeddings, with vLLM's alternative paths, for the OpenAPI
-document."""
+"""The operations of OpenAI's, Cohere's and vLLM's APIs for embeddings, scores and rankings, for the OpenAPI document.
+Some operations have several paths, as in vLLM."""
 
 from __future__ import annotations
 

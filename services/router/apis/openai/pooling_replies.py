@@ -63,7 +63,7 @@ class Ranking(Reply):
 
 
 class CohereEmbeddings(Reply):
-    """Vectors by their encoding, in the order of the inputs."""
+    """For each requested encoding: the vectors, in the order of the inputs."""
 
     float: list[list[builtins.float]] = may_lack(
         "Present if the requested types contain `float`, or if no types are requested."

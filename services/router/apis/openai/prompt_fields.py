@@ -40,7 +40,7 @@ class TemplateFields(BaseModel):
 
 
 class PromptFields(TemplateFields):
-    """Mixin of bodies with a conversation whose prompt asks for the assistant's answer."""
+    """Mixin of bodies with a conversation. By default, the prompt ends with the beginning of the assistant's turn."""
 
     add_generation_prompt: bool | None = Field(
         None,

@@ -16,7 +16,7 @@ class JsonSchemaFormat(Body):
     known_extras = frozenset({"description"})
 
     name: str | None = Field(None, description="Name of the schema; no effect.")
-    # Not only an object, as in OpenAI's documentation: a boolean is also a valid JSON schema.
+    # OpenAI's documentation allows only an object, but a boolean is also a valid JSON schema.
     schema_: Any = Field(None, alias="schema", description="The JSON schema. Default: any JSON object.")
     strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 

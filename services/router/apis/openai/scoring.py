@@ -36,7 +36,8 @@ class ScoreBody(PoolingBody):
 
     @property
     def params(self) -> tuple[str, str]:
-        """The names that the request uses for the two fields with texts: the newer ones, or `text_1` and `text_2`."""
+        """The names that the request uses for the two fields with texts: `queries` and `documents`, or the older
+        `text_1` and `text_2`."""
         is_newer = self.queries is not None or self.documents is not None
         return ("queries", "documents") if is_newer else ("text_1", "text_2")
 

@@ -21,7 +21,7 @@ from services.router.prompt import MAX_MESSAGES
 
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
-# Fields that are not implemented, each with its accepted values (see Body.not_built).
+# Fields that are not implemented, each with the values besides null that are accepted, because they have no effect.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "prompt": (),
@@ -64,7 +64,7 @@ class Format(Body):
     strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 
     def echo(self) -> dict[str, Any]:
-        """Returns the format as the response repeats it."""
+        """Returns the format as a JSON value. The response repeats it."""
         if self.type != "json_schema":
             return {"type": self.type}
         known = {"name", "description", "schema_", "strict"}

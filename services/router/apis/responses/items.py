@@ -16,7 +16,7 @@ _OF_ITEMS = frozenset({"id", "status"})
 
 
 class Part(Body):
-    """A refusal, or a text part of any of OpenAI's text types."""
+    """A part of an item's content: a refusal, or a text with any of OpenAI's types of text parts."""
 
     known_extras = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 

@@ -45,7 +45,7 @@ class ResponseTool(Body):
         return Tool(self.name, self.description or "", self.parameters, bool(self.strict))
 
     def echo(self) -> dict[str, Any]:
-        """Returns the tool as the response repeats it."""
+        """Returns the tool as a JSON value. The response repeats it."""
         return {
             "type": self.type,
             "name": self.name,
@@ -74,7 +74,7 @@ class ResponseToolChoice(Body):
     )
 
     def echo(self) -> dict[str, Any]:
-        """Returns the choice as the response repeats it. `choose` must have accepted the choice before."""
+        """Returns the choice as a JSON value. The response repeats it. `choose` must have accepted the choice."""
         if self.type == "function":
             return {"type": self.type, "name": self.name}
         tools = [{"type": tool.type, "name": tool.name} for tool in self.tools or ()]

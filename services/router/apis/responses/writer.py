@@ -36,8 +36,8 @@ class ResponseWriter:
         self._segmenter = Segmenter()
         self._num_events = 0
         self._end_reason: EndReason | None = None
-        # Log probabilities of the tokens since the last event with content, and of all earlier tokens of the message
-        # that is being written.
+        # `_new_logprobs`: log probabilities of the tokens since the last event with content. `_logprobs`: those of all
+        # earlier tokens of the item that is being written.
         self._new_logprobs = TokenLogprobs()
         self._logprobs = TokenLogprobs()
         self._items: list[dict[str, Any]] = []
@@ -53,7 +53,7 @@ class ResponseWriter:
         if delta.end_reason is not None:
             self._end_reason = delta.end_reason
             parts += [self._segment_event(event) for event in self._segmenter.close()]
-        # When an item ends, several events repeat its whole text. Such events are sent in pieces.
+        # When an item ends, several events repeat the item's whole text. These long events are sent in pieces.
         texts = chain.from_iterable(parts)
         return "".join(texts).encode() if num_items == len(self._items) else in_pieces(texts)
 

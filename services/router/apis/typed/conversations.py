@@ -28,12 +28,13 @@ _EFFORTS = get_args(ReasoningEffort)
 _TEMPLATE = "template."
 _KWARGS = f"{_TEMPLATE}chat_template_kwargs"
 _DOCUMENTS = f"{_TEMPLATE}documents"
-# Cost of converting a message, in TextThreads' unit: characters to tokenize.
+# Cost of converting a message, as the number of characters that can be tokenized in the same time (the unit of
+# TextThreads).
 _MESSAGE_WORK = 8
 
 
 async def chat_from_proto(request: inference_pb2.ChatRequest, model: ServedModel, max_n: int) -> ChatRequest:
-    """Converts a chat request. Raises ApiError if a value is invalid."""
+    """Converts a chat request to the router's own type. Raises ApiError if a value is invalid."""
     options = options_from_proto(request.options, max_n)
     adds = request.options.HasField("add_special_tokens") and request.options.add_special_tokens
     return await _chat_of(request, model, options, adds_special_tokens=adds)

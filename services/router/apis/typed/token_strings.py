@@ -11,8 +11,8 @@ from services.router.limits import num_bytes
 from services.router.text import TextThreads
 from shared.grpc_server import MAX_MESSAGE_BYTES
 
-# Maximum number of strings in one answer. If the strings have usual lengths, the answer then takes at least half of the
-# maximum message size.
+# Maximum number of strings in one answer. This many strings of usual lengths take at least half of the maximum message
+# size, so a higher limit would help little.
 MAX_TOKEN_STRINGS = 262_144
 # Number of strings that are made between two checks of the answer's size.
 _RUN_STRINGS = 4096

@@ -20,8 +20,8 @@ _MODES = {
 
 
 def parameters_of(tools: Sequence[inference_pb2.Tool]) -> list[tuple[str, str]]:
-    """Returns (path, JSON schema) of each tool's parameters. The path is the one in the request, for error messages.
-    Raises ApiError if there are too many tools."""
+    """Returns (path, JSON schema) of each tool's parameters. The path says where the request has the schema, for error
+    messages. Raises ApiError if there are too many tools."""
     if len(tools) > MAX_TOOLS:
         raise too_many(TOOL_PATH.all, MAX_TOOLS, len(tools))
     return [(TOOL_PATH.schema(index), tool.parameters) for index, tool in enumerate(tools)]

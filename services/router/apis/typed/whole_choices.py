@@ -27,8 +27,8 @@ class _Gathered:
 
 
 async def whole_choices(deltas: AsyncIterator[list[ChoiceDelta]]) -> AsyncIterator[list[ChoiceDelta]]:
-    """Collects the deltas of each choice, and yields them when the choice ends: merged to one delta, or to several if
-    the text is long."""
+    """Collects the deltas of each choice, and yields them when the choice ends: merged into one delta, or into several
+    if the choice has many tokens or log probabilities."""
     unfinished: dict[int, _Gathered] = {}
     async for news in deltas:
         for delta in news:

@@ -10,7 +10,7 @@ code block (the first example), V3.1 does not (the second example).
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Köln"}<｜tool▁call▁end｜>
     <｜tool▁calls▁end｜>
 
-The parser accepts both for every model.
+The parser accepts both forms for every model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOKENS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
     while (yield from content_until(feed, builder, (_ALL_BEGIN, _BEGIN))):
-        # A call begins with _ALL_BEGIN and _BEGIN, or only with _BEGIN, because models forget the first token.
+        # A call begins with _ALL_BEGIN and _BEGIN, or only with _BEGIN, because models sometimes forget _ALL_BEGIN.
         yield from feed.all(SPACE)
         yield from feed.word(_BEGIN)
         if (yield from _read_call(feed, builder)):

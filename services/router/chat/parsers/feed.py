@@ -49,7 +49,7 @@ class Feed:
 
     def here(self, pattern: re.Pattern[str]) -> str:
         """Takes the text that matches `pattern`, possibly none, without waiting. `pattern` must be a repeated character
-        class: if more matching text arrives, the next call continues the match."""
+        class, so that the next call continues the match if more matching text arrives."""
         match = pattern.match(self._text, self._at)
         return self.take(match.end() - self._at) if match else ""
 
@@ -105,8 +105,8 @@ class Feed:
         return ""
 
     def is_cut(self, *words: str) -> bool:
-        """Returns whether the text is complete and the rest of it is empty or a prefix of one of `words`. Call it after
-        `word` returned False."""
+        """Returns whether the text was possibly cut off before the end of one of `words`: the text is complete, and the
+        rest of it is empty or a prefix of one of them. Call it after `word` returned False."""
         rest = self._text[self._at :]
         return self.is_over and any(word.startswith(rest) for word in words)
 

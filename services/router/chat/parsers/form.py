@@ -35,7 +35,7 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Shape of calls that are only JSON objects with a name and arguments."""
+    """Shape of calls that have no marker: each is only a JSON object with a name and arguments."""
 
     # Reads the calls at the start of a message; without calls, the message is content.
     read: Read
@@ -54,6 +54,6 @@ class ToolForm:
     # Special tokens that the form uses.
     tokens: tuple[str, ...] = ()
     new_id: Callable[[], str] = openai_id
-    # How a parser tells calls from a structure, if the model may write either. None: Quire has no grammar for these
-    # calls.
+    # How a parser tells calls from a structure, if the model may write either. None: a request cannot combine these
+    # calls with a structure, except gpt-oss' calls, for which harmony_messages.py has a grammar.
     shape: Marked | Objects | None = None

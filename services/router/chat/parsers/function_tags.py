@@ -110,8 +110,8 @@ class FunctionTags:
             writer.close()
         has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
         if not keys:
-            # There is no argument. If the end tag is missing, too, the text is a truncated call, which does not count,
-            # or, without the outer tag, other text that contains a function tag.
+            # The call has no argument. If its end tag is missing, too, it does not count in two cases: if the text is
+            # truncated, or if the outer tag is missing, because the text is then possibly no call.
             if not has_ended and (not is_marked or feed.is_cut(_PARAMETER, _FUNCTION_END)):
                 return False
             builder.begin_call(name)

@@ -162,8 +162,7 @@ def _read_header(feed: Feed) -> Reading[Header | str]:
             pieces.append(feed.here(_PLAIN) or feed.take())
         size += len(pieces[-1])
     text = "".join(pieces)
-    # If <|message|> is missing and no <|start|> or <|channel|> was found, the text can also be content, so it is no
-    # header.
+    # If <|message|> is missing, the text is a header only if it has <|start|> or <|channel|>. Otherwise it is content.
     return Header.of(text) if is_marked and size < MAX_HEADER_CHARS else text
 
 
@@ -175,7 +174,7 @@ def _is_at_end(feed: Feed) -> Reading[bool]:
 
 
 def _read_text(feed: Feed, emit: Emit, hidden_tokens: tuple[str, ...] = ()) -> Reading[None]:
-    """Takes the rest of a message and its end token."""
+    """Takes and emits the rest of a message, without `hidden_tokens`, and takes its end token."""
     while character := (yield from feed.peek()):
         if character == "<":
             if (yield from _is_at_end(feed)):

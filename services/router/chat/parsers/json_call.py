@@ -28,7 +28,7 @@ Emit = Callable[[str], None]
 def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
     """Takes an object with a name and arguments, and writes it as a call. The keys can have any order. The closing
     brace can be missing, because models forget it. Returns False if the object is not a call, or calls a function that
-    is not in `names`. It has then written nothing, but can have taken part of the text."""
+    is not in `names`. In this case, nothing has been written, but part of the text can have been taken."""
     if not (yield from feed.word("{")):
         return False
     name = ""
@@ -189,8 +189,8 @@ def _read_name(feed: Feed) -> Reading[str]:
 
 
 def _read_arguments(feed: Feed, emit: Emit) -> Reading[None]:
-    """Takes the value of a call's arguments and emits it. Some models write a string that contains JSON: then emits
-    that JSON. For null or an empty string, emits an empty object."""
+    """Takes the value of a call's arguments and emits it. If the value is a string that contains a JSON object, as some
+    models write it, emits the object. For null or an empty string, emits an empty object."""
     character = yield from feed.peek()
     if character and character in "{[":
         yield from read_value(feed, emit)

@@ -20,7 +20,7 @@ _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
 
 def literal_json(source: str) -> str | None:
     """Returns the literal's value as JSON. None if `source` is not a literal, if JSON cannot express its value, or if
-    it has more than 4,096 characters and is not a single string."""
+    `source` has more than 4,096 characters and is not a single string."""
     if len(source) > _MAX_CHARS and not _STRING.fullmatch(source):
         return None
     try:

@@ -82,7 +82,7 @@ def _types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """Returns the types of the values that can fit the schema. `root`: the schema that references point into."""
     found: set[str] = set()
     followed: set[str] = set()
-    # No recursion: references can form a chain that is longer than Python's stack.
+    # A loop instead of recursion, because references can form a chain that is longer than Python's stack.
     left = [schema]
     while left:
         schema = left.pop()
@@ -148,8 +148,9 @@ class ArgumentWriter:
 
 
 def as_json(text: str, types: Set[str]) -> str:
-    """Converts the text to a JSON value of the first of `types` that it fits. Text that fits none is kept if it is
-    JSON, and becomes a string otherwise."""
+    """Converts the text to a JSON value of one of `types`. They are tried in this order: null, integer or number,
+    boolean, object or array, string. Text that fits none of them is kept if it is JSON, and becomes a string
+    otherwise."""
     word = text.strip()
     if "null" in types and word.lower() in _NULLS:
         return "null"

@@ -65,7 +65,7 @@ def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+    raise ValueError(f"JSON has no number {name}")
 
 
 def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:

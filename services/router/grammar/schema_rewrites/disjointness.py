@@ -138,7 +138,8 @@ def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
 
 
 def _apart(schemas: list[Schema], lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
-    """Returns whether some lower bound and some upper bound allow no number. `lower`, `upper`: keywords."""
+    """Returns whether a lower and an upper bound in `schemas` exclude each other. `lower`, `upper`: the keywords that
+    set such bounds."""
     lows = [(schema[bound], bound) for schema in schemas for bound in lower if is_number(schema.get(bound))]
     highs = [(schema[bound], bound) for schema in schemas for bound in upper if is_number(schema.get(bound))]
     return any(

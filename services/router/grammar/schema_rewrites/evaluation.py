@@ -3,8 +3,8 @@ other keyword evaluated.
 
 If the schema has alternatives (such as `anyOf`), the instance decides which of them apply, and so which members and
 items are evaluated. So the result is an `anyOf` with one option for each set of alternatives that can apply together.
-An option also accepts instances to which further alternatives apply: further alternatives can only evaluate further
-members and items, so the original schema accepts such instances, too.
+An option also accepts instances to which more alternatives apply than those of its set. The original schema accepts
+these instances, too, because additional alternatives can only evaluate additional members and items.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class _Option:
     # Evaluated members, by name and by pattern.
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
-    # Evaluated items: the first `num_items` of the array, and each item that matches a schema of `contained`, the
-    # values of `contains`.
+    # Evaluated items: the first `num_items` of the array, and each item that matches one of the schemas in `contained`,
+    # which come from `contains`.
     num_items: int = 0
     contained: tuple[Any, ...] = ()
     # Whether all members, or all items, are evaluated.
@@ -95,8 +95,8 @@ def unevaluated(schema: Schema, document: SchemaDocument) -> None:
         for name in schema.keys() - own.keys():
             del schema[name]
         if len(said) == 1 and len(said[0]) == 1:
-            # There is only one option, and the schema already has its keywords except `additionalProperties` or
-            # `items`.
+            # There is only one option, and its keywords are those of the schema itself. Only `additionalProperties` or
+            # `items` has to be added.
             schema |= {name: value for name, value in said[0][0].items() if name == _LAST[keyword]}
         else:
             demand(schema, any_of(map(all_of, said)))

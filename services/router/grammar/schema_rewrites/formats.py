@@ -129,8 +129,8 @@ def _host_name() -> str:
 
 
 def _international_host_name() -> str:
-    """Internationalized host name (RFC 5890 2.3.2.3). An encoded label has at most 63 octets, and an encoded name at
-    most 253. A non-ASCII letter takes up to six octets."""
+    """Internationalized host name (RFC 5890 2.3.2.3). The pattern is so strict that no encoded label can have more than
+    63 octets and no encoded name more than 253: a non-ASCII letter takes up to six octets."""
     letter = f"[0-9a-z{_LETTERS}]"
     few = f"[0-9a-z]{{0,15}}[{_LETTERS}][0-9a-z]{{0,15}}(?:[{_LETTERS}][0-9a-z]{{0,8}})?"
     label = f"(?:{_LONG_LABEL}|{letter}(?:-?{letter}){{0,7}}|{few})"

@@ -2,8 +2,8 @@
 
 If a character class contains all control characters, as most negated classes do, llguidance lets it match all
 characters that JSON escapes. These include the quotation mark and the backslash, so `[^"]` would match a `"`. So a
-class that excludes the quotation mark or the backslash is made to exclude the null character, too, which no text
-contains.
+class that excludes the quotation mark or the backslash is made to exclude the null character, too: then it no longer
+contains all control characters. Real texts contain no null characters.
 
 llguidance also supports nested classes and operators on classes, unlike ECMA 262, where `[`, `&&`, `--` and `~~` in a
 class are plain characters. So these characters are escaped in classes.

@@ -45,7 +45,7 @@ def all_but(values: Sequence[Any], value_type: str) -> Any:
             return _other_strings(values)
         case "array":
             return _other_arrays(values[0]) if len(values) == 1 else None
-    return None  # no keywords accept all other objects: these can have further members of any name
+    return None  # no keywords accept exactly the other objects, because these can have members of any name
 
 
 def but(value: Any) -> Any:

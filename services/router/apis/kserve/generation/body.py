@@ -85,7 +85,7 @@ class KserveGenerateParameters(Body, SamplingFields):
         if not self.sampling_parameters:
             return self
         given = _json_object(self.sampling_parameters)
-        # Triton's examples write numbers as strings.
+        # Triton's examples write numbers as strings, so strings are parsed like JSON.
         values = {name: _value(name, value) for name, value in given.items()}
         try:
             inner = KserveGenerateParameters.model_validate(values)
@@ -136,7 +136,7 @@ class KserveGenerateBody(KserveGenerateParameters):
     )
 
     def asked(self) -> TextRequest:
-        """Converts the body, including the JSON in `sampling_parameters`. Raises ApiError."""
+        """Converts the body to a TextRequest, including the JSON in `sampling_parameters`. Raises ApiError."""
         settings = self.merged()
         if self.parameters is not None:
             settings = settings.over(self.parameters.merged())

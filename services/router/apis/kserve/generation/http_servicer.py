@@ -77,8 +77,8 @@ class KserveServicer:
 
     async def Infer(self, request: pb.InferRequest, context: Any) -> Prepared:  # noqa: N802
         data, threads = request.body.data, self.generation.threads
-        # The size of the whole body counts. `read_body` would count only the JSON, but the binary data after the JSON
-        # can be much larger.
+        # The whole body counts towards the limit on large bodies. `read_body` counts only the JSON, but the binary data
+        # after the JSON can be much larger.
         await threads.large_bodies.enter(len(data))
         parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
         given = await read_body(threads, parts.json, InferBody)
@@ -103,7 +103,7 @@ class KserveServicer:
         return await self.generation.text(asked, name, version, context, answer_of)
 
     async def _asked(self, data: bytes) -> TextRequest:
-        """Parses and converts a body. Raises ApiError."""
+        """Parses a body and converts it to a TextRequest. Raises ApiError."""
         body = await read_body(self.generation.threads, data, KserveGenerateBody)
         return await self.generation.read(len(data), body.asked)
 

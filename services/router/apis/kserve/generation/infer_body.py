@@ -92,7 +92,7 @@ class InferBody(Body):
         return wanted is True
 
     def asked(self, binary: bytes) -> TextRequest:
-        """Converts the body. `binary`: the data after the JSON. Raises ApiError."""
+        """Converts the body to a TextRequest. `binary`: the data after the JSON. Raises ApiError."""
         for index, output in enumerate(self.outputs or ()):
             check_output(output.name, f"outputs[{index}].name")
         values = {name: value for name, value in (self.parameters or {}).items() if name != "binary_data_output"}

@@ -25,7 +25,7 @@ from services.router.rpc import Prepared
 
 @dataclass(frozen=True, slots=True)
 class GrpcGeneration:
-    """The TensorGeneration for ModelInferRequests."""
+    """The implementation of TensorGeneration (grpc_servicer.py)."""
 
     generation: TextGeneration
 
@@ -39,7 +39,7 @@ class GrpcGeneration:
 
     async def infer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:
         wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
-        # Copies these fields, because the answer must not refer to the request, which can be large.
+        # Copy these fields: `answer` must not refer to the request, which can be large.
         name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
 
         async def answer(text: str) -> pb.ModelInferResponse:
@@ -49,7 +49,8 @@ class GrpcGeneration:
 
 
 def asked(request: pb.ModelInferRequest) -> TextRequest:
-    """Converts a request. Raises ApiError, which names the tensor or parameter by its path in the request."""
+    """Converts a request to a TextRequest. Raises ApiError, which names the tensor or parameter by its path in the
+    request."""
     for name, entries in (("inputs", request.inputs), ("outputs", request.outputs), ("parameters", request.parameters)):
         if len(entries) > MAX_TENSORS:
             raise too_many(name, MAX_TENSORS, len(entries))

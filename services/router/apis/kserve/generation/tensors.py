@@ -1,5 +1,5 @@
-"""Tensors of the Open Inference Protocol. Each input tensor has one element, which is the value of the field of
-KserveGenerateBody with the tensor's name."""
+"""Tensors of the Open Inference Protocol. Each input tensor has one element, and sets the field of KserveGenerateBody
+that has the same name."""
 
 from __future__ import annotations
 

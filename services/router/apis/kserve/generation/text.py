@@ -18,7 +18,7 @@ from services.router.text import TextThreads
 
 
 class GenerateWriter:
-    """An AnswerWriter for Triton's generate extension."""
+    """An AnswerWriter (services/router/http/answers.py) for Triton's generate extension."""
 
     stream_type = EVENT_STREAM
 
@@ -69,8 +69,9 @@ class TextGeneration:
     threads: TextThreads
 
     async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
-        """Returns the result of `read`, which converts a body of `num_bytes`. The conversion can parse JSON inside one
-        of the body's texts, so large bodies are converted in a thread, one at a time. Raises the errors of `read`."""
+        """Returns the result of `read`, which converts a request body of `num_bytes` bytes. The conversion can parse
+        JSON inside one of the body's texts, so large bodies are converted in a thread, one at a time. Raises the errors
+        of `read`."""
         if num_bytes <= LARGE_BODY_BYTES:
             return read()
         async with self.threads.large_bodies.conversion:

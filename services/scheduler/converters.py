@@ -1,5 +1,5 @@
-"""Converts between protobuf messages and the core's types. The messages' columns, which are arrays of numbers as
-little-endian bytes, have the same bytes in memory, so they are copied, not parsed.
+"""Converts between protobuf messages and the core's types. A message's columns are arrays of numbers, sent as
+little-endian bytes. An array in memory has the same bytes, so columns are copied, not parsed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PromptLogprobColumns(PromptLogprobs):
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult(StepResult):
-    """A step's result, with the values of the prompts' log probabilities, which the core does not read."""
+    """A step's result. Its `prompt_logprobs` also hold the log probabilities, which the core does not read."""
 
     prompt_logprobs: Items[PromptLogprobColumns] = ()
 

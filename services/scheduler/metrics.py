@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class LoadCollector:
-    """Gauges and counters under vLLM's names, so that vLLM's dashboards and autoscalers work unchanged. The routers
-    have the metrics of requests' tokens and latencies.
+    """Gauges and counters under vLLM's names, so that vLLM's dashboards and autoscalers work unchanged. Metrics of the
+    tokens and latencies of requests come from the routers.
     """
 
     def __init__(

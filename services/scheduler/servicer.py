@@ -70,8 +70,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._abort(key)
             logger.info("router %s is gone", session.router_id)
         if end is not None:
-            # The clean-up above comes first, because the status is sent only after messages that the stalled router has
-            # not read yet.
+            # The sequences are aborted before this call, because the call can take long: gRPC sends the status only
+            # after the stalled router has read the messages before it.
             await context.abort(*end)
 
     async def GetTokenizer(  # noqa: N802
@@ -162,8 +162,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _write(
         self, session: RouterSession, context: Context, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
-        """Writes the session's messages to the stream, until the router closes its side. No other code writes to the
-        stream at that time. If the router stalls, returns the status with which to end the call. Raises
+        """Writes the session's messages to the stream, until the router closes its side. Meanwhile, no other code
+        writes to the stream. If the router stalls, returns the status with which to end the call. Raises
         MalformedRequestError if `reader` has received a message that breaks the protocol.
         """
         while not reader.done():
@@ -250,7 +250,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         key.session.add_finished(key, FinishReason.ERROR, failure)
 
     def _refuse(self, session: RouterSession, submit: scheduler_pb2.Submit, failure: Failure) -> None:
-        """Ends every choice of a malformed Submit. If there are more than MAX_CHOICES, ends only that many."""
+        """Sends `failure` for each choice of a malformed Submit, but at most for the first MAX_CHOICES choices."""
         self._refusals.refused(f"router {session.router_id}", "Submit", failure.message)
         choices = {choice.sequence_id: choice for choice in submit.choices[:MAX_CHOICES]}
         for choice in choices.values():

@@ -1,7 +1,8 @@
 """Checks every field of a Submit before the core gets it, so that a bad request does not make other requests fail.
 
-A worker that gets a malformed plan ends its epoch, and with it all sequences that it runs. So every column from a
-router is checked before it becomes part of a plan. A column's length is checked before the column is read.
+A worker that gets a malformed plan ends the scheduler's stream, and all sequences on the worker must start again. So
+every column (bytes that hold u32 values) from a router is checked before it becomes part of a plan. A column's length
+is checked before the column is read.
 """
 
 from __future__ import annotations
@@ -122,11 +123,11 @@ def _check_bad_words(constraints: constraints_pb2.TokenConstraints, vocab_size: 
     num_offsets = _check_column(field, constraints.bad_word_offsets, MAX_BAD_WORDS + 1)
     if not num_offsets:
         if num_tokens:
-            raise invalid(field, f"there are none for {num_tokens} tokens")
+            raise invalid(field, f"the column is empty, but 'bad_word_token_ids' has {num_tokens} tokens")
         return
     offsets = u32(constraints.bad_word_offsets)
     if offsets[0] != 0 or offsets[-1] != num_tokens:
-        raise invalid(field, f"they go from {offsets[0]} to {offsets[-1]}; expected 0 to {num_tokens}")
+        raise invalid(field, f"the offsets go from {offsets[0]} to {offsets[-1]}; expected 0 to {num_tokens}")
     if any(start >= end for start, end in pairwise(offsets)):
         raise invalid(field, "each must be greater than the one before it")
 

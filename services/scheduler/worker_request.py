@@ -1,4 +1,4 @@
-"""Requests with the fields that the core passes on to the worker unread."""
+"""Requests with the fields that the core does not read and passes on to the worker."""
 
 from __future__ import annotations
 

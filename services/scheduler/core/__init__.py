@@ -1,14 +1,15 @@
-"""The scheduler's decisions, without sockets, clocks or tensors.
+"""The core of the scheduler: makes all decisions, without sockets, clocks or tensors.
 
-The code around the core, its shell, talks to one `Scheduler` per worker group (`scheduler.py`: requests, steps,
-results). The core's classes are generic over the request (`request.py`): a request can have further fields for the
-shell, which the core does not read. `step_builder.py` builds a step from decodes, chunks of prompts and sequences that
-start (`admission.py`). A decode that finds no free block preempts a sequence (`preemption.py`), and `budget.py` limits
-the chunks. `outcome.py` applies the result of a step; `losses.py` handles sequences whose worker is lost. These modules
-use `roster.py` (the place of every sequence: waiting, set aside, running), `waiting.py` (the order of the queue),
-`turns.py` (fairness among requests), `preparations.py` (grammars that workers compile beside their steps), `pacing.py`
-(estimates of step times), and `kv_memory.py` with `block_pool.py`, `prefix_cache.py` and `host_pool.py` (where keys and
-values are).
+The code around the core is called the shell. The shell has one `Scheduler` object (`scheduler.py`) per worker group. It
+passes requests and results to this object, and gets steps from it. The core's classes are generic over the request
+(`request.py`): a request can have further fields for the shell, which the core does not read.
+
+`step_builder.py` builds a step from decodes, chunks of prompts and sequences that start (`admission.py`). A decode that
+finds no free block preempts a sequence (`preemption.py`), and `budget.py` limits the chunks. `outcome.py` applies the
+result of a step; `losses.py` handles sequences whose worker is lost. These modules use `roster.py` (the place of every
+sequence: waiting, set aside, running), `waiting.py` (the order of the queue), `turns.py` (fairness among requests),
+`preparations.py` (grammars that workers compile beside their steps), `pacing.py` (estimates of step times), and
+`kv_memory.py` with `block_pool.py`, `prefix_cache.py` and `host_pool.py` (where keys and values are stored).
 """
 
 from services.scheduler.core.config import CoreConfig, PreemptionMode

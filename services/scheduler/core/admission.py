@@ -1,8 +1,8 @@
-"""Starts waiting sequences in a step, with the prefixes that they find in the cache and need not compute.
+"""Starts waiting sequences in a step. A sequence does not compute the prefixes of its prompt that are in the cache.
 
 A sequence starts when a slot is free and enough blocks are free for its whole prompt. A sequence is taken out of the
 queue ("set aside") while another sequence computes a prefix that it needs, or while the worker prepares something for
-it. So the sequences behind it need not wait.
+it, such as a grammar. So the sequences behind it need not wait.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class Admission(Generic[RequestT]):
         return search.num_reserved_blocks + num_needed <= self._memory.pool.num_free
 
     def _fits_plan(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """Whether the plan stays small enough to send. A sequence larger than the limit is the plan's only new one."""
+        """Whether the plan stays small enough to send when the sequence is added. A sequence above the limit fits only
+        if the plan has no other new sequence."""
         search.num_new_bytes += sequence.num_bytes
         return not search.step.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
 
@@ -240,8 +241,9 @@ class Admission(Generic[RequestT]):
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 
     def _find_prefixes(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Returns the prefixes that a starting sequence shares on the device or loads from the host: all known ones,
-        except those that take longer to load than to compute.
+        """Returns the known prefixes of a starting sequence. It shares those on the device, and loads those in host
+        memory. The latter are left out if they take longer to load than to compute, or if the sequence has swapped out
+        its own blocks.
         """
         found = self._memory.find(sequence)
         if not self._config.num_host_blocks:

@@ -24,7 +24,7 @@ class BlockPool:
                                                                                    (on_evict first)
 
     `allocate` hands out blank blocks first, beginning with the most recently freed one, because that block's memory is
-    the likeliest to be still in a processor's cache. Then it hands out reusable blocks, whose content can still be
+    the likeliest to be still in a processor cache. Then it hands out reusable blocks, whose content can still be
     found, beginning with the least recently used one. `forget` also turns a held, kept block into a block that is only
     held.
 
@@ -100,8 +100,8 @@ class BlockPool:
                     self._blank.append(block_id)
 
     def keep(self, block_id: int) -> None:
-        """Marks a held block whose content can be found again. After its last release, it becomes reusable, not
-        blank."""
+        """Marks a held block as kept, because its content can be found again. After its last release, the block becomes
+        reusable, not blank."""
         self._kept[block_id] = True
 
     def forget(self, block_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The core's configuration: the size of its worker group and the limits on steps and queue."""
+"""The core's configuration: the sizes of the worker group's KV cache, and the limits on steps and on the queue."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Counters:
 
     def count_step(self, num_tokens: int) -> None:
         self.steps += 1
-        # A step that only moves blocks computes nothing.
+        # A step without tokens only moves blocks, so the histogram leaves it out.
         if num_tokens:
             self.scheduled_tokens += num_tokens
             self.steps_by_tokens[bisect_left(STEP_TOKENS, num_tokens)] += 1

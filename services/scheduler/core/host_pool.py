@@ -1,4 +1,4 @@
-"""Host memory for KV blocks: of sequences that were swapped out, and of prefixes that were evicted from the device."""
+"""Host memory for the KV blocks of swapped-out sequences, and of prefixes that were evicted from the device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class HostPool(Generic[OwnerT]):
     """Slots of one block each. A swapped-out sequence's slots are taken until they are given back. The other slots keep
     prefixes that the device has evicted; of these, the least recently used is evicted first.
 
-    The device copies in the order of the plans, so one plan can write a slot and the next plan can read it at once. A
-    slot that a plan reads must not be reused before the plan's result was applied, so the slot is held until then.
+    The device makes the plans' copies in the order of the plans, so a plan can read a slot that the plan before it
+    writes. A slot that a plan reads must not be reused before the plan's result was applied, so the slot is held until
+    then.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -54,7 +55,7 @@ class HostPool(Generic[OwnerT]):
         return slot
 
     def hold(self, slot: int) -> None:
-        """Keeps a prefix's slot while a plan reads it."""
+        """Protects a prefix's slot from eviction while a plan reads it. `settle` ends the protection."""
         if slot in self._held:
             prefix, num_plans = self._held[slot]
         else:
@@ -62,8 +63,9 @@ class HostPool(Generic[OwnerT]):
         self._held[slot] = prefix, num_plans + 1
 
     def settle(self, slot: int) -> None:
-        """Undoes one `hold` of a slot. Call it when the result of the plan that reads the slot was applied. After the
-        last hold, the slot counts as the most recently used. Does nothing if the slot was forgotten meanwhile."""
+        """Undoes one `hold` of a slot. Call it for each plan that reads the slot, when the plan's result is applied. If
+        no other plan holds the slot, it can be evicted again, and counts as the most recently used. Does nothing if
+        `forget` has freed the slot meanwhile."""
         if slot not in self._held:
             return
         prefix, num_plans = self._held.pop(slot)
@@ -79,8 +81,8 @@ class HostPool(Generic[OwnerT]):
         self._blank.append(slot)
 
     def check_integrity(self, taken: Iterable[int]) -> None:
-        """Asserts that every slot is in exactly one place, and that prefixes name their slots. `taken`: the slots that
-        belong to sequences."""
+        """Asserts that every slot is either blank, or holds one prefix, or is in `taken`, and that each prefix on the
+        host refers to its slot. `taken`: the slots with blocks of sequences."""
         every_slot = sorted([*self._blank, *self._cached, *self._held, *taken])
         assert every_slot == list(range(self.num_slots)), "a host slot is lost or taken twice"
         assert all(prefix.host_slot == slot for slot, prefix in self._cached.items())

@@ -22,7 +22,8 @@ from services.scheduler.core.sequence import Sequence, SequencePrefix
 
 @dataclass(slots=True)
 class Moves(Generic[RequestT]):
-    """Copies of one plan, and what must be published and released after the plan's result was applied."""
+    """The copies that one plan makes, the blocks to publish when the plan's result comes, and the host slots to release
+    then."""
 
     swap_out: list[tuple[int, int]] = field(default_factory=list)  # (block, host slot)
     swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host slot, block)
@@ -30,8 +31,8 @@ class Moves(Generic[RequestT]):
     # (sequence, its wire id, its number of full blocks after this step), for each sequence that gets a full block in
     # this step.
     filled: list[tuple[Sequence[RequestT], int, int]] = field(default_factory=list)
-    # Host slots that this plan reads: settled slots hold prefixes and keep them; emptied slots hold blocks of sequences
-    # that return to the device, and become free.
+    # Host slots that this plan reads. A settled slot holds a prefix, and keeps it. An emptied slot holds a block of a
+    # sequence that returns to the device, and is free once the plan's result was applied.
     settled_slots: list[int] = field(default_factory=list)
     emptied_slots: list[int] = field(default_factory=list)
 
@@ -61,8 +62,8 @@ class KVMemory(Generic[RequestT]):
         request = sequence.request
         if request.group is None or sequence.num_output_tokens:
             return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
-        # The key contains the cache's version, because any of the prefixes found can have been forgotten since. It
-        # would not suffice to check the last one: it can be known while an earlier one is not.
+        # The key contains the cache's version, because the cache might have forgotten any of the found prefixes since
+        # that look-up. To check only the last prefix would not suffice: it can be known while an earlier one is not.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
             self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
@@ -191,7 +192,8 @@ class KVMemory(Generic[RequestT]):
         self.host.give_back(moves.emptied_slots)
 
     def forget_worker(self, sequences: Iterable[Sequence[RequestT]], in_flight: Iterable[Moves[RequestT]]) -> None:
-        """Forgets the memory of a worker that is gone. Call it when no sequence runs."""
+        """Forgets all keys and values that were on a lost worker's device and host. `in_flight`: the copies of the
+        plans in flight. Call it when no sequence runs."""
         for moves in in_flight:
             self.host.give_back(moves.emptied_slots)
         self.prefix_cache.clear()
@@ -263,7 +265,7 @@ class KVMemory(Generic[RequestT]):
         prefixes += self.prefix_cache.announce(token_ids, parent, sequence)
 
     def _swap_in(self, sequence: Sequence[RequestT]) -> None:
-        """Has a sequence's swapped-out blocks copied back, except those that were found on the device."""
+        """Has a sequence's swapped-out blocks copied back, except those whose prefixes were found in the cache."""
         slots = sequence.host_slots[len(sequence.block_ids) :]
         blocks = self.pool.allocate(len(slots))
         self._moves.swap_in += zip(slots, blocks, strict=True)

@@ -1,7 +1,7 @@
 """Requeues the sequences of a lost worker, and finds the sequences that might have crashed it.
 
 A sequence that crashes its workers must not make other sequences fail, too. So a sequence that has lost several workers
-in a row is a suspect: it runs alone. If it then loses its worker again, it fails.
+in a row is a suspect: it runs alone. If a suspect loses its worker, it fails.
 """
 
 from __future__ import annotations

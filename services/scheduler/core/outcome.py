@@ -1,4 +1,4 @@
-"""Applies a step's result to the sequences, and collects what the shell must send to routers.
+"""Applies a step's result to the sequences, and collects what the core's caller must send to routers.
 
 Each function below applies one part of a result, in the order in which `Scheduler.apply` calls them. Results of a
 sequence that has ended or was preempted are dropped: its wire id is no longer known.
@@ -30,7 +30,7 @@ class FinishedSequence(Generic[RequestT]):
 
 @dataclass(slots=True)
 class StepOutcome(Generic[RequestT]):
-    """What changed with a step's result, for the shell to send to routers."""
+    """What a step's result has brought for routers: log probabilities of prompts, new tokens, and ended sequences."""
 
     # (sequence, index in the StepResult's `prompt_logprobs`)
     prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)
@@ -61,15 +61,18 @@ def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVM
 
 
 def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Adds the prompts' log probabilities to the outcome. Raises ValueError if a sequence's entries do not follow its
-    earlier ones, or are too many."""
+    """Adds the prompts' log probabilities to the outcome. Raises ValueError if a sequence's log probabilities do not
+    begin right after those of earlier results, or go past the end of its prompt."""
     for index, entries in enumerate(result.prompt_logprobs):
         sequence = roster.by_wire_id.get(entries.wire_id)
         if sequence is None:
             continue
         num_known = sequence.num_prompt_logprobs + entries.num_tokens
         if entries.first_position != sequence.num_prompt_logprobs + 1 or num_known >= sequence.num_prompt_tokens:
-            raise ValueError(f"log probabilities of prompt tokens from {entries.first_position} on came out of order")
+            raise ValueError(
+                f"log probabilities of {entries.num_tokens} prompt tokens from position {entries.first_position} on "
+                "are out of order or go past the end of the prompt"
+            )
         sequence.num_prompt_logprobs = num_known
         outcome.prompt_logprobs.append((sequence, index))
 

@@ -22,7 +22,7 @@ _FEATURES = range(4)
 # prompt.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
-# Minimum number of prompt tokens in a step whose time changes the estimate of the slowness.
+# The slowness (see StepTimes) is estimated from the times of steps with at least this many prompt tokens.
 _PROMPT_TOKENS = 64
 # Maximum number of prompt tokens in a step that counts as a step without prompts.
 _NO_PROMPT_TOKENS = 8
@@ -35,8 +35,8 @@ _SHARE_OF_SHORT = 0.05
 _SHARE_OF_LONGER = 0.0005
 # The slowness stays between this value and its inverse.
 _MOST_SLOWNESS = 4.0
-# The ratio of a step's time to its estimate is clipped to between the slowness divided by this factor and the slowness
-# times this factor. So a single page fault does not make the device seem slow.
+# The ratio of a step's measured time to its estimate is clipped to slowness / _MOST_CHANGE .. slowness * _MOST_CHANGE.
+# So a single page fault does not make the device seem slow.
 _MOST_CHANGE = 2.0
 # A step with fewer than _PROMPT_TOKENS prompt tokens moves the slowness towards 1 by this fraction of the distance.
 _RELAXATION = 0.02
@@ -46,11 +46,11 @@ _MIN_STEPS = 4
 # _FIRST_TOKENS tokens. It can be far off for larger steps: decodes alone say little about long prompts.
 _GROWTH = 2
 _FIRST_TOKENS = 256
-# Safety margin with which the next plan reaches the worker before the plans in flight end: this number of seconds, or
-# this fraction of their duration, whichever is longer.
+# Safety margin between the time when the next plan reaches the worker and the expected end of the plans in flight: this
+# number of seconds, or this fraction of the expected duration of the plans in flight, whichever is longer.
 _LEAST_LEAD_S = 0.01
 _LEAD_SHARE = 0.25
-# Shortest time for which a plan is held back: a shorter time is not worth a timer.
+# Shortest time for which a plan is held back. For less time, a timer is not worthwhile, and the plan is sent at once.
 _LEAST_HOLD_S = 0.001
 # Bounds of the time after which a refused client should retry.
 _SOONEST_S = 1.0
@@ -90,8 +90,8 @@ class StepTimes:
     """Estimates seconds = a + b · tokens + c · pairs + d · prompt log probabilities.
 
     The number of pairs is the number of positions that a token attends to, summed over all tokens. The last term counts
-    prompt tokens whose log probabilities are wanted: the output layer runs for each of them, and otherwise only for a
-    prompt's last token.
+    prompt tokens whose log probabilities are wanted. The output layer must run for each of these tokens; without log
+    probabilities, it runs only for a prompt's last token.
 
     Other load on the device changes faster than the fit can follow, and slows all terms alike. A common factor, the
     slowness, measures this load from the last steps with prompts.
@@ -99,9 +99,11 @@ class StepTimes:
 
     def __init__(self) -> None:
         self._all = _Fit()
-        # A separate fit for steps without prompts, because a fit over long steps with prompts predicts them badly.
+        # A separate fit for steps without prompts. A fit that includes long steps with prompts predicts the short steps
+        # without prompts badly.
         self._decodes = _Fit()
-        # The time that the last steps with prompts took, as a multiple of the time that the weights predict.
+        # Running mean, over the last steps with prompts, of a step's time divided by the time that the weights predict
+        # for the step.
         self._slowness = 1.0
         # Running mean of the duration of steps without prompts, in seconds. Quick steps count much more than slow ones.
         self._short_step: float | None = None
@@ -206,8 +208,8 @@ class RunAhead:
     """Decides how many plans to keep in flight, and when to send the next one.
 
     It keeps as many plans as are needed to hide the round trip to the worker behind the worker's steps. It keeps no
-    more, because a plan cannot be changed after it was sent. For the same reason, the next plan is sent only shortly
-    before the plans in flight end: so it includes requests that arrive meanwhile.
+    more, because a plan cannot be changed after it was sent. For the same reason, the next plan is made and sent only
+    shortly before the plans in flight end, so that it includes the requests that have arrived by then.
     """
 
     def __init__(self, fixed: int | None, most: int = 8) -> None:
@@ -240,9 +242,9 @@ class RunAhead:
         self._in_flight.clear()
 
     def seconds_to_hold(self, now: float) -> float:
-        """Seconds that the next plan can wait. It is then sent before the plans in flight are expected to end, early
-        enough even if the worker is somewhat faster than expected. If the worker is still faster, the plan is sent when
-        the worker's result comes.
+        """Seconds to wait before the next plan is made and sent. The plan then reaches the worker before the plans in
+        flight end, even if the worker is somewhat faster than expected. If a result comes during the wait, call this
+        again.
         """
         if self._is_fixed or not self._in_flight:
             return 0.0
@@ -252,8 +254,9 @@ class RunAhead:
         return hold if hold > _LEAST_HOLD_S else 0.0
 
     def observe(self, round_trip: float, run: float) -> None:
-        """Learns from one plan. `round_trip`: seconds from sending the plan until the next plan was sent in reply to
-        its result, without the time that the plan waited at the worker. `run`: duration of the step in seconds.
+        """Learns from one plan. `round_trip`: seconds from sending the plan until its result had come and was answered
+        with the next plan, without the time that the plan waited at the worker. `run`: duration of the plan's step in
+        seconds.
         """
         if self._is_fixed or run <= 0:
             return
@@ -261,7 +264,8 @@ class RunAhead:
         share = 0.05 if self._run else 1.0
         self._hop += share * (hop - self._hop)
         self._run += share * (run - self._run)
-        # The 0.01: one more plan in flight is not worthwhile if the worker idles for only a hundredth of the time.
+        # 0.01 is subtracted because one more plan in flight is not worthwhile if, without it, the worker idles for only
+        # a hundredth of a step.
         needed = 1 + math.ceil(self._hop / self._run - 0.01)
         self.depth = max(1, min(needed, self._most))
 

@@ -60,8 +60,8 @@ class StepPlan(Generic[RequestT]):
     # Wire ids of the rows that compute the last token that their sequence has so far. Only these rows sample a token,
     # or pool a vector: the result must have one for each of them.
     sampling_wire_ids: array[int]
-    num_pairs: float  # (token, position that it attends to) pairs: the work of attention
-    num_prompt_logprobs: int  # number of prompt tokens with wanted log probabilities: extra work of the output layer
+    num_pairs: float  # number of (token, position that it attends to) pairs, from which attention's time is estimated
+    num_prompt_logprobs: int  # number of prompt tokens for which the output layer runs to get their log probabilities
     moves: Moves[RequestT]
 
     @property
@@ -101,4 +101,4 @@ class StepResult:
         expected = set(plan.sampling_wire_ids).difference(wire_id for wire_id, _ in self.errors)
         brought = [*self.wire_ids, *(wire_id for wire_id, _ in self.pooled)]
         if len(brought) != len(expected) or expected.symmetric_difference(brought):
-            raise ValueError(f"the result of step {self.step_id} lacks a token or brings one too many")
+            raise ValueError(f"the result of step {self.step_id} lacks a token or vector, or has one too many")

@@ -1,4 +1,4 @@
-"""Preempts the running sequence that ranks last when blocks run out. So the sequence that ranks first always finishes.
+"""When blocks run out, preempts the running sequence that ranks last. So the sequence that ranks first always finishes.
 The KV blocks of the preempted sequence are copied to the host if that is faster than computing them again.
 """
 
@@ -51,8 +51,9 @@ class Preemption(Generic[RequestT]):
         return victim
 
     def _is_worth_saving(self, sequence: Sequence[RequestT]) -> bool:
-        """Whether to copy the sequence's blocks to the host. Mode SWAP copies them if the host has room. Mode AUTO
-        copies them if also the copies there and back take less time than computing the blocks again.
+        """Whether to copy the sequence's blocks to the host. False in mode RECOMPUTE, if the host has no room for all
+        the blocks, or if the sequence cannot resume from saved blocks. In mode AUTO, also False if copying the blocks
+        to the host and back is estimated to take longer than computing them again.
         """
         num_tokens = self._memory.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._config.block_size)

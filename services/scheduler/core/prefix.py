@@ -1,4 +1,4 @@
-"""Prefixes of token sequences, by whole blocks."""
+"""Prefixes of token sequences, each ending with a full block."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Prefix(Generic[OwnerT]):
         self.key = key
         self.block_id = NOWHERE
         self.host_slot = NOWHERE
-        # The sequence that computes the prefix, or copies it to the device. None if the prefix is on the device, or if
-        # the sequence was stopped before that.
+        # The sequence that computes the prefix, or copies it to the device. None once the prefix is on the device, or
+        # if the sequence ended or was preempted before that.
         self.owner: OwnerT | None = owner
 
     @property

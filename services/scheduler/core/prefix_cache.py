@@ -6,9 +6,9 @@ cache is a radix tree (compare Zheng et al., SGLang, 2024, section 3) with a blo
 dictionary.
 
 A prefix is announced when a sequence starts to compute it, so that other sequences that need it can wait instead of
-computing it, too. It is published when the result of the step that computed it is applied. From then on, look-ups find
-it until its block is handed out again. A block is evicted after all blocks that follow it, because a sequence that
-holds a block also holds the blocks before it, and gives its blocks back in reverse order.
+computing it, too. It is published when the result of the step that computed it is applied. From then on, other
+sequences can use its block, until the block is handed out again. A block is evicted after all blocks that follow it,
+because a sequence that holds a block also holds the blocks before it, and gives its blocks back in reverse order.
 
 The life of a prefix:
 
@@ -89,9 +89,9 @@ class PrefixCache(Generic[OwnerT]):
         return announced
 
     def publish(self, prefix: Prefix[OwnerT], block_id: int) -> None:
-        """Lets look-ups find a prefix in a computed block, which the caller holds. The block is not kept if another
-        block of the same prefix was published first, or if the prefix before it was forgotten, because no look-up could
-        then reach it.
+        """Assigns a computed block, which the caller holds, to a prefix, so that other sequences can use the block. The
+        block is not assigned if another block of the same prefix was published first, or if the prefix before this
+        prefix was forgotten, because no look-up could then reach this prefix.
         """
         prefix.owner = None
         before = prefix.key[0]
@@ -131,7 +131,8 @@ class PrefixCache(Generic[OwnerT]):
         self.version += 1
 
     def check_integrity(self) -> None:
-        """Asserts that prefixes and blocks refer to each other, and that every prefix is somewhere or has an owner."""
+        """Asserts that prefixes and blocks refer to each other, and that every prefix is on the device, is on the host
+        or has an owner."""
         for key, prefix in self._prefixes.items():
             assert prefix.key is key or prefix.key == key
             assert prefix.is_computed == (self._by_block.get(prefix.block_id) is prefix)

@@ -37,8 +37,8 @@ class Preparations:
         return True
 
     def request(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
-        """Requests a preparation unless that was done before. If MAX_PENDING others are pending, the preparation waits
-        in the backlog. `is_awaited` tells whether a sequence still needs a preparation."""
+        """Requests a preparation unless it is pending or in the backlog already. If MAX_PENDING others are pending, the
+        preparation waits in the backlog. `is_awaited` tells whether a sequence still needs a preparation."""
         if preparation.key in self._pending or preparation.key in self._backlog:
             return
         if len(self._pending) < MAX_PENDING:

@@ -38,8 +38,8 @@ class Pool:
     token.
     """
 
-    # Whether every token must be computed to make the vector. Then cached KV blocks are of no use, because they hold no
-    # hidden states, of which the vector is made.
+    # Whether every token must be computed to make the vector: True if the model is an encoder, or if the vector is made
+    # of more than the last token's hidden state. Then cached KV blocks, which hold no hidden states, are of no use.
     needs_all_tokens: bool = False
 
     gives_vector: ClassVar[bool] = True
@@ -59,7 +59,8 @@ Work = Generate | Pool
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """One choice of one request. `output_token_ids`: the tokens that earlier attempts generated.
+    """One choice of one request. `output_token_ids`: the tokens that were generated before the router submitted the
+    choice again, for example because another scheduler was lost.
 
     The class holds the fields that the core reads. A subclass adds fields that the core only passes through. Every
     class of the core that holds requests is generic over the subclass.
@@ -69,20 +70,22 @@ class SequenceRequest:
     prompt_token_ids: array[int]
     work: Work
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
-    was_accepted: bool = False  # whether another scheduler accepted it before; a full queue does not refuse it then
+    was_accepted: bool = False  # whether another scheduler accepted it before; if so, a full queue does not refuse it
     # Number of worker groups that other schedulers lost in a row while the groups worked on the sequence, since its
     # last new token. The router passes it on.
     num_losses: int = 0
     choice_index: int = 0
-    # Equal for all sequences of one client's request, which share turns. None: the sequence has turns of its own.
+    # Equal for all sequences of one client's request: `Turns` adds up their work to compute their delays. None: only
+    # this sequence's work counts for its delay.
     turn_id: Hashable = None
     group: Hashable = None  # equal for the choices of one request, which have the same prompt
     cache_salt: Hashable = ""  # only sequences with equal salts share blocks
     priority: int = 0  # a sequence with a lower number starts first
     tenant: str = ""  # the client's tenant, for fair queueing
-    # Number of prompt log probabilities, of len(prompt) - 1 in all, that earlier attempts returned; None: not wanted.
+    # Number of prompt log probabilities, of len(prompt) - 1 in all, that the router has received before; None: log
+    # probabilities of the prompt are not wanted.
     num_prompt_logprobs: int | None = None
-    sampling_bytes: int = 0  # size in bytes, on the wire, of the subclass's fields for the worker
+    sampling_bytes: int = 0  # size in bytes of the subclass's fields that are sent to the worker
     needs: Preparation | None = None
     deadline: float | None = None  # in seconds, on the clock of Scheduler.expire's `now`
 

@@ -18,8 +18,8 @@ from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
 from services.scheduler.core.turns import Turn, Turns
 from services.scheduler.core.waiting import FairQueue, RankedQueue
 
-# One in this many slots is reserved for first sequences of requests, so that one request for hundreds of sequences
-# cannot take all slots.
+# One in this many slots is reserved for first sequences of requests (see `Turn.is_first`), so that one request for
+# hundreds of sequences cannot take all slots.
 _RESERVED_PART = 16
 
 
@@ -43,8 +43,8 @@ class Roster(Generic[RequestT]):
         )
         self.turns = Turns()
         self.num_set_aside = 0
-        # The sequences that are set aside, by what they wait for: a preparation, or the last of the prefixes that other
-        # sequences compute. Under each of these, the sequences are keyed by arrival.
+        # The sequences that are set aside, keyed by what they wait for, and then by arrival. A sequence waits for a
+        # preparation, or for the last prefix in its prompt that another sequence is computing.
         self._set_aside: dict[SequencePrefix[RequestT] | Preparation, dict[int, Sequence[RequestT]]] = {}
         self._memory = memory
         self._num_waiting_tokens = 0  # outstanding tokens of all waiting sequences
@@ -131,7 +131,8 @@ class Roster(Generic[RequestT]):
         self._memory.attach(sequence, found)
 
     def set_aside(self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation) -> None:
-        """Takes a sequence out of the queue until its prefix is computed or given up, or its preparation ends."""
+        """Takes a sequence out of the queue. `wake` puts it back when the prefix is computed, when the prefix's owner
+        stops before that, or when the preparation ends."""
         self.waiting.remove(sequence)
         sequence.waits_for = waits_for
         self._set_aside.setdefault(waits_for, {})[sequence.arrival] = sequence
@@ -145,9 +146,9 @@ class Roster(Generic[RequestT]):
         return preparation in self._set_aside
 
     def prompt_ranks(self, prefills: list[Sequence[RequestT]]) -> list[tuple[StartRank, Sequence[RequestT]]]:
-        """Returns the partly computed prompts with their ranks; the first continues first. A prompt has the rank of its
-        sequence, or of a sequence that waits for the prompt's blocks, whichever is better. Otherwise, sequences that
-        rank between the two would delay both."""
+        """Returns the partly computed prompts with their ranks, in the order in which they should continue. A prompt
+        has the rank of its sequence, or of a sequence that waits for the prompt's blocks, whichever is better. If it
+        had only its own rank, sequences that rank between the two would delay both."""
         ranks = {sequence: sequence.start_rank for sequence in prefills}
         for waits_for, sequences in self._set_aside.items():
             if isinstance(waits_for, Prefix) and waits_for.owner is not None and waits_for.owner in ranks:
@@ -203,7 +204,7 @@ class Roster(Generic[RequestT]):
         self._next_wire_id = 1
 
     def check_integrity(self) -> None:
-        """Asserts that every sequence is in exactly one place, and that the counts are right."""
+        """Asserts that every sequence is either waiting, set aside or running, and that the counts are right."""
         assert sorted([*self._free_slots, *(s.slot for s in self.running)]) == list(range(self._num_slots))
         assert self._num_in_reserve == sum(s.is_in_reserve for s in self.running) <= self._num_reserved_slots
         assert list(self.by_wire_id.values()) == sorted(self.running, key=attrgetter("wire_id"))

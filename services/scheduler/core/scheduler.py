@@ -6,8 +6,8 @@ yet. So a chunk of a prompt, a decode, and a preempted sequence that starts agai
 4).
 
 Several plans can be in flight. A plan can also compute "promised" tokens, which an earlier plan in flight will sample.
-No plan goes past `max_tokens`. Only after an end token, a stop string or an abort do plans in flight bring unwanted
-results, which are dropped.
+No plan goes past `max_tokens`. If an end token, a stop string or an abort ends a sequence while plans that compute it
+are in flight, their results for the sequence are dropped.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.core.step_builder import StepBuilder
 
-# The queue has additional room for first sequences of requests: one place for this many places open to all. So one
-# request for hundreds of sequences cannot fill the queue.
+# For each _SPARE_PART places that are open to any sequence, the queue has one more place, which only first sequences of
+# requests (see `Turn.is_first`) get. So one request for hundreds of sequences cannot fill the queue.
 _SPARE_PART = 16
 
 
@@ -81,7 +81,7 @@ class Scheduler(Generic[RequestT]):
         self._check_request(request)
         if not request.was_accepted:
             self.check_room(request.flow, 1)
-            # The prompt of a request that another scheduler accepted before was counted there.
+            # If another scheduler accepted the request before, that scheduler has counted the prompt.
             self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
         sequence.num_losses = request.num_losses
@@ -147,8 +147,8 @@ class Scheduler(Generic[RequestT]):
         return expired
 
     def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence[RequestT]]:
-        """Takes note that the worker has ended a preparation. The sequences that need it can then start. With an
-        `error`, they fail and are returned."""
+        """Takes note that the worker has ended a preparation. The sequences that wait for it can then start. If `error`
+        is not empty, they fail instead, and are returned."""
         preparation = self.preparations.finish(key, not error)
         finished = []
         for sequence in self._roster.waiting_for(preparation) if error else []:
@@ -266,8 +266,8 @@ class Scheduler(Generic[RequestT]):
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
     def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
-        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to adopt. With
-        `taker`, which is that scheduler: only sequences that fit in its context."""
+        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to adopt. If that
+        scheduler is given as `taker`, only the sequences that fit in its context."""
         sequences = [
             sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
         ]

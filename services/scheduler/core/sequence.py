@@ -108,8 +108,8 @@ class Sequence(Generic[RequestT]):
         # While the sequence is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
-        # While the sequence is set aside: the prefix that another sequence computes, or the preparation that the worker
-        # makes, for which the sequence waits.
+        # What the sequence waits for while it is set aside: a prefix that another sequence computes, or a preparation
+        # that the worker makes.
         self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
         self.slot = -1
         self.is_in_reserve = False  # whether its slot is reserved for first sequences of requests
@@ -124,12 +124,13 @@ class Sequence(Generic[RequestT]):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Order among running sequences: the first continues first and is preempted last. The rank never changes."""
+        """Order among running sequences: the lowest rank continues first and is preempted last. The rank never
+        changes."""
         return self.request.priority, self.arrival
 
     @property
     def start_rank(self) -> StartRank:
-        """Order among waiting sequences and prompts under way: the first starts or continues first."""
+        """Order among waiting sequences and partly computed prompts: the lowest rank starts or continues first."""
         return self.request.priority, self.turn.step, self.arrival
 
     def __lt__(self, other: Sequence[RequestT]) -> bool:
@@ -152,9 +153,9 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_reusable_tokens(self) -> int:
-        """Number of tokens at the front that need not be computed if their KV blocks are there. The last known token
-        must be computed, because it predicts the next one. Prompt tokens whose log probabilities are missing must be
-        computed, too."""
+        """Number of tokens at the front that need not be computed if their KV blocks are in the cache or on the host.
+        The last known token must be computed, because it predicts the next token. Prompt tokens whose log probabilities
+        are missing must be computed, too."""
         return self.num_prompt_logprobs if self.wants_prompt_logprobs else len(self.token_ids) - 1
 
     @property
@@ -163,8 +164,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def has_sampled(self) -> bool:
-        """Whether the sequence has sampled a token since it last started. If so, all tokens known at that start are
-        computed, and the results were applied."""
+        """Whether a result has brought a token of the sequence since it last started. If so, all tokens known at that
+        start have been computed."""
         return len(self.token_ids) > self.num_tokens_at_start
 
     @property

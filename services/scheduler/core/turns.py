@@ -3,9 +3,9 @@
 A request for hundreds of sequences, or with a very long prompt, must not keep other requests waiting. So sequences
 start in the order of arrival, but each counts as if it had arrived some steps later. The delay grows with the work that
 the sequence's request has asked for so far. A short request starts soon, no matter how much work other requests have
-asked for. Equal requests start in the order of arrival, and most large requests end one after the other instead of all
-at the end. No sequence starves: after its delay has passed, no new sequence gets an earlier turn. A sequence that has
-started once is not delayed again.
+asked for. Requests of equal size start in the order of arrival, so most large requests end one after the other, not all
+at the same late time. No sequence starves: after its delay has passed, no new sequence gets an earlier turn. A sequence
+that has started once is not delayed again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-# Number of prompt tokens in one unit of work. Each sequence counts as one unit more than its prompt, for its place in
-# the batch.
+# Number of prompt tokens in one unit of work. The work of a sequence is its prompt tokens plus one unit; the extra unit
+# is the cost of its slot in the batch.
 _UNIT = 256
 # Delay in steps: _STEPS_OF_A_UNIT for a request's first unit, twice as many for its second, four times as many for the
 # 3rd and 4th, eight times for the 5th to 8th, and so on, but at most _MOST_STEPS (some minutes). Sequences with equal

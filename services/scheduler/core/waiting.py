@@ -36,8 +36,8 @@ class RankedQueue(Generic[RequestT]):
         heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.start_rank, sequence))
 
     def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
-        """Returns the first sequence of the queue; with `only_first`, the first one that is its request's first
-        sequence. Returns None if there is none."""
+        """Returns the sequence at the front of the queue. With `only_first`, skips sequences that are not the first of
+        their request (`Turn.is_first`). Returns None if there is none."""
         entries = []
         for heap in self._heaps[:1] if only_first else self._heaps:
             while heap and heap[0][1].arrival not in self._members:
@@ -59,13 +59,13 @@ class RankedQueue(Generic[RequestT]):
 
 
 class FairQueue(Generic[RequestT]):
-    """Serves the tenant first that has received the fewest tokens. Orders a tenant's sequences as RankedQueue does.
+    """Serves the tenant that has received the fewest tokens first. Orders a tenant's sequences as RankedQueue does.
 
     It uses virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2).
-    When a tenant comes back after a pause, its count is raised at least to the count of the least served waiting
-    tenant, or, if no tenant waits, of the last tenant that waited. So a tenant saves up nothing during a pause, and a
-    count that is higher is kept. Every operation takes logarithmic time: if a tenant was served after it was put in
-    line, it is moved to its right place only when it reaches the front.
+    When a tenant comes back after a pause, its count is compared with the count of the least served waiting tenant, or,
+    if no tenant waits, of the last tenant that waited. If the tenant's own count is lower, it is raised to that count,
+    so a tenant cannot save up tokens during a pause. Every operation takes logarithmic time: if a tenant was served
+    after it was put in line, it is moved to its right place only when it reaches the front.
     """
 
     def __init__(self) -> None:
@@ -100,8 +100,8 @@ class FairQueue(Generic[RequestT]):
         self._num_waiting += 1
 
     def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
-        """Returns the first sequence of the queue; with `only_first`, the first one that is its request's first
-        sequence. Returns None if there is none."""
+        """Returns the sequence at the front of the queue. With `only_first`, skips sequences that are not the first of
+        their request (`Turn.is_first`). Returns None if there is none."""
         if not self._num_waiting:
             return None
         if not only_first:

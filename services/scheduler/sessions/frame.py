@@ -14,8 +14,8 @@ MAX_EMBEDDING_BYTES = 1 << 20
 
 
 class FrameBuilder:
-    """Collects one frame until the router's writer takes it. The frame covers one step if the router keeps up, and
-    several steps if the router lags.
+    """Collects one frame until the task that writes to the router takes it. The frame covers one step if the router
+    keeps up, and several steps if the router lags.
     """
 
     __slots__ = (

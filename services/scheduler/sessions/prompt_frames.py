@@ -1,4 +1,4 @@
-"""Builds Frame messages with the log probabilities of prompts of one router."""
+"""Builds Frame messages with the log probabilities of the prompts of one router's sequences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import PromptLogprobColumns
 from services.scheduler.core import U32
 
-# Maximum size of the log probabilities in one frame, in bytes; keeps a message under a megabyte. The log probabilities
-# of one sequence and step are always smaller.
+# Maximum size of the log probabilities in one frame, in bytes. It keeps a message under a megabyte. The log
+# probabilities that one step computes for one sequence are always smaller than this limit.
 _MAX_BYTES = 512 * 1024
 
 
 class PromptFrames:
-    """Collects log probabilities of prompts until the router's writer takes them. There is at most one entry per token
-    of the unfinished prompts, so memory is bounded even if the router reads slowly.
+    """Collects log probabilities of prompts until the task that writes to the router takes them. Each prompt token's
+    log probabilities are collected only once, so memory is bounded even if the router reads slowly.
     """
 
     __slots__ = ("_pending",)

@@ -40,8 +40,8 @@ class SequenceKey(NamedTuple):
 
 
 class RouterSession:
-    """Collects what must be sent to one router. The `add_` methods never wait. One writer task takes the messages as
-    fast as the router reads.
+    """Collects what must be sent to one router. The `add_` methods never wait. The task that writes to the router takes
+    the collected messages as fast as the router reads.
     """
 
     def __init__(self, router_id: str) -> None:

@@ -1,5 +1,5 @@
-"""The worker groups: the stream to each worker, the loop that keeps its plans in flight, and the state that the groups
-share.
+"""The worker groups of a scheduler: the stream to each worker, the loop that keeps plans for the worker in flight, and
+the state that the groups share.
 """
 
 from services.scheduler.worker_groups.fleet import Fleet

@@ -28,8 +28,8 @@ class Fleet:
 
     def least_loaded(self) -> WorkerGroup | None:
         """Returns the least loaded group with a worker. If all workers are lost, returns the group that lost its worker
-        last: a sequence there has the most time left before --worker-timeout ends it. Returns None if there never was
-        a worker.
+        last, because a sequence in that group has the most time left before --worker-timeout ends it. Returns None if
+        there never was a worker.
         """
         groups = [group for group in self.groups if group.core is not None]
         ready = [group for group in groups if group.ready.is_set()]

@@ -27,9 +27,9 @@ class FleetModel:
         return self._info is not None
 
     def adopt(self, info: model_pb2.ModelInfo) -> None:
-        """Takes the model of the first claimed worker, and checks the model of every later one. Routers know only the
-        first model, so a later model must have the same name, vocabulary, tokenizer and kind, and at least the first
-        model's context. Otherwise raises OtherModelError.
+        """Takes the model of the first claimed worker, and checks the model of every later worker. Routers know only
+        the first model, so a later model must have the same name, vocabulary size, tokenizer and embeddings, must be an
+        encoder if the first is one, and must have at least the first model's context. Otherwise raises OtherModelError.
         """
         if self._info is None:
             self._info = info

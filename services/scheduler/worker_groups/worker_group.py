@@ -1,10 +1,10 @@
 """One worker group: the core that plans for it, and the loop that keeps plans in flight.
 
-All code in this module runs on the event loop's thread. The step loop never waits for a peer: the link's writer sends
-the plans, and the sessions' writers send the tokens. When a worker is lost, its KV blocks and the steps in flight are
-lost, too. The core keeps the sequences. Another group takes them over, or they are planned again when a worker is
-claimed at this group's address. If the scheduler has no worker left, routers move the sequences to another scheduler of
-the model that has one.
+All code in this module runs on the event loop's thread. The step loop never waits for a worker or router: separate
+tasks send the plans and the tokens. When a worker is lost, its KV blocks and the steps in flight are lost, too. The
+core keeps the sequences. Another group takes the sequences over, or this group continues them when a worker is claimed
+at its address again. If the scheduler has no worker left, routers move the sequences to another scheduler of the model
+that has a worker.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # Seconds without a result after which a worker with plans in flight counts as unhealthy.
 STUCK_S = 30.0
-# Longest time between two calls of `tick`, in seconds, that counts as silence of the worker. `tick` is due every
-# 100 ms; a longer time means that this process was paused.
+# Maximum number of seconds that one call of `tick` counts as silence of the worker. `tick` is due every 100 ms. A much
+# longer time between two calls means that this process was paused, not that the worker was silent.
 _LONGEST_TICK_S = 1.0
 RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -296,20 +296,21 @@ class WorkerGroup:
     # -- The step loop -------------------------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
-        """Calls `_pump` after the callbacks that are already due: requests that arrive together start in one step."""
+        """Calls `_pump` after the callbacks that are already due, so that requests that arrive together start in one
+        step."""
         if self._pump_due is None:
             self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Sends plans until enough of them are in flight to hide the round trip, or nothing is left to plan. Sends each
-        plan as late as possible, so that it includes requests that arrive meanwhile."""
+        """Sends plans until enough of them are in flight to hide the round trip, or nothing is left to plan. Makes and
+        sends each plan as late as possible, so that it includes the requests that have arrived by then."""
         for due in (self._pump_due, self._held):
             if due is not None:
                 due.cancel()
         self._pump_due = self._held = None
         if self._link is None or self.core is None:
             return
-        # Send grammars even if no plan can be sent now: the worker compiles them while its steps run.
+        # Send grammars even if no plan can be sent now, because the worker compiles grammars while its steps run.
         self._send_preparations(self.core, self._link)
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
@@ -433,8 +434,8 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
 
 
 def target_tbt_s(config: SchedulerConfig) -> float | None:
-    """Returns the target time between tokens, in seconds. Returns None without a target, and where a target has no
-    effect: if the number of tokens in a step is fixed, or prompts are not chunked.
+    """Returns the target time between tokens, in seconds. Returns None if there is no target, or if the target has no
+    effect because --max-num-batched-tokens is set or prompts are not chunked.
     """
     if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
         return None

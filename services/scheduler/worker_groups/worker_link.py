@@ -17,7 +17,7 @@ from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 
-# Longest time without a message to the worker, in seconds: then a heartbeat is sent. A worker drops a scheduler that is
+# A heartbeat is sent if the worker was sent nothing else for this number of seconds. A worker drops a scheduler that is
 # silent for 10 s.
 HEARTBEAT_S = 2.0
 
@@ -32,7 +32,8 @@ class WorkerLink:
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        # Needs no limit: it holds at most the plans in flight and the grammars that the worker still has to compile.
+        # The queue needs no limit, because it holds at most the plans in flight, and the grammars that the worker has
+        # not compiled yet.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
         self.hello: WorkerHello
@@ -108,9 +109,9 @@ class WorkerLink:
         await self._channel.close()
 
     async def _write(self) -> None:
-        """Writes to the stream; no other code writes to it. If a write fails, `results` raises an error with the
-        reason. A slow write means that the worker is stalled: a healthy worker always has room for the few plans in
-        flight.
+        """Writes the queued messages and heartbeats to the stream; no other code writes to it after the claim. If a
+        write fails, `results` raises an error with the reason. If a write takes longer than STALLED_PEER_S, ends the
+        stream: the worker is stalled, because a healthy worker always has room for the few plans in flight.
         """
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:

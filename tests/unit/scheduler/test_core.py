@@ -208,7 +208,7 @@ def test_a_result_must_bring_what_the_plan_was_to_sample(wire_ids: tuple[int, ..
     core = scheduler()
     core.submit(request("a"))
     core.submit(request("b"))
-    with pytest.raises(ValueError, match="lacks a token or brings one too many"):
+    with pytest.raises(ValueError, match="lacks a token or vector, or has one too many"):
         answer(core, core.schedule(), *wire_ids)
 
 

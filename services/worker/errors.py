@@ -29,4 +29,5 @@ class DeviceLostError(RuntimeError):
 
 
 class PlanError(ValueError):
-    """A plan breaks the contract of `worker.proto`: scheduler and worker disagree about the state of the epoch."""
+    """A plan breaks the contract of `worker.proto`, so the scheduler and the worker disagree about the state of the
+    epoch (the time from a scheduler's claim of the worker to the end of its stream)."""

@@ -1,7 +1,7 @@
 """Reads values of config.json, and checks the type and range of each.
 
-The values determine how much memory is allocated and what is computed, so each is checked before it is used. The bounds
-are far above the values of any published model.
+The values determine how much memory is allocated and what is computed, so each value is checked before it is used. The
+upper bounds are far above the values of any published model.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def show(value: object) -> str:
 
 @contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Raises ModelError in place of an error that malformed input causes in the `with` block, such as TypeError or
-    LookupError. `what`: the input's name in the message."""
+    """Context manager that turns errors that malformed input causes in the `with` block, such as TypeError or
+    LookupError, into ModelError. `what`: the input's name in the message."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:

@@ -8,13 +8,13 @@ from typing import Any
 
 from services.worker.errors import ModelError
 
-# The largest such files, tokenizer.json and the index of a sharded checkpoint, have tens of megabytes.
+# The largest of these files, tokenizer.json and the index of a sharded checkpoint, have tens of megabytes.
 MAX_BYTES = 256 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Returns a JSON object; None if the file does not exist. Raises ModelError if it holds anything else."""
+    """Returns a JSON object; None if the file does not exist. Raises ModelError if the file holds anything else."""
     content = read_any_json(path)
     if content is not None and not isinstance(content, dict):
         raise ModelError(f"{path} holds no JSON object")
@@ -62,7 +62,7 @@ def read_file(path: Path) -> bytes | None:
 
 def is_inside(name: str) -> bool:
     """Returns whether `name`, a path that a model file contains, stays inside the model's directory. Does not follow
-    symbolic links: in the hub's cache, all files of a model are links that lead outside its directory."""
+    symbolic links, because in huggingface_hub's cache all files of a model are links to files outside its directory."""
     path = PurePath(name)
     return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 

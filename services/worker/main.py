@@ -59,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
         asyncio.run(serve(config, status))
     except DeviceLostError as error:
         _report(status, error)
-        # Skip the normal exit: it frees tensors, graphs and pinned memory, and calls to the lost device can hang.
+        # Skip the normal exit: to free tensors, graphs and pinned memory, it would call the lost device, and such calls
+        # can hang.
         _flush()
         os._exit(1)
     except (ModelError, StepThreadError, OSError) as error:
@@ -90,8 +91,9 @@ def _report(status: StatusReporter, error: Exception) -> None:
 
 
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
-    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
-    StepThreadError if the step thread dies, and DeviceLostError if the device is lost, also during shutdown."""
+    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, and OSError if an address is
+    taken. Raises StepThreadError if the step thread dies and DeviceLostError if the device is lost, even if this
+    happens during shutdown."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""Prometheus metrics, read from the step thread's counters when they are scraped."""
+"""Prometheus metrics of a worker. Each scrape reads the step thread's counters."""
 
 from __future__ import annotations
 

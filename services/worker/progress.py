@@ -1,4 +1,4 @@
-"""Progress of the slow parts of the start."""
+"""Types and a helper to report the progress of slow parts of a worker's start."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    sliding_window: int | None  # tokens that a query sees, itself included
+    sliding_window: int | None  # number of positions that a token attends to, including its own; None: all
     use_rope: bool
 
 
@@ -154,7 +154,7 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
 
 
 def read_dtype(config: Fields) -> str:
-    """Returns the float type that the checkpoint names."""
+    """Returns the float type that config.json names; float32 if it names none."""
     return config.text("dtype", config.text("torch_dtype", "float32"))
 
 

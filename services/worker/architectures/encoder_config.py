@@ -30,7 +30,7 @@ class EncoderConfig:
     is_encoder: ClassVar[bool] = True
 
     architecture: str
-    prefix: str  # prefix of tensor names in checkpoints that hold a head beside the encoder
+    prefix: str  # prefix of the encoder's tensor names in checkpoints that also contain a head
     vocab_size: int
     hidden_size: int
     intermediate_size: int

@@ -1,4 +1,5 @@
-"""Differences between families of checkpoints that run the same forward pass."""
+"""The supported families of models. All decoders share one forward pass, and so do all encoders; this module describes
+the differences between their families."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Family:
     output_bias: Bias = False
     mlp_bias: Bias = False
     qk_norm: bool = False
-    # The checkpoint holds q, k and v as one matrix, gate and up as another.
+    # Whether the checkpoint has one matrix for q, k and v together, and one for gate and up.
     fused_projections: bool = False
     default_window: int | None = None
     windowed_layers: Windowed = Windowed.NONE
@@ -47,7 +48,8 @@ class Family:
     rope_parameters: Mapping[str, Any] | None = None
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
-    # Keys of config.json that would change the forward pass. A model that sets one is refused; no released one does.
+    # Keys of config.json that would change the forward pass. A model that sets such a key is refused; no published
+    # model of the family sets one.
     unsupported_keys: tuple[str, ...] = ()
 
 
@@ -99,7 +101,7 @@ FAMILIES: Mapping[str, Family] = {
         rms_norm_eps=1e-5,
     ),
     "Phi3ForCausalLM": Family(fused_projections=True, windowed_layers=Windowed.ALL, rms_norm_eps=1e-5),
-    # The next two families have configuration classes of their own, but transformers runs and saves them as Llama.
+    # In transformers, the next two families have configuration classes of their own, but use Llama's model classes.
     "InternLM3ForCausalLM": Family(
         qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", head_dim=128, rms_norm_eps=1e-5
     ),
@@ -116,7 +118,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    prefix: str  # prefix of tensor names in checkpoints that hold a head beside the encoder
+    prefix: str  # prefix of the encoder's tensor names in checkpoints that also contain a head
     # Whether the first token has row pad_token_id + 1 of the position table instead of row 0.
     positions_after_padding: bool = False
 

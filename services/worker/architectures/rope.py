@@ -23,19 +23,20 @@ class RopeConfig:
     theta: float
     kind: str = "default"  # default, linear, llama3 or yarn
     factor: float = 1.0
-    original_max_positions: int = 0  # llama3 and yarn: positions without scaling
+    original_max_positions: int = 0  # llama3 and yarn: length of the context without scaling
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     attention_factor: float = 1.0  # yarn: multiplies cosines and sines
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
+    truncate: bool = True  # yarn: round the ends of the ramp between kept and divided frequencies to whole dimensions
     frequency_factors: tuple[float, ...] = ()  # [head_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
         """Returns the number of tokens in the longest sequence, with RoPE scaling.
 
-        For linear scaling, max_position_embeddings is the number without scaling. For YaRN, original_max_positions is.
+        Linear scaling multiplies max_position_embeddings by `factor`. YaRN multiplies original_max_positions, but gives
+        at least max_position_embeddings. Other kinds give max_position_embeddings.
         """
         if self.kind == "linear":
             return int(max_position_embeddings * self.factor)
@@ -69,8 +70,8 @@ class RopeConfig:
         return inverse
 
     def _llama3(self, inverse: Tensor) -> Tensor:
-        """Scales `inverse`, the frequencies, as Llama 3.1's model code does: divides those of long wavelengths by
-        `factor`, keeps those of short wavelengths, and blends both between.
+        """Scales `inverse`, the frequencies, as Llama 3.1's model code does: divides frequencies with long wavelengths
+        by `factor`, keeps those with short wavelengths, and interpolates for wavelengths between.
         """
         import torch
 
@@ -86,7 +87,8 @@ class RopeConfig:
 
     def _yarn(self, exponents: Tensor) -> Tensor:
         """Returns frequencies by NTK-by-parts (Peng et al., 2023, section 3.2). The first dimensions keep their
-        frequency, the last have it divided by `factor`, and a linear ramp connects both.
+        frequency. The frequency of the last dimensions is divided by `factor`. Between them, the weights of the kept
+        and the divided frequency change along a linear ramp.
         """
         import torch
 

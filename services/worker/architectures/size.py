@@ -22,8 +22,9 @@ def num_parameters(model: ModelConfig) -> int:
 
 
 def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None = None) -> int:
-    """Returns the bytes of all weights. Matrices are quantized as in the checkpoint, or else by `at_load`. Each float
-    takes `element_bytes`. Raises ModelError if a quantized format cannot hold a matrix of the model's sizes."""
+    """Returns the size of all weights in bytes. Matrices are quantized as in the checkpoint, or else by `at_load`. Each
+    value that is not quantized takes `element_bytes`. Raises ModelError if a quantized format cannot hold a matrix of
+    the model's sizes."""
     total = 0
     for name, shape in parameters(model).items():
         form = DENSE if model.quantization is None else model.quantization.format_of(name)
@@ -35,7 +36,7 @@ def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None 
 
 
 def kv_bytes_per_token(model: ModelConfig, element_bytes: int, tensor_parallel_size: int = 1) -> int:
-    """Returns the bytes of one token's keys and values over all layers, on one rank. Ranks split the KV heads; if there
-    are fewer KV heads than ranks, each rank has a copy of one KV head."""
+    """Returns the size in bytes of one token's keys and values over all layers, on one rank. Ranks split the KV heads;
+    if there are fewer KV heads than ranks, each rank has a copy of one KV head."""
     kv_heads = -(-model.num_kv_heads // tensor_parallel_size)
     return 2 * len(model.layers) * kv_heads * model.head_dim * element_bytes

@@ -10,7 +10,7 @@ Parameter = tuple[str, tuple[int, ...]]
 
 
 def parameters(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each weight, in the order in which a decoder takes them.
+    """Returns the shape of each weight by its name, in the order in which a decoder loads the weights.
 
     The name of a matrix is its layer's name (`model.layers.0.mlp.up_proj`), because quantized matrices are stored as
     several tensors. Norms and biases have their tensor's name (`model.norm.weight`).

@@ -77,7 +77,7 @@ def read_chat_template(option: str) -> str | None:
     try:
         return Path(option).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"--chat-template {option} is neither a template nor a file of one: {error}") from error
+        raise ModelError(f"--chat-template {option} is neither a template nor a readable file: {error}") from error
 
 
 def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> Checkpoint:

@@ -1,5 +1,5 @@
-"""Downloads a model from the Hugging Face hub. huggingface_hub reads its usual variables, such as HF_TOKEN and
-HF_HOME."""
+"""Downloads a model from the Hugging Face hub. huggingface_hub's environment variables, such as HF_TOKEN and HF_HOME,
+have their usual effect."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class _HiddenBar(tqdm):
 
 def _reporting_bar(total: int, progress: Progress) -> type[tqdm]:
     """Returns a subclass of huggingface_hub's progress bar that calls `progress` with the downloaded fraction, whether
-    or not a terminal shows the bar. `total`: bytes to download. The bar's own total is of no use: it grows with each
-    file that begins."""
+    or not a terminal shows the bar. `total`: bytes to download. The bar's own total cannot be used, because it grows
+    each time the download of another file begins."""
     lock = threading.Lock()
     done = 0
 

@@ -49,7 +49,8 @@ def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFil
 
 def _check(path: Path, tokenizer_json: bytes) -> None:
     """Raises ModelError if the tokenizers library cannot read the tokenizer, or if the tokenizer has no tokens. So the
-    worker's start fails; a router that cannot read the tokenizer could only wait for another worker."""
+    worker does not start, and its operator sees the error. A router that found the error could only wait for another
+    worker."""
     from tokenizers import Tokenizer
 
     try:
@@ -79,8 +80,8 @@ def _config(directory: Path) -> dict[str, Any]:
 
 def _named_templates(known: str | list[dict[str, str]] | None, further: list[Path]) -> list[dict[str, str]]:
     """Returns the templates of `known` and of the files `further`, in the form of tokenizer_config.json. If `known` is
-    a single template, it is named default. A file's stem is the name of its template; of two templates with one name,
-    the file's is used."""
+    a single template, it gets the name "default". A file's template gets the file's stem as its name, and replaces a
+    template of the same name in `known`."""
     named = {entry["name"]: entry["template"] for entry in known} if isinstance(known, list) else {}
     if isinstance(known, str) and known:
         named["default"] = known
@@ -89,8 +90,8 @@ def _named_templates(known: str | list[dict[str, str]] | None, further: list[Pat
 
 
 def _check_template(path: Path, template: object) -> None:
-    """Raises ModelError if `template` is neither a string nor a list of named strings. Only routers check whether a
-    template parses: a model with a broken template can still complete texts."""
+    """Raises ModelError if `template` is neither a string nor a list of named strings. Does not check whether a
+    template parses (routers do that), because a model with a broken template can still complete texts."""
     named = template if isinstance(template, list) else []
     is_list = isinstance(template, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)

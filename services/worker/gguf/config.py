@@ -45,7 +45,7 @@ def read_gguf_config(path: Path) -> ModelConfig:
 
 
 def _transformers_config(file: GGUFFile) -> dict[str, Any]:
-    """Returns the metadata under config.json's keys."""
+    """Returns the settings that config.json would contain, from the metadata and the tensors of the GGUF file."""
     hidden_size, num_heads = file.required("embedding_length"), file.required("attention.head_count")
     num_kv_heads = file.setting("attention.head_count_kv", num_heads)
     if not isinstance(num_heads, int) or not isinstance(num_kv_heads, int):
@@ -86,7 +86,8 @@ def _rope_scaling(file: GGUFFile) -> Mapping[str, Any] | None:
         "original_max_position_embeddings": file.setting("rope.scaling.original_context_length"),
     }
     if (attention_factor := file.setting("rope.scaling.attn_factor")) is not None:
-        # llama.cpp multiplies YaRN's default factor by attn_factor; transformers replaces it by attention_factor.
+        # In transformers, attention_factor replaces YaRN's default, 0.1 ln(factor) + 1. llama.cpp multiplies the
+        # default by attn_factor.
         scaling["attention_factor"] = attention_factor * (0.1 * math.log(factor) + 1.0)
     return scaling
 
@@ -101,7 +102,8 @@ def _with_factors(rope: RopeConfig, file: GGUFFile) -> RopeConfig:
 
 
 def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization:
-    """Returns the format of each matrix, by its GGUF type. Raises ModelError for a type that Quire cannot read."""
+    """Returns the weight format of each matrix, which depends on the type of its GGUF tensor. Raises ModelError for a
+    type that Quire cannot read."""
     rules = []
     for name, shape in parameters(config).items():
         if len(shape) == 2:

@@ -18,7 +18,7 @@ from services.worker.json_files import refuse_pointer
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
-# Layers of a transformer block: transformers' name to llama.cpp's.
+# Names of the layers in a transformer block: transformers' name -> llama.cpp's name.
 _BLOCK_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -62,11 +62,11 @@ class GGUFFile:
         self.architecture = str(self.value("general.architecture", "nothing"))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Returns a value of the metadata; `default` if it is missing, and None for an array of strings."""
+        """Returns the metadata value of `key`: `default` if it is missing, None if it is an array of strings."""
         return self._metadata.get(key, default)
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """Returns the metadata value of `key`, after putting the architecture's name before `key`."""
+        """Returns the metadata value of "<architecture>.<key>", such as llama.block_count for the key block_count."""
         return self.value(f"{self.architecture}.{key}", default)
 
     def required(self, key: str) -> Any:
@@ -94,8 +94,8 @@ def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
 
 
 def tensor_name(parameter: str) -> str:
-    """Returns llama.cpp's name of a tensor. `parameter`: the name in `architectures.parameters`, which is the layer's
-    name for a matrix, and ends in .weight or .bias for any other tensor."""
+    """Returns llama.cpp's name of a tensor. `parameter`: the tensor's name in `architectures.parameters`. A matrix has
+    the name of its layer there; the names of all other tensors end in .weight or .bias."""
     layer, _, suffix = parameter.rpartition(".")
     if suffix not in ("weight", "bias"):
         layer, suffix = parameter, "weight"

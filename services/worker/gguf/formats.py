@@ -1,8 +1,8 @@
 """The types of GGUF tensors (ggml's types), and the weight format into which each type is read.
 
-Q8_0 and Q4_0 hold the same numbers as Quire's int8 and int4 weights in groups of 32, so they stay quantized where the
-operations support these. The other quantized types have zero points or nested scales, for which Quire has no weight
-format, so they are decoded to floats.
+Q8_0 and Q4_0 represent the same numbers as Quire's int8 and int4 formats with groups of 32. So these tensors stay
+quantized if the device's operations support int8 or int4. Quire has no formats for the other quantized types, which
+have float offsets, five-bit values or nested scales. So these are decoded to floats.
 """
 
 from __future__ import annotations

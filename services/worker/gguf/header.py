@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file (version 2 or 3): metadata and the position of each tensor.
 
-The gguf package has a reader too. It makes an array of every token and merge of the vocabulary, which takes many
-seconds and is not needed here.
+The gguf package has a reader too, but it takes many seconds: it makes a numpy array for every token and every merge of
+the vocabulary. Workers do not read the vocabulary.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class Decoder:
 
 
 class _Builder:
-    """Takes weights from a source. Joins projections of one input into one matrix if all have the same format."""
+    """Builds layers with the weights of `source`. Projections that have the same input are joined into one matrix if
+    their weights have the same format."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource) -> None:
         self._config, self._ops, self._source = config, ops, source

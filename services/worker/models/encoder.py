@@ -36,8 +36,8 @@ class Encoder:
         self.config = config
         self._ops, self._source = ops, source
         self._words = ops.linear(source.weight("embeddings.word_embeddings"))
-        # [max_model_len, hidden]: each position's embedding plus that of token type 0, the type of a pair's first text.
-        # All tokens have this type.
+        # [max_model_len, hidden]: each position's embedding plus the embedding of token type 0, which all tokens have.
+        # (In BERT, the tokens of a pair's second text have type 1; Quire does not encode pairs.)
         first, last = config.position_offset, config.position_offset + config.max_model_len
         positions = self._table("embeddings.position_embeddings")[first:last]
         self._positions = positions + self._table("embeddings.token_type_embeddings")[0]

@@ -11,8 +11,8 @@ from services.worker.ops.reference import ReferenceOps
 
 
 def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Returns a line for the log if there are no kernels for `device` and `dtype`, so that `create_ops` uses the slow
-    reference: the reason, and what it costs. Returns None if there are kernels."""
+    """Returns None if there are kernels for `device` and `dtype`. Otherwise `create_ops` uses the slow reference, and
+    this function returns a line for the log, which says why and what it costs."""
     if device.type == "cuda":
         return _fallback_reason_on_cuda(dtype)
     if device.type != "cpu":

@@ -33,9 +33,10 @@ def find_gpu() -> tuple[torch.device | None, str | None]:
 
 
 def select_gpu(device: torch.device) -> None:
-    """Makes the GPU torch's current device, and sets the precision of matrix products. Where cuBLAS splits a product
-    into parts, it adds them up in float32; by torch's default, it can round them to 16 bits first. TF32 is turned off,
-    as by torch's default, because an environment variable in some container images turns it on."""
+    """Makes the GPU torch's current device, and sets the precision of matrix products. If cuBLAS splits a product
+    along the reduced dimension, it adds the partial results in float32; by torch's default, it could round them to 16
+    bits first. TF32 is turned off: torch's default is off, too, but an environment variable in some container images
+    turns it on."""
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

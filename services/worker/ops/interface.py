@@ -29,12 +29,12 @@ class AttentionWork:
     """How a device divides the attention of one batch. `Ops.plan_attention` computes it on the host.
 
     `num_decodes` and `num_tiles` are upper bounds that set the size of the kernels' launches; `items` holds the exact
-    numbers. So a launch that a CUDA graph recorded can serve every batch that is no larger.
+    numbers. So a launch that a CUDA graph recorded can serve every batch within these bounds.
     """
 
     items: Tensor  # int32; each Ops has its own layout, of constant length; on the host until `to` moves it
-    num_decodes: int  # rows of one query, which a separate kernel computes
-    num_tiles: int  # tiles of queries, in rows of several queries
+    num_decodes: int  # rows (sequences) with one query that a separate kernel computes
+    num_tiles: int  # tiles into which the queries of all other rows are cut
 
     def to(self, device: torch.device) -> AttentionWork:
         return replace(self, items=self.items.to(device, non_blocking=True))
@@ -147,8 +147,8 @@ class Ops(Protocol):
     fp8_kv_cache: bool  # whether pages can be float8_e4m3fn instead of `dtype`
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
-        """Returns whether `linear` takes a weight of this format and computes as the weight's class defines. Other
-        weights must be turned into floats first."""
+        """Returns whether `linear` takes a weight of this format and computes the product as the weight's class defines
+        it. Other weights must be turned into floats first."""
         ...
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
@@ -258,8 +258,9 @@ class Ops(Protocol):
         Returns int64 [n].
 
         logits [n, vocab] float32, already divided by the temperature; -inf is never drawn. seeds int64 [n] (bits of a
-        uint64), positions and choice_indices int32 [n]. Key = (seed low, seed high); counter = (position, choice index,
-        token id // 4, 0); word token id % 4 of the output x gives u = (x + 0.5) · 2⁻³² and noise -log(-log1p(-u)).
+        uint64), positions and choice_indices int32 [n]. Philox's key is (low, high 32 bits of the seed); its counter is
+        (position, choice index, token id // 4, 0). Let x be word token id % 4 of the output, and u = (x + 0.5) · 2⁻³².
+        The noise of the token is -log(-log1p(-u)).
         Ties go to the lowest token id.
         """
         ...

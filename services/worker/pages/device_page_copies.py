@@ -15,7 +15,7 @@ class DevicePageCopies:
 
     def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
         self.num_slots = num_slots
-        self._tensors = page_tensors(pages)  # keeps the tensors alive: a PagePlace holds only addresses
+        self._tensors = page_tensors(pages)  # keeps the tensors alive, because a PagePlace holds only addresses
         self._device = self._tensors[0].device
         self._slots = allocate_slots(self._tensors, num_slots)
         self._blocks_at = PagePlace.of_device(pages)

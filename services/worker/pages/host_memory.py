@@ -1,4 +1,4 @@
-"""Limits of the host memory that KV blocks may use."""
+"""Determines how much host memory there is, and whether swap space and other options fit into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from services.worker.errors import ModelError
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
-# vLLM's default. A CPU worker has no swap space by default, because it would lie in the same memory as KV blocks.
+# Default swap space of a GPU worker, as in vLLM. A CPU worker has none by default, because its KV blocks are in host
+# memory already.
 DEFAULT_GPU_BYTES = 4 * GIB
 # The default swap space is at most this fraction of the available memory, so that several workers fit on a host.
 _DEFAULT_FRACTION = 0.25
@@ -24,7 +25,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """Files of one version of Linux control groups that hold a container's memory limit and usage."""
+    """Files that hold a container's memory limit and usage, in one version of Linux control groups (v1 or v2)."""
 
     limit: str
     used: str
@@ -67,7 +68,7 @@ class SwapSpace:
 
 def require(available: Available | None, *asked: Asked) -> None:
     """Raises ModelError if the options together ask for more memory than is available. Linux commits memory only when
-    it is first written. Without this check, it would kill a process later, without a message."""
+    it is first written, so without this check, the kernel would kill a process later, without a message."""
     total = sum(one.num_bytes for one in asked)
     if available is None or total <= available.num_bytes:
         return
@@ -83,7 +84,7 @@ def in_words(num_bytes: int) -> str:
 
 
 def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
-    """Returns swap space of `option` GiB, or the default. Raises ModelError if `option` exceeds the available
+    """Returns swap space of `option` GiB; None: the default size. Raises ModelError if `option` exceeds the available
     memory."""
     if option is not None:
         swap = SwapSpace(int(option * GIB), option)
@@ -115,7 +116,7 @@ def require_memory(num_bytes: int, purpose: str) -> None:
 
 
 def _total_memory() -> Available | None:
-    """Returns RAM plus the system's swap, within the container's limit; None if it is unknown."""
+    """Returns RAM plus the system's swap, or the container's memory limit if that is less; None if both are unknown."""
     bounds = []
     try:
         lines = _MEMINFO.read_text().splitlines()

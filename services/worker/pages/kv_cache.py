@@ -44,15 +44,16 @@ def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Memory for KV blocks in bytes, and advice for an error message on how to raise it."""
+    """Memory for KV blocks in bytes, and advice on how to get more of it, for an error message."""
 
     num_bytes: int
     change: str
 
 
 def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, default: Callable[[], Budget]) -> int:
-    """Returns how many blocks fit into the configured memory, or into `default` if none is configured. Raises
-    ModelError if not even one fits."""
+    """Returns the configured number of blocks. If no number is configured, returns how many blocks fit into the
+    configured memory, or into the budget that `default` returns if no memory is configured. Raises ModelError if not
+    even one block fits."""
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     if config.kv_cache_memory_bytes is not None:

@@ -18,7 +18,8 @@ from services.worker.plan import I64
 
 
 class PageCopies(Protocol):
-    """Copies between blocks and slots. Arguments are int64 [n] indices on the host; no destination occurs twice."""
+    """Copies between KV blocks and slots in host memory. Arguments are int64 [n] indices on the host; no destination
+    occurs twice."""
 
     num_slots: int  # slots in host memory, each for one block of all layers
 
@@ -84,7 +85,8 @@ def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:
 
 
 def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
-    """Returns [num_slots, len(tensors), *page] in host memory, pinned if the pages are on a GPU."""
+    """Returns zeros in host memory: [num_slots, len(tensors), *page], where `page` is the shape of a block in a tensor.
+    The memory is pinned if the tensors are on a GPU."""
     first = tensors[0]
     shape = (num_slots, len(tensors), *first.shape[1:])
     if first.is_cuda and num_slots > 0:

@@ -29,8 +29,8 @@ class _Pinned(mmap.mmap):
     unpin: Callable[[], object] | None = None
 
     def __del__(self) -> None:
-        # The operating system unpins the memory of a process that ends. The result is ignored: on a lost device
-        # unpinning fails, and nothing can be done about that.
+        # Not called while Python exits, because the operating system unpins the memory when the process ends. The
+        # result is ignored, because on a lost device unpinning fails and nothing can be done about that.
         if self.unpin is not None and not sys.is_finalizing():
             self.unpin()
 
@@ -57,7 +57,7 @@ def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _forget_last_error() -> None:
-    """Clears CUDA's last error by launching a kernel, whose check reads and clears it. Otherwise torch would find the
-    error after its next kernel launch, and report that kernel as failed."""
+    """Clears CUDA's last error. torch reads and clears that error after each kernel launch, and reports the launched
+    kernel as failed. So this function launches a kernel and ignores the report."""
     with suppress(RuntimeError):
         torch.ones(1, device="cuda")

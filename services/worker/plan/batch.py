@@ -1,9 +1,9 @@
 """The worker's state of each sequence slot, and how a plan changes it.
 
-All of this state lies on the host and never waits for the device. A sampled token adds one to its sequence's length,
-whatever its value. So the next plan can be checked and laid out while the device still runs the current plan. The
-sampled tokens stay on the device (`step/model_runner.py`). The sampler has its own state per slot: sampling parameters
-and penalty counts.
+All of this state lies on the host, and a plan changes it without waiting for the device: a sampled token adds one to
+its sequence's length, whichever token it is. So the next plan can be checked and laid out while the device still runs
+the current plan. The sampled tokens stay on the device (`step/model_runner.py`). The sampler has its own state per
+slot: sampling parameters and penalty counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Limits:
     max_model_len: int
     vocab_size: int
     num_host_blocks: int = 0
-    # False for an encoder: it pools each sequence in one step, and reports one block per slot.
+    # False for an encoder: it pools each sequence in one step and has no KV blocks. Nevertheless, its `num_blocks` is
+    # `max_num_seqs` and its `block_size` is `max_model_len`, as if each slot had one block for a whole sequence.
     has_kv_cache: bool = True
 
     @property
@@ -41,8 +42,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Prompt tokens of a step for which the log probability of the successor, the next prompt token, is wanted. Grouped
-    by sequence."""
+    """Prompt tokens of a step whose successor, the next prompt token, needs a log probability. Grouped by sequence: m
+    tokens of n sequences."""
 
     wire_ids: I64  # [n]
     first_positions: I64  # [n], prompt position of the first successor
@@ -165,7 +166,8 @@ class BatchState:
             self._failed[error.wire_id] = error
 
     def schedule(self, rows: Rows) -> Batch:
-        """Appends the rows' blocks, lays out the forward pass and counts its tokens as computed."""
+        """Returns the layout of the rows' forward pass. Also appends the rows' new blocks to the block tables, and
+        counts the scheduled tokens as computed."""
         slots = rows.slots.astype(np.int64)
         scheduled = rows.num_scheduled_tokens.astype(np.int64)
         self._check_rows(rows, slots, scheduled)
@@ -186,7 +188,7 @@ class BatchState:
         return self._lay_out(slots, scheduled, start, ends, num_known, failed)
 
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
-        """Returns the batch without the row of the most recently admitted sequence, which fails with `reason`."""
+        """Fails the most recently admitted sequence of the batch with `reason`. Returns the batch without its row."""
         newest = int(self._admission[batch.slots].argmax())
         error = SequenceError(int(batch.wire_ids[newest]), reason)
         self.fail(error)

@@ -49,8 +49,8 @@ class NewSequence(ABC):
 
     @abstractmethod
     def rules(self) -> tuple[tuple[bool, str], ...]:
-        """Returns the rules that sequences of the class must follow: for each, whether it holds, and the error text if
-        it does not."""
+        """Returns the rules that sequences of the class must follow, as pairs: whether this sequence follows the rule,
+        and what the error says if it does not."""
 
     @property
     def grammar(self) -> str:
@@ -181,7 +181,7 @@ class PromptLogprobs:
     offsets: U32  # [n + 1], into the entries
     logprobs: F32  # [offsets[n]]
     ranks: U32  # [offsets[n]], from 1
-    top_counts: U32  # [n], likeliest tokens reported per entry of each sequence
+    top_counts: U32  # [n], number of likeliest tokens reported with each entry of the sequence
     top_token_ids: U32  # entry by entry, likeliest first
     top_logprobs: F32
 
@@ -204,10 +204,12 @@ class PooledSequence:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """Times of one step, in seconds of the device's own clock."""
+    """Times of one step in seconds, measured by the device's clock."""
 
-    idle: float  # from the end of the previously collected step until its first kernel; 0 for the first of an epoch
-    busy: float  # from its first kernel until its results were copied
+    # From the end of the epoch's previous step that ran the model until this step's first kernel; 0 if this is the
+    # epoch's first step that runs the model.
+    idle: float
+    busy: float  # from this step's first kernel until its results were copied
 
 
 @dataclass(frozen=True, slots=True)

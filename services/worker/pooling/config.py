@@ -31,7 +31,7 @@ _MODES = {
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
     "pooling_mode_cls_token": PoolingKind.CLS,
 }
-# Newer files have the mode's name in `pooling_mode` instead of these flags.
+# Modes by the name that newer files have in `pooling_mode`, instead of the flags in _MODES.
 _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
 
 

@@ -10,8 +10,8 @@ from services.worker.json_files import read_json
 
 
 def read_max_tokens(directory: Path) -> int | None:
-    """Returns the maximum number of tokens; None if there is none. Raises ModelError if the model needs texts in lower
-    case."""
+    """Returns the maximum number of tokens; None if the files set no maximum. Raises ModelError if the model needs
+    texts in lower case."""
     path = directory / "sentence_bert_config.json"
     config = Fields(read_json(path) or {}, str(path))
     if config.values.get("do_lower_case"):

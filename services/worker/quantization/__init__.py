@@ -1,8 +1,8 @@
 """Quantized weights in checkpoints, and quantization at load with `--quantization`.
 
 `config.py` and the format modules turn every layout into one of three kinds of weight, so that operations need to
-support only these three. The kinds are in `kinds/`, which is imported separately: it needs torch, and this package must
-load without it.
+support only these three. The kinds are in `kinds/`, which is imported separately, because `kinds/` needs torch and this
+package must load without torch.
 """
 
 from services.worker.quantization.at_load import ALIASES, CHOICES, AtLoad, resolve_quantization

@@ -34,7 +34,7 @@ AT_LOAD = {
     )
 }
 CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
-# vLLM's names for kernels that use weights of these formats.
+# Names of vLLM's kernels that the option accepts, and the formats whose weights those kernels use.
 ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))
 

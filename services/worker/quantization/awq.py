@@ -1,4 +1,4 @@
-"""AWQ checkpoints as AutoAWQ writes them for its GEMM kernels (version "gemm", the published form)."""
+"""Reads AWQ checkpoints of version "gemm", the layout that AutoAWQ writes for its GEMM kernels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True, slots=True)
 class AWQFormat:
-    """`qweight` and `qzeros` are transposed: inputs or groups first. A word packs eight outputs, in the order 0, 2, 4,
-    6, 1, 3, 5, 7 from the lowest bits up."""
+    """All tensors are transposed: rows of `qweight` are inputs, rows of `qzeros` and `scales` are groups. A word packs
+    eight outputs, in the order 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits up."""
 
-    group_size: int | None  # None: a group is all inputs of an output
+    group_size: int | None  # None: all inputs of an output form one group
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if rows % 8:
-            raise ModelError(f"AWQ packs 8 outputs into a word, but {rows} is not a multiple of 8")
+            raise ModelError(f"AWQ packs 8 outputs into a word: a matrix must have a multiple of 8 outputs, not {rows}")
         groups = count_groups(columns, self.group_size)
         return {
             "qweight": StoredTensor(((columns, rows // 8),), ("I32",)),

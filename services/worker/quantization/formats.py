@@ -1,6 +1,6 @@
-"""Storage formats of one matrix: which tensors a checkpoint has, their shapes and types, and how to read a weight.
+"""Storage formats of a matrix: which tensors of a checkpoint store it, their shapes and types, and how to read it.
 
-torch is imported only to read a weight: `quire estimate` counts bytes from the descriptions of tensors alone.
+torch is imported only when a matrix is read: `quire estimate` needs only the descriptions of tensors, to count bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I3
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor that has one of these shapes and one of these types. The first shape and the first type are the usual
-    ones."""
+    """Describes a tensor of a checkpoint: its possible shapes and its possible types, the usual one first."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
@@ -43,8 +42,8 @@ class MatrixFormat(Protocol):
         ...
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        """Returns the matrix, on the device of `tensors`: those of the tensors in `stored` that the checkpoint has.
-        Raises ModelError for invalid content."""
+        """Returns the matrix, on the device of `tensors`. Raises ModelError for invalid content. `tensors`: all tensors
+        that `stored` requires, and those of its optional tensors that the checkpoint has."""
         ...
 
     def quantize(self, weight: Tensor) -> Weight:
@@ -68,7 +67,8 @@ class DenseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """Stores `weight` in float8_e4m3fn and `weight_scale`, one for the whole matrix or one per output."""
+    """Stores the numbers as `weight`, in float8_e4m3fn, and their scales as `weight_scale`: one for the whole matrix,
+    or one per output."""
 
     quantize_activations: bool = True
 
@@ -92,8 +92,8 @@ class Fp8Format:
 
 @dataclass(frozen=True, slots=True)
 class Int8Format:
-    """Stores `weight` in int8, and `weight_scale`: one for the matrix, one per output, or one per group of inputs of an
-    output."""
+    """Stores the numbers as `weight`, in int8, and their scales as `weight_scale`: one for the whole matrix, one per
+    output, or one per group of inputs of an output."""
 
     quantize_activations: bool
     group_size: int | None = None
@@ -121,15 +121,16 @@ class Int8Format:
 
 
 def checked_group_size(size: object) -> int:
-    """Returns `size`. Raises ValueError if it is not a valid number of inputs."""
+    """Returns `size`, the number of inputs per group. Raises ValueError if it is no integer from 1 to
+    MAX_GROUP_SIZE."""
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_GROUP_SIZE:
         raise ValueError(f"a group size is {size!r}; expected 1 to {MAX_GROUP_SIZE:,}")
     return size
 
 
 def count_groups(columns: int, group_size: int | None) -> int:
-    """Returns the number of groups per output; 1 without a group size. Raises ModelError if `columns` is no multiple of
-    the group size."""
+    """Returns the number of groups per output; 1 if `group_size` is None. Raises ModelError if `columns` is no multiple
+    of `group_size`."""
     if group_size is None:
         return 1
     if columns % group_size:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GPTQFormat:
-    """The tensors are transposed: inputs or groups first. A word of `qweight` packs eight inputs, a word of `qzeros`
-    eight outputs, the first in the lowest bits. `g_idx` holds the group of each input."""
+    """All tensors are transposed: rows of `qweight` are inputs, rows of `qzeros` and `scales` are groups. A word of
+    `qweight` packs eight inputs, a word of `qzeros` eight outputs, the first in the lowest bits. `g_idx` holds the
+    group of each input."""
 
-    group_size: int | None  # None: a group is all inputs of an output
-    # `checkpoint_format` gptq (v1) stores zero points less one, modulo 16; gptq_v2 stores them as they are.
+    group_size: int | None  # None: all inputs of an output form one group
+    # `checkpoint_format` gptq (v1) stores each zero point minus one, modulo 16; gptq_v2 stores zero points unchanged.
     zero_points_less_one: bool = True
 
     def stored(self, rows: int, columns: int) -> Tensors:

@@ -1,4 +1,4 @@
-"""A checkpoint's KV cache quantization: the scheme in config.json, and the names of scales."""
+"""Reads a checkpoint's scheme of KV cache quantization from config.json, and recognizes the names of its scales."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
 
 
 def is_kv_scale(name: str) -> bool:
-    """Returns whether `name` is that of a scale of keys or values, which `models/weights/kv_scales.py` reads, or of
-    queries or attention weights, which Quire does not quantize."""
+    """Returns whether the tensor `name` is a scale of keys, values, queries or attention weights. Scales of keys and
+    values are read by `models/weights/kv_scales.py`; the others are not used, because Quire does not quantize queries
+    and attention weights."""
     return _SCALE.search(name) is not None

@@ -20,7 +20,7 @@ class PackedInt4Format:
     """`weight_packed` packs eight inputs per word, `weight_zero_point` eight outputs, the first in the lowest bits.
     Both store each value plus 8, as an unsigned number. `weight_g_idx` is the same as GPTQ's `g_idx`."""
 
-    group_size: int | None  # None: a group is all inputs of an output
+    group_size: int | None  # None: all inputs of an output form one group
     symmetric: bool
 
     def stored(self, rows: int, columns: int) -> Tensors:
@@ -64,7 +64,7 @@ class PackedInt4Format:
 class PackedInt8Format:
     """`weight_packed` packs four inputs per word. It stores each value plus 128, as an unsigned number."""
 
-    group_size: int | None  # None: a group is all inputs of an output
+    group_size: int | None  # None: all inputs of an output form one group
 
     def stored(self, rows: int, columns: int) -> Tensors:
         if columns % 4:

@@ -38,9 +38,9 @@ class BlocksBut:
 class CheckpointQuantization:
     method: str  # value of --quantization
     rules: tuple[tuple[Selection, MatrixFormat], ...] = ()
-    # Last parts of the names of tensors that Quire does not read, such as scales of values that it does not quantize.
+    # Last parts of the names of tensors that Quire does not read, such as static scales of activations.
     unused: tuple[str, ...] = ()
-    # Whether a layer may have a bias that its architecture lacks, provided that it is zero.
+    # Whether the checkpoint may have biases for layers without a bias in the model's architecture, if the biases are 0.
     zero_biases: bool = False
     # Quantization of keys and values that the checkpoint asks for; None: the checkpoint asks for none.
     kv_cache: KVCacheScheme | None = None

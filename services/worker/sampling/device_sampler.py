@@ -1,4 +1,4 @@
-"""The sampler for GPUs. Sampling parameters lie on the device, a step takes only a few kernel launches, whatever its
+"""The sampler for GPUs. Sampling parameters lie on the device. A step takes only a few kernel launches, whatever its
 batch size, and the host never waits for the device.
 
 The host keeps a copy of the parameter columns, and flags that tell which launches a step can skip. If a sequence was

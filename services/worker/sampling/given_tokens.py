@@ -1,4 +1,5 @@
-"""Tokens that a request names in `logprob_token_ids`: their log probabilities replace those of the likeliest tokens."""
+"""Tokens that a request names in `logprob_token_ids`. Their log probabilities are reported instead of those of the
+likeliest tokens."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class GivenColumns:
         self._counts[sequence.slot] = len(ids)
 
     def top_counts(self, slots: I64, top_counts: I64) -> I64:
-        """Returns how many tokens to report for each slot: as many as its request names, or if it names none, the
-        slot's entry of `top_counts`."""
+        """Returns how many tokens to report for each slot: the number of tokens in its request's `logprob_token_ids`,
+        or the slot's entry of `top_counts` if there are none."""
         given = self._counts[slots]
         return np.where(given > 0, given, top_counts)
 

@@ -18,9 +18,9 @@ from shared.sampling_ranges import MAX_LOGPROBS
 
 @dataclass(frozen=True, slots=True)
 class LogprobTensors:
-    """Log probabilities on the device, for the m of a sample's n rows that ask for them."""
+    """Log probabilities on the device. Of a sample's n rows, m rows ask for log probabilities."""
 
-    rows: I64  # [m], on the host: indices of these rows in the sample
+    rows: I64  # [m], on the host: indices of the m rows in the sample
     top_counts: I64  # [m], on the host: number of top tokens to report
     logprobs: Tensor  # float32 [m], of the sampled token
     # The likeliest tokens, or the tokens that the request names.
@@ -36,8 +36,8 @@ class RawDistribution:
     given: GivenTokens | None = None
 
     def look_up(self, tokens: Tensor) -> LogprobTensors:
-        """Returns the log probabilities of the sampled tokens and of the likeliest or named tokens. tokens int64 [n]:
-        the sampled tokens, one per row of the sample."""
+        """Returns the log probabilities of the sampled tokens, and of the likeliest tokens or those that the request
+        names. tokens int64 [n]: the sampled tokens, one per row of the sample."""
         drawn = tokens[upload(self.rows, tokens.device)]
         # k is the same for every request, whatever number it asks for: which of several equal values topk returns can
         # depend on k.
@@ -53,7 +53,7 @@ class RawDistribution:
 
 
 class LogprobColumns:
-    """Each slot's request for log probabilities: none, or a number of likeliest tokens, or named tokens."""
+    """What each slot's request asks for: no log probabilities, or a number of likeliest tokens, or tokens it names."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities

@@ -58,7 +58,8 @@ class Penalties:
 
     def observe(self, tokens: Tensor, slots: I64) -> None:
         rows = torch.from_numpy(self._pool_row[slots]).to(tokens.device)
-        self._output_counts[rows, tokens] += 1  # counts each token, because no slot occurs twice in a step
+        # A repeated index would be counted only once, but no slot occurs twice in a step.
+        self._output_counts[rows, tokens] += 1
 
     def _take(self) -> int:
         if not self._free:

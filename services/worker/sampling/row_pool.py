@@ -1,4 +1,4 @@
-"""Pool of device rows of [vocab] values, for the few slots whose sequences need one."""
+"""Pool of tensor rows [vocab] on the device, for the few slots whose sequences need a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RowPool:
         self._free = [0]
 
     def take(self, slot: int) -> int:
-        """Returns the index of the slot's row, filled with zeros. A slot without a row gets a free one first."""
+        """Fills the slot's row with zeros and returns its index. A slot without a row gets a free row first."""
         if self._row_of[slot] < 0:
             if not self._free:
                 have = len(self.rows)

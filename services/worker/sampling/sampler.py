@@ -35,7 +35,7 @@ class Sample:
 
 
 class Sampler(Protocol):
-    """Keeps each slot's sampling parameters and the counts that penalties need."""
+    """Samples tokens. Keeps each slot's sampling parameters and the token counts that penalties need."""
 
     last_tokens: Tensor  # int64 [max_num_seqs] on the device: the last token sampled for each slot
 

@@ -47,7 +47,7 @@ class _Sequence:
     always: Bits | None
     # Bad words of several tokens: maps a word's last token to the tokens before it.
     runs: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    # Why no token can be sampled any more; empty as long as one can. Once set, it is never cleared.
+    # Why no token can be sampled any more; empty as long as tokens can be sampled. Once set, it is never cleared.
     failure: str = ""
 
 
@@ -113,7 +113,8 @@ class SlotConstraints:
         self._num_unobserved[slot] = 0
 
     def failure(self, slot: int, wire_id: int) -> str:
-        """Returns why no token can be sampled any more for this sequence in this slot; empty if one can."""
+        """Returns why no token can be sampled any more for the sequence `wire_id` in `slot`; empty if tokens can be
+        sampled, or if the slot no longer belongs to the sequence."""
         sequence = self._slots.get(slot)
         return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
@@ -146,8 +147,8 @@ class SlotConstraints:
             self._relax(slot)
 
     def _relax(self, slot: int) -> None:
-        """If a thinking limit is the sequence's only constraint, updates how many tokens it can sample before the
-        earlier ones are observed: as many as the limit leaves, and any number once the reasoning has ended."""
+        """If a thinking limit is the sequence's only constraint, updates how many tokens the sequence can sample before
+        earlier tokens are observed: as many as the limit leaves, and any number once the reasoning has ended."""
         sequence = self._slots[slot]
         if sequence.thinking is None or self._always_masked[slot]:
             return

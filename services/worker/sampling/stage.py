@@ -1,4 +1,5 @@
-"""Interface of one sampling parameter on the host: it transforms the logits of the rows that use it.
+"""Interface of the host sampler's stages. A stage implements one sampling parameter: it transforms the logits of the
+rows that use the parameter.
 
 A new parameter needs a new Stage in `host_sampler.py`'s list and a column in the device sampler. Nothing else in the
 worker's core handles individual parameters. Every stage computes each row from that row alone, in an order of

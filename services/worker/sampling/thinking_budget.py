@@ -29,7 +29,8 @@ class ThinkingBudget:
 
     @property
     def num_free_tokens(self) -> int | None:
-        """Minimum number of tokens, whatever they are, before `forced` can name a token; None: it never will."""
+        """Number of tokens that are certainly sampled before `forced` names a token, whichever tokens they are. None:
+        `forced` names no token any more."""
         if self.is_over:
             return None
         left = self._limit.num_tokens - self._num_tokens

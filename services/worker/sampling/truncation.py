@@ -29,8 +29,8 @@ class Temperature:
         self.active[sequence.slot] = not sequence.sampling.greedy
 
     def apply(self, logits: Tensor, slots: I64) -> None:
-        """Divides the logits by the temperature. First shifts each row's greatest logit to 0: then a tiny temperature
-        can overflow logits only to -inf, never to +inf."""
+        """Shifts each row's greatest logit to 0, then divides the logits by the temperature. Because of the shift, a
+        tiny temperature can overflow logits only to -inf, never to +inf."""
         logits -= logits.amax(-1, keepdim=True)
         logits /= _column(self._temperature, slots, logits)
 
@@ -118,5 +118,5 @@ def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _column(values: np.ndarray[tuple[int], np.dtype[np.float32]], slots: I64, like: Tensor) -> Tensor:
-    """Returns float32 [n, 1] on the device of `like`."""
+    """Returns the slots' values as a column, float32 [n, 1], on the device of `like`."""
     return torch.from_numpy(values[slots]).to(like.device)[:, None]

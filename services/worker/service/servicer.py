@@ -65,7 +65,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._worker = worker
 
     async def close(self) -> None:
-        """Accepts no more plans, and ends the owner's stream once the results of its received plans are written."""
+        """Accepts no more plans, and ends the owner's stream once the results of all received plans are written."""
         self._closing = True
         if self._reader is not None:
             self._reader.cancel()
@@ -131,8 +131,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         release.add_done_callback(self._releases.discard)
 
     async def _release(self, epoch: int) -> None:
-        """Waits until the epoch's steps have ended and its sequences are freed. Then another scheduler can claim the
-        worker."""
+        """Lets another scheduler claim the worker, once the epoch's steps have ended and its sequences are freed."""
         await asyncio.wrap_future(self._steps.reset())
         self._owner = None
         logger.info("epoch %d: released", epoch)
@@ -190,9 +189,9 @@ class _Epoch:
                 step_id += 1
                 plan = plan_from_proto(request.plan)
                 if plan.epoch != self.number:
-                    raise PlanError(f"the plan is for epoch {plan.epoch}; this is {self.number}")
+                    raise PlanError(f"the plan is for epoch {plan.epoch}, but the current epoch is {self.number}")
                 if plan.step_id != step_id:
-                    raise PlanError(f"the plan has step_id {plan.step_id}; the next is {step_id}")
+                    raise PlanError(f"the plan has step_id {plan.step_id}, but the next step_id is {step_id}")
                 await self._compile_missing(plan)
                 await self._permits.acquire()
                 self._steps.submit(self.recipient, plan)
@@ -236,8 +235,8 @@ class _Epoch:
 
     async def _compile_missing(self, plan: StepPlan) -> None:
         """Waits until all grammars of the plan are compiled. Starts to compile those that were never prepared, or were
-        evicted from the cache since. If the step thread waited for them instead, all sequences would wait. If a grammar
-        cannot be compiled, its sequence fails when it is admitted."""
+        evicted from the cache since. If the step thread waited for grammars instead, all sequences would wait. If a
+        grammar cannot be compiled, its sequence fails when the sequence is admitted."""
         for sequence in plan.new_sequences:
             if sequence.grammar:
                 future = self._grammars.prepare(sequence.grammar)

@@ -17,8 +17,9 @@ FLUSH_INTERVAL_S = 1.0
 
 
 class StepLog:
-    """Used only on the step thread. While steps run, lines reach the file at least about once per second. After the
-    first write error the log is closed with a warning, and steps continue without it."""
+    """Writes the log's lines. Used only on the step thread. The lines are buffered, and reach the file about once per
+    second while steps run. After the first write error the log is closed with a warning, and steps continue without
+    it."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if the file cannot be written."""
@@ -33,7 +34,7 @@ class StepLog:
             return
         now, device = time.monotonic(), result.device
         entry = {
-            "time_s": round(now, 6),  # monotonic clock, when the results arrived
+            "time_s": round(now, 6),  # monotonic time at which the results arrived
             "step": result.step_id,
             "sequences": num_sequences,
             "scheduled_tokens": result.num_scheduled_tokens,

@@ -91,7 +91,7 @@ class StepThread:
         self._thread.start()
 
     def submit(self, recipient: Recipient, plan: StepPlan) -> None:
-        """Queues a step. The caller keeps at most MAX_QUEUED_STEPS undelivered steps per recipient."""
+        """Queues a step. Callers must not have more than MAX_QUEUED_STEPS undelivered steps per recipient."""
         self._queue.put_nowait(_Step(recipient, plan, time.monotonic()))
 
     def reset(self) -> Future[None]:

@@ -16,8 +16,8 @@ def physical_cores() -> int:
 
 
 def _siblings(cpu: int) -> str:
-    """Returns an identifier of the physical core of a logical CPU. If the system does not tell the core, returns the
-    CPU's own number."""
+    """Returns an identifier of the physical core of a logical CPU. If the system does not report the core, returns
+    the CPU's own number."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:

@@ -76,7 +76,8 @@ class DecoderStart:
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
-            # Called after open_weights, which compares config.json with the checkpoint: its error names a wrong value.
+            # Memory is checked after open_weights, which compares config.json with the checkpoint: if config.json has a
+            # wrong size, the error of open_weights names it. An error about memory would not.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
             require_memory(num_weight_bytes, f"the weights of {path}")
             # Counted only once, before the weights are loaded. A second count after loading might give fewer blocks
@@ -118,16 +119,16 @@ class DecoderStart:
 def _build_with_swap(
     builder: _RunnerBuilder, num_blocks: int, max_model_len: int, swap: SwapSpace
 ) -> tuple[ModelRunner, PageCopies]:
-    """Builds the runner. If the host cannot pin the swap space, builds the runner without swap space; if --swap-space
-    was set, raises PinningError instead."""
+    """Builds the runner. If the host cannot pin the swap space, raises PinningError if --swap-space was set, and else
+    builds the runner without swap space."""
     num_host_blocks = count_host_blocks(swap, builder.setting.config, builder.model, builder.kv_dtype)
     try:
         return builder.build(num_blocks, max_model_len, num_host_blocks)
     except PinningError as error:
         if swap.option is not None:
             raise
-        logger.warning("%s, or set it to 0; the worker continues without swap space", str(error))
-    # Build after the except block: inside it, the handled error would keep the pages of the failed attempt alive.
+        logger.warning("%s; the worker continues without swap space, as with --swap-space 0", str(error))
+    # Build after the except block: inside the block, the handled error would keep the failed attempt's pages alive.
     return builder.build(num_blocks, max_model_len, 0)
 
 

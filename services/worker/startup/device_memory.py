@@ -23,7 +23,7 @@ class DeviceMemory(Protocol):
     def total(self) -> int: ...
 
     def used(self) -> int:
-        """Returns the memory in use by all processes, after torch has released its cached memory."""
+        """Releases torch's cached memory, then returns the memory that all processes use."""
         ...
 
     def peak(self, run: Callable[[], None]) -> int:
@@ -80,9 +80,10 @@ class Needs:
 
 
 def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, recorder: Recorder | None) -> Needs:
-    """Measures the memory that serving needs, with a runner of few pages that `make_runner` builds. Frees the runner
-    afterwards. With a `recorder`, records the two largest graphs and estimates the memory of all graphs: the first one
-    allocates the pool that all graphs share, and every further graph is assumed to take as much as the second."""
+    """Measures the memory that serving needs. Runs the largest step with a runner that `make_runner` builds with few
+    pages, and frees the runner afterwards. With a `recorder`, records the two largest graphs and estimates the memory
+    of all graphs: the first graph allocates the pool that all graphs share, and every further graph is assumed to take
+    as much as the second."""
     made: list[ModelRunner] = []
 
     def run() -> None:

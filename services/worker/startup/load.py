@@ -36,17 +36,17 @@ class LoadedWorker:
 
 
 def load_worker(config: WorkerConfig, report: Report, device: torch.device | None = None) -> LoadedWorker:
-    """Builds the worker. Call it on the thread that will run the steps: CPU thread pools belong to the thread that uses
-    them.
+    """Builds the worker. Call it on the thread that will run the steps, because CPU thread pools belong to the thread
+    that uses them.
     `device`: the result of `resolve_device`, if the caller has it already.
-    Raises ModelError, or DeviceLostError if the device is lost meanwhile."""
+    Raises ModelError, or DeviceLostError if the device is lost during the call."""
     device = resolve_device(config.device) if device is None else device
-    # Checked first, because downloading and loading a model take minutes.
+    # The swap space is checked first, because downloading and loading a model take minutes.
     swap = resolve_swap_space(config.swap_space, device.type)
     try:
         return _load(config, report, device, swap)
     except Exception as error:
-        # After a CUDA error, the device might be lost.
+        # `error` might be a CUDA error that lost the device; then `after` raises DeviceLostError.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             create_device_check(device).after(error)
         raise
@@ -126,7 +126,7 @@ def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> tor
 
 def describe_numerics(ops: Ops, reason: str | None) -> str:
     """Returns a description for the log: which operations run, and whether the tokens of a sequence depend on the rest
-    of its batch. `reason`: why the worker runs without the device's own kernels; None if it has them."""
+    of its batch. `reason`: why the worker runs without the device's own kernels; None if it runs with them."""
     if reason is not None:
         return reason
     if ops.device.type == "cuda" and ops.batch_invariant:

@@ -101,7 +101,7 @@ def measure_steps(runner: ModelRunner, probe: Probe) -> tuple[float, float]:
 
 
 def _run_prompt(runner: ModelRunner, probe: Probe, num_tokens: int) -> float:
-    """Returns the seconds of a step over a prompt of `num_tokens`, in an epoch of its own."""
+    """Runs a prompt of `num_tokens` in one step, then starts a new epoch. Returns the seconds that the step took."""
     zero, one = np.zeros(1, np.uint32), np.ones(1, np.uint32)
     num_blocks = -(-num_tokens // runner.limits.block_size)
     sequence = probe.sequence(np.zeros(num_tokens, np.uint32), np.arange(num_blocks, dtype=np.uint32))

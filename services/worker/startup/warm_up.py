@@ -33,9 +33,9 @@ EVERYTHING = SamplingParams(
 # Sampling parameters for warm-up. A batch's parameters decide which sampling kernels run and how they are specialized.
 SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
 _PROMPT_TOKENS = 17
-# Numbers of tokens of warm-up steps. A matrix product is compiled once for each class of row counts; the classes end at
-# 16, 32, 64 and 128 rows (`ops/triton/tiles.py`). The steps have as many sequences as they can, because the output
-# layer has only one row per sequence that samples.
+# Numbers of tokens of warm-up steps. A matrix product is compiled once for each class of row counts (`TileTable` in
+# `ops/triton/tiles.py`), and the steps cover all classes. The steps have as many sequences as possible, so that they
+# cover the classes of the output layer, too: it has only one row per sequence that samples.
 _STEP_TOKENS = (32, 64, 128, 256)
 
 

@@ -19,7 +19,7 @@ Event = torch.cuda.Event
 
 class StepClock(Protocol):
     def begin(self) -> None:
-        """Marks the start of a step: the next launch is its first kernel. Call it again if the step is retried."""
+        """Marks the start of a step, just before its first kernel is launched. Call it again if the step is retried."""
         ...
 
     def launched(self) -> Event | None:
@@ -56,7 +56,8 @@ class DeviceStepClock:
             return None  # idle time keeps counting from the end of the last step that ran a model
         last, self._last_end = self._last_end, ended
         idle = 0.0 if last is None else last.elapsed_time(begun) / 1e3
-        # A step launched while another runs begins when that step ends: its idle time is 0, or by rounding negative.
+        # A step that is launched while another step runs begins when that step ends. So the idle time before it is 0,
+        # or negative by rounding.
         return DeviceTime(max(0.0, idle), begun.elapsed_time(ended) / 1e3)
 
     def reset(self) -> None:

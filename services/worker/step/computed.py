@@ -1,4 +1,4 @@
-"""Results of a step: as tensors on the device, and as arrays on the host."""
+"""Holds the results of a step as tensors on the device, and builds log probabilities from their host copies."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ NOTHING = Computed(None, None, None)
 def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
     """Returns the log probabilities of those rows that asked for them and have a valid token; None if there are none.
 
-    `valid` [n]: one flag per row of the sample. `arrays`: host copies of the device tensors in `of`."""
+    `valid` [n]: for each row of the sample, whether its token is valid. `arrays`: host copies of the device tensors in
+    `of`."""
     keep = np.flatnonzero(valid[of.rows])
     if not len(keep):
         return None
     logprobs, top_token_ids, top_logprobs = arrays
-    index_of = np.cumsum(valid) - 1  # a row's index among the valid ones
+    index_of = np.cumsum(valid) - 1  # a row's index among the valid rows
     counts = of.top_counts[keep]
     within = np.arange(top_token_ids.shape[1])[None, :] < counts[:, None]
     return Logprobs(

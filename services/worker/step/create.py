@@ -28,7 +28,7 @@ def create_device_forward_pass(
 def create_plain_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """Creates the forward pass that builds its input tensors for each step. `limits` is ignored."""
+    """Creates the forward pass that builds new input tensors in each step. `limits` is ignored."""
     return PlainForwardPass(decoder, ops, pages, clock)
 
 

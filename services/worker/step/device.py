@@ -23,7 +23,7 @@ class Device:
     check: DeviceCheck
     create_clock: Callable[[], StepClock]
     create_forward_pass: Callable[[Decoder, Ops, Sequence[KVPages], Limits, StepClock], ForwardPass]
-    create_sampler: Callable[[Ops, int, int], Sampler]  # takes the number of slots and the vocabulary size
-    create_page_copies: Callable[[Sequence[KVPages], int], PageCopies]  # takes the number of slots in host memory
+    create_sampler: Callable[[Ops, int, int], Sampler]  # takes the number of sequence slots and the vocabulary size
+    create_page_copies: Callable[[Sequence[KVPages], int], PageCopies]  # takes the number of blocks in host memory
     records_graphs: bool  # whether decode-only steps can be recorded and replayed
     is_synchronous: bool  # whether a launch returns only after its work is done

@@ -15,8 +15,9 @@ from services.worker.errors import DeviceLostError, PlanError
 
 class DeviceCheck(Protocol):
     def after(self, error: Exception) -> None:
-        """Checks the device after a launch or a collection raised `error`. Call it before any later result is
-        delivered. Raises DeviceLostError if the device is lost; returns if only this work failed."""
+        """Checks the device after loading the model, launching a step or collecting its results raised `error`. Raises
+        DeviceLostError if the device is lost; returns if only the work that raised `error` failed. Call it before any
+        later result is delivered."""
         ...
 
 

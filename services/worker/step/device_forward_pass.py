@@ -2,8 +2,8 @@
 launch kernels.
 
 A graph is recorded for a *bucket*, a number of tokens. The graph serves every step with at most that many sequences of
-one token each. The bucket's unused tokens belong to no row: their place in the KV cache is -1, so nothing is written to
-pages for them, attention skips them, and their results are ignored. Everything that differs between batches is data in
+one token each. The bucket's unused tokens belong to no row: their KV slot is -1, so nothing is written to pages for
+them, attention skips them, and their results are ignored. Everything that differs between batches is data in
 the inputs; launch sizes depend only on the bucket. The output layer and the sampler run outside the graph, on the
 actual number of rows.
 """
@@ -43,8 +43,8 @@ class DeviceForwardPass:
         self._tables.reset()
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """See `ForwardPass`. Records the largest bucket first, so that smaller ones reuse its memory. Recording runs
-        steps without tokens."""
+        """See `ForwardPass`. Records the largest bucket first, so that smaller ones reuse its memory. Steps run
+        during the recording; they have no tokens, so they write nothing to pages."""
         self._inputs.clear()
         config = self._decoder.config
         if self._hidden is None:

@@ -1,5 +1,5 @@
-"""Forward passes, which turn a step's inputs into hidden states: their interface, and those that run on any device and
-build their input tensors for each step.
+"""Forward passes turn a step's inputs into hidden states. This module has their interface and the two that run on any
+device, one for decoders and one for encoders. These two build new input tensors in each step.
 
 A forward pass depends on tokens, pages and the model. It does not depend on what the hidden states are used for:
 sampling, log probabilities or pooling.
@@ -38,8 +38,9 @@ class ForwardPass(Protocol):
         """Returns hidden states [n, hidden] of the wanted tokens, valid until the next run. wanted [n]: distinct
         indices into the batch's tokens.
 
-        block_tables [max_num_seqs, max_blocks_per_sequence]: on the host, of all slots. last_tokens int64
-        [max_num_seqs]: on the device, the same tensor in every call. A run that raises an error can be repeated.
+        block_tables [max_num_seqs, max_blocks_per_sequence]: of all slots, on the host. last_tokens int64
+        [max_num_seqs]: the last token sampled for each slot, on the device, in the same tensor in every call. A run
+        that raises an error can be repeated.
         """
         ...
 

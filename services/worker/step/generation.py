@@ -1,6 +1,6 @@
-"""The part of a step that samples: from the hidden states of the forward pass to tokens and log probabilities.
+"""Sampling in a step: turns the hidden states of the forward pass into tokens and log probabilities.
 
-The batch names the rows that sample, so this module does not depend on plans, blocks or pages. Only `sampling/`
+The batch says which rows sample, so this module does not depend on plans, blocks or pages. Only `sampling/`
 interprets individual sampling parameters.
 """
 
@@ -37,8 +37,9 @@ class Generation(Protocol):
         ...
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """Assigns a slot to the sequence from the next step on. Returns None, or a sentence for the client that says
-        why the sequence cannot run. After torch.OutOfMemoryError the slot can be assigned to another sequence."""
+        """Assigns the slot `sequence.slot` to the sequence from the next step on. Returns None, or a sentence for the
+        client that says why the sequence cannot run. If the method raises torch.OutOfMemoryError, the slot can still
+        be assigned to another sequence later."""
         ...
 
     def release(self, slot: int) -> None:
@@ -90,7 +91,7 @@ class DecoderGeneration:
         self._unobserved: deque[tuple[Batch, Download]] = deque()
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """See `Generation`. If the sequence has penalties or biases, the sampler can allocate memory for them."""
+        """See `Generation`. The sampler might have to allocate memory for the sequence's penalties and biases."""
         self._sampler.admit(sequence)
         return self._constraints.admit(sequence)
 

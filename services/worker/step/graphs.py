@@ -39,7 +39,8 @@ class GraphRecorder:
 
     def record(self, run: Callable[[], None]) -> Replay:
         """See `Recorder`."""
-        # Run once without recording, so that all kernels are compiled, loaded and tuned: none of that can be recorded.
+        # Run once before the recording, so that all kernels are compiled, loaded and tuned. None of this is possible
+        # during a recording.
         run()
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()

@@ -1,8 +1,8 @@
 """Inputs of a GPU's forward pass other than weights and pages, in buffers with fixed addresses.
 
-For the kernels, row r is the sequence in slot r, and a slot that is not in the step is a row without tokens. So block
-tables stay on the device, and a step sends only new entries. Hidden states and sampled tokens still come back in the
-order of the plan's rows.
+For the kernels, row r is the sequence in slot r, and a slot that is not in the step is a row without tokens. So a
+sequence's block table stays in the same row on the device, and a step sends only its new entries. Hidden states and
+sampled tokens still come back in the order of the plan's rows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SlotTables:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all tables, because the wire ids of the next epoch's sequences can be the same."""
+        """Forgets all tables: a sequence of the next epoch can have the same wire id as a sequence of this epoch."""
         self._owner = np.full(len(self.tables), -1, np.int64)
         self._num_sent = np.zeros(len(self.tables), np.int64)
 

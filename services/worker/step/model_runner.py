@@ -61,7 +61,7 @@ class LaunchedStep:
     batch: Batch
     computed: Computed
     download: Download | None  # copy of the results to the host; None: the step failed
-    error: Exception | None  # the error that failed all sequences of the step
+    error: Exception | None  # error because of which all sequences of the step fail
     received_at: float  # seconds, monotonic
     started_at: float
     num_sequences: int  # number of sequences that hold a slot after the plan was applied
@@ -82,7 +82,7 @@ class ModelRunner:
         pooler: Pooler,
         copies: PageCopies,
     ) -> None:
-        """`clock`: the same clock that `forward` was given, which marks on it when a step's model begins."""
+        """`clock`: the clock that was given to `forward`. `forward` marks on it when a step's model begins."""
         self.device = device
         self.limits = limits
         self._clock = clock
@@ -178,7 +178,7 @@ class ModelRunner:
         sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
         embeddings: tuple[PooledSequence, ...] = ()
-        invalid: dict[int, SequenceError] = {}  # by wire id: results are not finite, or no token is allowed
+        invalid: dict[int, SequenceError] = {}  # by wire id; for results that are not finite, or if no token is allowed
         if step.computed.prompt is not None:
             assert batch.prompt is not None
             of_prompts, without_numbers = collect_prompt_logprobs(batch.prompt, prompt_columns)
@@ -205,7 +205,7 @@ class ModelRunner:
         errors.extend(invalid.values())
         device = self._clock.collected(step.begun, None if step.download is None else step.download.event)
         finished_at = time.monotonic()
-        # A step that was launched while the previous step ran began when the previous step ended.
+        # If the step was launched while the previous step was still running, it starts when the previous step ends.
         started_at = max(step.started_at, min(self._finished_at, finished_at))
         self._finished_at = finished_at
         return StepResult(

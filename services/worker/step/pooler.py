@@ -1,8 +1,9 @@
 """Pools the hidden states of a sequence's tokens into one vector, chunk by chunk.
 
-Between chunks a running sum per slot stays on the device, so a chunk can be launched before the one before it has
-ended. When a sum has arrived on the host, the host divides it by the number of tokens, shortens it to the requested
-dimensions and normalizes it. The pooler depends on slots and hidden states, not on the model.
+Mean pooling keeps a running sum per slot on the device between chunks, so a chunk can be launched before the previous
+chunk has ended. When a sequence's vector has arrived on the host, the host divides it by the number of tokens in its
+sum, shortens it to the requested dimensions and normalizes it. The pooler depends on slots and hidden states, not on
+the model.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Pooled:
     """Results of a step for the rows that are pooled."""
 
     wire_ids: I64  # [n], of the sequences that are complete
-    params: tuple[PoolingParams, ...]  # [n]; copied, because the slot can have a new owner when the vectors arrive
-    counts: I64  # [n], number of tokens summed in each vector
+    params: tuple[PoolingParams, ...]  # [n]; copied: the slot can have a new owner when the vectors reach the host
+    counts: I64  # [n], number of tokens summed in each vector; 1 unless mean pooling
     vectors: Tensor  # float32 [n, hidden], on the device
     # Slots [m], and their sums including this step's tokens, float32 [m, hidden], on the device. None if pooling needs
     # no sums.

@@ -62,7 +62,7 @@ def test_a_chat_template_of_the_users_replaces_the_models(directory: Path, tmp_p
     for option in (str(file), "{{ messages[0].content }}"):
         checkpoint = find_checkpoint(WorkerConfig(model=str(directory), chat_template=option))
         assert bundle_config(checkpoint.read_tokenizer())["chat_template"] == "{{ messages[0].content }}"
-    with pytest.raises(ModelError, match=r"--chat-template ./none\.jinja is neither a template nor a file of one"):
+    with pytest.raises(ModelError, match=r"--chat-template ./none\.jinja is neither a template nor a readable file"):
         find_checkpoint(WorkerConfig(model=str(directory), chat_template="./none.jinja")).read_tokenizer()
 
 

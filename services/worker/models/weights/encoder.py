@@ -57,7 +57,8 @@ def open_encoder_weights(
 
 
 class EncoderSource:
-    """Reads safetensors files, whose tensor names can begin with the family's prefix. See `WeightSource`."""
+    """Reads an encoder's weights from safetensors files. Their tensor names can begin with `config.prefix`, such as
+    "bert.". See `WeightSource`."""
 
     def __init__(self, directory: Path, config: EncoderConfig, progress: Progress, device: torch.device) -> None:
         self._files = CheckpointFiles(directory, device)

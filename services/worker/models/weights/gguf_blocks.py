@@ -1,4 +1,5 @@
-"""Decodes the tensors of a GGUF file, which are rows of blocks. Results are copies: the mapped file is read-only."""
+"""Decodes the tensors of a GGUF file, whose rows consist of blocks. The results are copies, because the file is mapped
+read-only."""
 
 from __future__ import annotations
 

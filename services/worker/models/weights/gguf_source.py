@@ -80,12 +80,12 @@ class GGUFSource:
 
 
 def rotated_halves(num_heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Returns the order in which rows of q or k in a GGUF file must be taken to be in transformers' order: row i in
-    transformers' order is row result[i] in the file. int64 [num_heads · head_dim].
+    """Returns the permutation that brings the rows of q or k from a GGUF file into transformers' order: row i in
+    transformers' order is row result[i] of the file. int64 [num_heads · head_dim].
 
-    For Llama, llama.cpp's RoPE rotates the pairs of dimensions (2 j, 2 j + 1) of a head, transformers' the pairs
-    (j, j + head_dim / 2). So llama.cpp's converter moves row j of a head's first half to 2 j, and row j of its second
-    half to 2 j + 1.
+    For Llama, llama.cpp's RoPE rotates the pairs of dimensions (2 j, 2 j + 1) of a head; transformers' RoPE rotates the
+    pairs (j, j + head_dim / 2). So llama.cpp's converter moves row j of a head's first half to 2 j, and row j of its
+    second half to 2 j + 1.
     """
     rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)

@@ -1,8 +1,8 @@
 """Scales of an fp8 KV cache, as checkpoints store them: one for keys and one for values per layer.
 
-Pages hold k / k_scale and v / v_scale, and attention multiplies what it reads by the scales again. Names come from
-llm-compressor and AutoFP8 (`k_scale`), ModelOpt (`k_proj.k_scale`), raw compressed-tensors and Quark
-(`k_proj.output_scale`), and old checkpoints with one scale for both (`kv_scale`).
+Pages hold k / k_scale and v / v_scale, and attention multiplies them by the scales again. The name of a scale depends
+on the tool that wrote the checkpoint: `k_scale` (llm-compressor and AutoFP8), `k_proj.k_scale` (ModelOpt),
+`k_proj.output_scale` (raw compressed-tensors and Quark). Old checkpoints have one scale for both, `kv_scale`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KV
     missing = [index for index, scales in enumerate(found) if scales is None]
     if missing:
         logger.warning(
-            "the KV cache is in fp8 with scale 1.0 in %s: the checkpoint has no k_scale and v_scale there, which may "
-            "cost accuracy",
+            "the KV cache is in fp8 with scale 1.0 in %s: the checkpoint has no k_scale and v_scale for them, and this "
+            "can cost accuracy",
             _describe(missing, len(found)),
         )
     else:

@@ -16,8 +16,9 @@ from services.worker.quantization import AtLoad
 def open_weights(
     path: Path, config: ModelConfig, ops: Ops, load_format: str, at_load: AtLoad | None, progress: Progress
 ) -> WeightSource:
-    """Opens a decoder's weights. `path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its tensors do
-    not match `config`. `at_load`: quantization of float weights; None: they stay floats."""
+    """Opens a decoder's weights. `path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its format
+    is not `load_format`, or if its tensors do not match `config`. `at_load`: the quantization of float weights; None:
+    they stay floats."""
     source: WeightSource
     is_gguf = path.suffix == ".gguf"
     if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):

@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """Reads items ahead, and keeps them until they are taken: at most `budget` bytes, or one item that is larger."""
+    """Reads items ahead and keeps them until they are taken. At any time, it holds at most `budget` bytes, or one item
+    that is larger."""
 
     def __init__(self, sizes: Mapping[str, int], read: Callable[[str], T], num_threads: int, budget: int) -> None:
         """`sizes`: bytes of each item, in the order in which items will be taken. `read` must be thread-safe."""

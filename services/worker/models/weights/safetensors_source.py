@@ -79,12 +79,13 @@ class SafetensorsSource:
         tensor = self._files.read(name)
         if self._device.type == "cpu" and tensor.numel():
             # The tensor is a view of mapped pages. Reading a byte of each page loads the pages before they are needed.
-            # numpy reads them, because torch would start a thread pool for the thread that reads ahead.
+            # numpy reads the bytes, because torch would start a thread pool for the thread that reads ahead.
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
 
     def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
-        """Returns the stored tensors of every weight, in the order in which the model takes the weights."""
+        """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
+        weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
         for name, shape in parameters(config).items():
             if len(shape) == 1:

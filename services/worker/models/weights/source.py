@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSource(Protocol):
-    """Weights by the names of `architectures.parameters`. The caller takes each weight once, and then owns it."""
+    """Returns weights by their names in `architectures.parameters`. The caller takes each weight once, and then owns
+    it."""
 
     def weight(self, layer: str) -> Weight:
         """Returns a layer's matrix on the device, in the format of this source: floats or quantized."""
@@ -40,8 +41,9 @@ class QuantizingSource:
         self._told = False
 
     def weight(self, layer: str) -> Weight:
-        """Returns the quantized matrix. If `ops` cannot compute with quantized activations, quantizes only the weights.
-        Raises ModelError if `ops` can compute with the weights only as floats."""
+        """Returns a layer's matrix, quantized unless it is quantized already or the scheme leaves this layer out. If
+        `ops` cannot compute with quantized activations, quantizes only the weights. Raises ModelError if `ops` can
+        compute with the weights only as floats."""
         weight = self._source.weight(layer)
         if not isinstance(weight, Tensor) or not self._scheme.applies(layer, self._tied):
             return weight
@@ -94,8 +96,9 @@ class NativeSource:
 
 
 def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
-    """Returns the weight in a format that `ops` computes with; None if there is none. If `ops` cannot compute with
-    quantized activations, the format is one with activations in floats, which makes the product only more precise."""
+    """Returns the weight in a format that `ops` computes with; None if there is none. If `ops` computes with
+    this format only if activations stay floats, the returned weight has `quantize_activations` False. This makes
+    products more precise, never less."""
     if ops.computes_with(weight):
         return weight
     if not isinstance(weight, Int4Weight) and weight.quantize_activations:

@@ -97,7 +97,9 @@ def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Seque
     libraries = []
     for level, flags in levels(machine).items():
         target = directory / library_name(level)
-        partial = target.with_suffix(f".{os.getpid()}.partial")  # a running worker keeps the file that it mapped
+        # The compiler writes a temporary file, which then replaces the library, because a running worker might have
+        # mapped the old file.
+        partial = target.with_suffix(f".{os.getpid()}.partial")
         definition = f'-DSOURCE_DIGEST="{source_digest()}"'
         sources = [str(SOURCE_DIRECTORY / name) for name in SOURCES]
         command = [*compiler, *FLAGS, *spelled(flags, compiler), definition, "-o", str(partial), *sources]

@@ -1,4 +1,4 @@
-"""Checks arguments that the C kernels would misread, as far as possible without reading the tensors' data."""
+"""Refuses tensors whose type, shape or strides the C kernels would misread. Does not read the tensors' data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from services.worker.ops.interface import AttentionBatch, KVPages
 
-MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
+MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows of this length on its stack
 
 
 def check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, int]:

@@ -68,7 +68,8 @@ class FusedLayers:
 
     @staticmethod
     def takes(config: ModelConfig, layers: Sequence[Layer]) -> bool:
-        """Returns whether `layers.c` can run the layers: each projection is one matrix, the head size is supported."""
+        """Returns whether `layers.c` can run the layers: whether each projection is a single matrix, and whether the
+        head size is supported."""
         if config.head_dim > MAX_HEAD_DIM or config.head_dim % 2:
             return False
         linears = (linear for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down))

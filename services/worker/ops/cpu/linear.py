@@ -8,8 +8,8 @@ from torch import Tensor, get_num_threads
 from services.worker.ops.cpu.library import Library
 
 PACK_ROWS = 4096  # rows of a weight that are packed at a time; few, so that packing takes little extra memory
-# With fewer multiplications, (rows + 6) · outputs · inputs, gemm.c uses one thread. Such a call takes up to about 12 us
-# and does not release the GIL.
+# If (rows + 6) · outputs · inputs is below this number, gemm.c uses one thread, and the call takes at most about 12 us.
+# Such calls do not release the GIL. (Reading a weight takes as long as about 6 multiplications with it.)
 HELD_BELOW = 600_000
 
 

@@ -32,8 +32,8 @@ from services.worker.ops.interface import (
 )
 from services.worker.quantization.kinds import QuantizedWeight, Weight
 
-# Elementwise calls with fewer elements, of at most about 20 us, do not release the GIL. After each release, another
-# thread can hold the GIL and delay the step, and a step has hundreds of short calls. Longer calls release it.
+# Elementwise calls with fewer elements than this take at most about 20 us and do not release the GIL. Whenever a call
+# releases the GIL, another thread can take it and delay the step, and a step has hundreds of short calls.
 HELD_BELOW = 50_000
 
 

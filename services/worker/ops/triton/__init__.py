@@ -1,6 +1,7 @@
 """Triton kernels for NVIDIA GPUs.
 
-This package is imported apart from `ops`, because Triton is not installed everywhere and a CPU worker does not need it.
+This package is imported separately from `ops`, because Triton is not installed everywhere and a CPU worker does not
+need it.
 """
 
 from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages

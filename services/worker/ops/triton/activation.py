@@ -4,7 +4,7 @@
     gelu(g) = g · (1 + erf(g / √2)) / 2                         (Hendrycks and Gimpel, 2016)
     gelu_tanh(g) = g · (1 + tanh(√(2/π) · (g + 0.044715 g³))) / 2 = g · σ(2 √(2/π) · (g + 0.044715 g³))
 
-The last step holds because (1 + tanh z) / 2 = σ(2z). σ(z) is computed as 1 / (1 + exp(-z)), which is also correct
+The last equality holds because (1 + tanh z) / 2 = σ(2z). σ(z) is computed as 1 / (1 + exp(-z)), which is also correct
 where exp overflows to infinity. The kernel computes in float32 and rounds once.
 [num_tokens, 2 · features] -> [num_tokens, features], both contiguous.
 """

@@ -100,9 +100,9 @@ def copy_blocks(place: PagePlace, sources: NDArray[np.int64], destinations: NDAr
     """Copies blocks `sources` to blocks `destinations` of the same place, [n] each on the host. Reads all sources
     before it writes any destination.
 
-    Plans copy to blocks that no other sequence uses. So usually no destination is a source, and one pass in any order
-    is correct. But a block that a sequence releases can be a source and a destination in the same plan: then all pages
-    go through a buffer.
+    A step's plan copies only to blocks that no other sequence uses. So usually no destination is also a source, and
+    the pages can be copied in any order. But a block that one sequence releases can be both a source and a destination
+    in the same plan. Then all pages are copied to a buffer first.
     """
     device = place.bases.device
     if not np.isin(destinations, sources).any():

@@ -43,7 +43,7 @@ over the time to read its bytes, on an A100, an RTX 3090, an L40S and an H200. O
 
 """
 _THREADS_PER_WARP = 32
-_REGISTERS = 65536  # of one processor, allocated in units of 8 per thread
+_REGISTERS = 65536  # of one multiprocessor, allocated in units of 8 per thread
 _WORTH_A_PROCESS = 16  # number of kernels that compile in the time that a new process takes to import Triton and torch
 _RESERVED = 1024  # bytes of shared memory that the system reserves per program
 
@@ -69,7 +69,8 @@ PROCESSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A variant to compile, given by its module and its index there: kernels cannot be sent to other processes."""
+    """A variant to compile, given by its module and its index in `variants()`, because kernels cannot be sent to other
+    processes."""
 
     module: str
     index: int
@@ -95,7 +96,7 @@ class Compiled:
 
     @property
     def programs(self) -> int:
-        """Number of programs of this kernel that one processor runs at once."""
+        """Number of programs of this kernel that one multiprocessor runs at once."""
         processor = PROCESSORS[self.capability]
         threads = self.num_warps * _THREADS_PER_WARP
         by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * threads)

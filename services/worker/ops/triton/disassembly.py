@@ -1,8 +1,8 @@
 """Counts the instructions of a compiled kernel's inner loop, with the disassembler that comes with Triton.
 
-On every target, each of a processor's four parts issues one instruction of 32 threads per cycle (CUDA C++ Programming
-Guide, section on compute capabilities). So a loop takes at least the time to issue its instructions, and at least the
-time to read its bytes. If the first time is longer, the kernel does not wait for memory.
+On every target, a multiprocessor has four partitions, and each issues one instruction per cycle, for the 32 threads of
+a warp (CUDA C++ Programming Guide, section on compute capabilities). So a loop takes at least the time to issue its
+instructions, and at least the time to read its bytes. If the first time is longer, the kernel does not wait for memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL = re.compile(r"^(\.L_\w+):$")
 _INSTRUCTION = re.compile(r"^/\*[0-9a-f]{4,}\*/\s+(.*?);")
 _BRANCH = re.compile(r"\bBRA\b.*\((\.L_\w+)\)")
 _PRODUCT = re.compile(r"\b[A-Z]*MMA\b")  # HMMA, IGMMA, QGMMA, ...
-PARTS = 4  # parts of a processor
+PARTS = 4  # partitions of a multiprocessor
 
 
 def product_loop(cubin: bytes) -> int:
@@ -40,7 +40,7 @@ def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:
     """Yields the instructions of each loop without an inner loop, from its label to the branch back to it."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
-    begins: list[int] = []  # where the loops that have ended begin
+    begins: list[int] = []  # indices of the first instructions of the loops that have ended
     for line in map(str.strip, listing):
         if label := _LABEL.match(line):
             labels[label[1]] = len(instructions)

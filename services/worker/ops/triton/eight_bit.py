@@ -3,10 +3,11 @@
     y[m, n] = (Σ_k q[m, k] · v[n, k]) · x_scale[m] · scale[n] + b[n]          q and v int8: the sum exact, in int32
                                                                               q and v fp8 e4m3: the sum in float32
 
-q is x, quantized row by row (`quantize_rows.py`). v is stored as in the checkpoint, [N, K]: a step of K reads whole
-lines of 128 bytes, and needs no conversion. (LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022,
-for fp8.) Hopper's fp8 tensor cores accumulate in fewer than 24 bits. So they sum only one step of K, and the steps are
-added in full float32. `tiles.py` describes the tiles and the split of K.
+q is x, quantized row by row (`quantize_rows.py`). v keeps the checkpoint's layout, [N, K]: each step along K reads
+whole cache lines of 128 bytes, and the values need no conversion. (LLM.int8(), Dettmers et al., 2022, section 3;
+Micikevicius et al., 2022, for fp8.) Hopper's fp8 tensor cores accumulate in fewer than 24 bits. So they sum only the
+products of one step, and the sums of the steps are added in full float32. `tiles.py` describes the tiles and the split
+of K.
 """
 
 from __future__ import annotations

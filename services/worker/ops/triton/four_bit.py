@@ -9,10 +9,10 @@ rounded.
 The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which threads would
 have to exchange before a product. So K is cut into steps of 4 · LANES columns, and word j of a step holds the step's
 columns j, LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up. The lowest 4 bits of all words are then
-the operand of one product, the next 4 bits that of the next product, and so on (`widen.py`). Each such quarter of a
-step has one scale, because LANES divides a group. Words are stored [steps, N, LANES], so that a program's load for a
-step is contiguous. A scale and its zero point share a word of at least 4 bytes, [groups, N], because smaller loads
-cannot be asynchronous and run ahead.
+the operand of one product, the next 4 bits that of the next product, and so on (`widen.py`). The columns of one
+product, a quarter of the step, have the same scale, because LANES divides a group. Words are stored [steps, N, LANES],
+so that a program's load for a step is contiguous. A scale and its zero point share a word of at least 4 bytes, [groups,
+N], because smaller loads cannot be asynchronous and run ahead.
 
 `tiles.py` describes the tiles and the split of K.
 """
@@ -44,8 +44,8 @@ from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_nibbles
 from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_nibbles
 
-# k: most columns of K per step. All tiles fit into 99 KiB of shared memory, which every GPU from compute capability
-# 8.0 on has.
+# In these tables, `k` is the largest number of columns per step. All tiles fit into 99 KiB of shared memory, which
+# every GPU from compute capability 8.0 on has.
 HALF = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
@@ -169,8 +169,8 @@ class FourBitLayout:
 
     @staticmethod
     def takes(weight: Int4Weight) -> bool:
-        """Returns whether the kernel supports the weight: one group, or groups of a multiple of `LEAST_K` inputs,
-        because a tensor-core product takes at least `LEAST_K` inputs, all with the same scale."""
+        """Returns whether the kernel supports the weight: it must have one group, or the group size must be a multiple
+        of `LEAST_K`. A tensor-core product takes at least `LEAST_K` inputs, and they must have the same scale."""
         groups = weight.scales.shape[1]
         return groups == 1 or weight.group_size % LEAST_K == 0
 

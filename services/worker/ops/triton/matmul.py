@@ -4,9 +4,9 @@
 
 cuBLAS chooses tiles, and whether to split k, by the number of rows, so the bits of a row change with the number of
 rows. This kernel never splits k, and its steps of k depend only on the type. The number of rows per tile does depend on
-m, but it does not change which products an element of y adds up in which order. The instructions of the tensor cores
-differ only in their number of columns: W is the left operand (`tiles.py`), so columns are rows of x, which are
-independent.
+m, but it does not change which products an element of y adds up in which order. It only changes the number of columns
+of the tensor-core instruction. W is the left operand (`tiles.py`), so these columns are rows of x, and each column is
+computed independently.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class TritonOps:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        """Launches torch's own kernel once per sequence, so that no sequence's bits depend on another's length."""
+        """Launches torch's attention kernel once per sequence, so that the bits of a sequence do not depend on the
+        lengths of others."""
         parts = []
         for of_one in zip(*(torch.split(x, list(batch.lengths)) for x in (q, k, v)), strict=True):
             queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in of_one)  # [1, num_heads, length, head_dim]

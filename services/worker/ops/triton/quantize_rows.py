@@ -2,9 +2,10 @@
 
     a = max(max |x|, 1e-10)      q = round(x · (Q / a))      scale = a / Q      Q = 448 (fp8 e4m3) or 127 (int8)
 
-x [m, features] -> q [m, features] and scale, float32 [m]. Divisions round as in IEEE 754. Every target converts to fp8
-with integer arithmetic (`fp8.py`): the native conversion gives the same bits and saves no time, because memory is the
-bound. If x has a NaN, the scale of its row is NaN, so that all products with the row are NaN.
+x [m, features] -> q [m, features] and scale, float32 [m]. Divisions round as in IEEE 754. On every GPU, values are
+converted to fp8 with integer arithmetic (`fp8.py`). The instruction of newer GPUs would give the same bits and save no
+time, because the kernel is bound by memory. If x has a NaN, the scale of its row is NaN, so that all products with the
+row are NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.worker.ops.triton.fp8 import to_e4m3
 from services.worker.ops.triton.variant import Variant
 from services.worker.quantization.kinds import FLOOR, FP8_MAX, INT8_MAX
 
-# Elements of a row that are loaded at a time: enough for most models' rows, which are then read once.
+# Largest number of elements of a row that are loaded at a time. The rows of most models are not longer.
 MAX_BLOCK = 8192
 
 _FLOOR = tl.constexpr(FLOOR)
@@ -86,7 +87,7 @@ def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _block(features: int) -> tuple[int, int]:
-    """Returns elements per load, and warps."""
+    """Returns the number of elements per load, and the number of warps."""
     block = min(MAX_BLOCK, triton.next_power_of_2(features))
     return block, min(16, max(4, block // 512))
 

@@ -5,9 +5,9 @@ x₁, x₂ of each head of q and k:
 
     x₁, x₂ = x₁ c - x₂ s, x₂ c + x₁ s                           float32, rounded once
 
-The rotated k, and v as it is, are written to the pages [block, kv_head, slot, head_dim]. A token's `slots` entry is
-block · block_size + slot. Pages of fp8 e4m3 hold k / k_scale and v / v_scale, clamped to the range of fp8. An entry of
--1 marks padding: nothing is written for the token, neither to pages nor to q and k.
+The rotated k, and v as it is, are written to the pages [block, kv_head, slot, head_dim]. A token's entry of `slots` is
+block · block_size + slot. An entry of -1 marks a token of padding: nothing is written for it, neither to pages nor to q
+and k. Pages of fp8 e4m3 hold k / k_scale and v / v_scale, clamped to the range of fp8.
 
 A program takes HEADS heads of one token. The first programs of a token take heads of q, the others heads of k and v. q,
 k and v can be views into one fused projection, with any strides, provided that the last dimension is contiguous.
@@ -84,8 +84,8 @@ def rope_and_write_kv_kernel(
             at = k + token * k_stride + heads[:, None] * k_head_stride + lanes[None, :]
             low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
             high = tl.load(at + half, mask=mask, other=0.0).to(tl.float32)
-            # Rounded to k's type before the conversion to the page's type, so that pages hold the same numbers as k,
-            # like those of the reference.
+            # Rounded to k's type before the conversion to the page's type, as in the reference. So the values in the
+            # page are converted from the same numbers that k holds.
             low_turned = (low * cosine - high * sine).to(k.dtype.element_ty)
             high_turned = (high * cosine + low * sine).to(k.dtype.element_ty)
             tl.store(at, low_turned, mask=mask)

@@ -2,11 +2,12 @@
 
     y[m, n] = (Σ_k q[m, k] · v[n, k]) · x_scale[m] · scale[n] + b[n]
 
-The kernel in `eight_bit.py` computes the same product, and replaces `scaled_mm` where `serves` returns False. Steps
-with more rows than that kernel's middle tile class use `scaled_mm`. This limit is an estimate, not measured: for few
-rows, memory is the bound, and our kernel splits K by the weight's shape; for many rows, tuned libraries are faster.
-Sums are in full float32 (`use_fast_accum` is off), as in our kernel. torch supports these products from compute
-capability 8.9 on, with bfloat16 results and sizes that are multiples of 16. They are not batch-invariant.
+The kernel in `eight_bit.py` computes the same product, and is used where `serves` returns False. `scaled_mm` is used
+only for more than 64 rows (`eight_bit.QUANTIZED.some.rows`). This limit is an estimate, not measured: for few rows, a
+product is bound by reading the weight, and our kernel splits K to keep all SMs busy; for many rows, tuned libraries are
+faster. Sums are in full float32 (`use_fast_accum` is off), as in our kernel. torch supports these products from compute
+capability 8.9 on, with bfloat16 results and sizes that are multiples of 16. The products of `scaled_mm` are not
+batch-invariant.
 """
 
 from __future__ import annotations

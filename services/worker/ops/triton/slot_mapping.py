@@ -2,8 +2,8 @@
 
     slot = block_table[row, position // block_size] · block_size + position % block_size
 
-The row of each token is found by bisection over query_starts. Tokens from query_starts[-1] on are padding, because a
-recorded graph always has the same number of tokens. Their slot is -1, and nothing is written for them.
+The row of each token is found by bisection over query_starts. A recorded CUDA graph always has the same number of
+tokens, so tokens from query_starts[-1] on are padding. Their slot is -1, and nothing is written for them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def slot_mapping_kernel(
 ):
     tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
     mine = tokens < tl.minimum(num_tokens, tl.load(query_starts + num_sequences))
-    # A token's row is in [low, high). It is the last row that begins at or before the token: so the search skips rows
-    # without tokens.
+    # A token's row is in [low, high), and is the last row that begins at or before the token. A row without tokens is
+    # never found, because the next row begins at the same token.
     low = tl.zeros([TILE], tl.int32)
     high = low + num_sequences
     width = num_sequences

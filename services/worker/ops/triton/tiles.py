@@ -4,11 +4,11 @@ A program computes a tile [BLOCK_OUTS, BLOCK_ROWS] of yᵀ = W xᵀ, with the we
 cores (wgmma) need at least 64 rows of the left operand but only 8 columns of the right one, so few rows of x are not
 padded to 64. Besides, only the left operand can come from registers, where weights are dequantized.
 
-Few rows make few tiles, too few for all of the device's processors. Then K is split (split-K): each program adds up one
-stretch of K, and `join_splits.py` adds the stretches in ascending order. Where K is split depends only on the weight's
-shape and on the tiles, which `TileTable.of` chooses by the number of rows. Nothing is added atomically, so a repeated
-product has the same bits. In batch-invariant mode K is not split, and the steps of K are the same for every number of
-rows.
+A product with few rows often has too few tiles to keep all SMs of the GPU busy. Then K is split (split-K): each program
+adds up one stretch of K, and `join_splits.py` adds the stretches in ascending order. Where K is split depends only on
+the weight's shape and on the tiles, which `TileTable.of` chooses by the number of rows. Nothing is added atomically, so
+a repeated product has the same bits. In batch-invariant mode K is not split, and the steps of K are the same for every
+number of rows.
 
 Indices of rows and outputs past the end are clamped to the last row or output, which is computed again but not stored.
 """
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-# Number of row tiles with the same outputs whose programs are launched side by side, so that a tile of W is read from
-# memory once for all of them.
+# The programs of up to this many row tiles, all with the same outputs, have consecutive program ids. So they run at the
+# same time, and their tile of W is read from memory only once.
 GROUP_ROWS = 8
-# If K is long enough, it is split into so many stretches that there are at least this many programs, three for every
-# two of an H200's processors. If each program has at least 24 KB of loads in flight, they use 4.8 TB/s at a latency of
-# 0.8 µs. Weights with 28,672 outputs, the most of Llama-3.1-8B, have enough tiles without a split.
+# If K is long enough, it is split into so many stretches that there are at least this many programs: three for every
+# two of an H200's 132 SMs. If each of these programs has at least 24 KB of loads in flight, they saturate 4.8 TB/s at a
+# latency of 0.8 µs. Weights with 28,672 outputs, the most in Llama-3.1-8B, have enough tiles without a split.
 PROGRAMS = 198
 _MIN_STEPS = 4  # least steps of BLOCK_K in a stretch, so that loads can run ahead
 LEAST_K = 16  # k of the shortest tensor-core product
@@ -42,8 +42,8 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """Tiles by the number of rows. All tiles of a table have the same k, but a repacked weight can have shorter
-    steps."""
+    """Tile sizes by the number of rows. All have the same k: the number of columns of x that a step of the kernel's
+    loop takes. A repacked weight can have shorter steps, to fit its groups or divide K."""
 
     few: Tiles
     some: Tiles
@@ -66,7 +66,7 @@ class Cut:
 
 def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) -> Cut:
     """Cuts a product into programs. `num_steps`: number of steps in K. Splits K only if one row tile holds all rows, so
-    that the split is the same for all numbers of rows with these tiles."""
+    that the split is the same for all numbers of rows that use these tiles."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
     splits = min(triton.cdiv(PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
@@ -76,7 +76,7 @@ def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) ->
 
 @triton.jit
 def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr):
-    """Returns the outputs [BLOCK_OUTS] and rows [BLOCK_ROWS] of this program, int64."""
+    """Returns the indices of the outputs [BLOCK_OUTS] and rows [BLOCK_ROWS] that this program computes, int64."""
     row_tiles = tl.cdiv(m, BLOCK_ROWS)
     out_tiles: tl.constexpr = (N + BLOCK_OUTS - 1) // BLOCK_OUTS
     group = tl.program_id(0) // (GROUP_ROWS * out_tiles)
@@ -89,9 +89,9 @@ def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl
 
 @triton.jit
 def load_part(x_at, part, lanes, K: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr):
-    """Returns LANES columns of x, from column part · LANES on: [LANES, BLOCK_ROWS], with 0 past column K. x_at:
-    pointers to column `lanes` of each row. STEP: columns that the caller's loop takes at a time; if K is a multiple of
-    it, no column is past K."""
+    """Returns LANES columns of x, from column part · LANES on: [LANES, BLOCK_ROWS], with 0 for columns from K on. x_at:
+    pointers to the first LANES columns of each row. lanes: 0 to LANES - 1. STEP: columns that the caller's loop takes
+    at a time; if K is a multiple of STEP, no column is past the end of x."""
     if K % STEP == 0:
         return tl.load(x_at + part * LANES)
     return tl.load(x_at + part * LANES, mask=(part * LANES + lanes < K)[:, None], other=0.0)

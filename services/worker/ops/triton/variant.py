@@ -1,4 +1,4 @@
-"""A specialization of a kernel as it is served, for `compile.py` to compile ahead of time.
+"""A specialization of a kernel that serving uses. `compile.py` compiles it ahead of time.
 
 Every module of this package with kernels has a function `variants() -> Iterator[Variant]`.
 """
@@ -14,7 +14,7 @@ TARGETS = (80, 86, 89, 90)  # compute capabilities, times ten
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    name: str  # kernel first, then the differences between its variants
+    name: str  # the kernel's name, then what distinguishes the variant: "draw greedy bf16 32000"
     kernel: Any  # triton.JITFunction
     # Type of every parameter that is not a constexpr: "*bf16", "fp32", "i32". Integers that are always multiples of 16
     # when the variant is served are marked: "i32:16". Pointers are multiples of 16 bytes, as torch allocates them,

@@ -1,11 +1,11 @@
 """Converts 4- and 8-bit numbers to 16-bit floats exactly, four bytes at a time.
 
-A product that is bound by reading such weights can spend only few instructions on each number. At 4.8 TB/s, each of an
-H200's processors receives 18 bytes per cycle, which are 37 numbers of 4 bits, and issues four instructions of 32
-threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. Here, four bytes stay in
-one register, and each operation on a register makes a pair of floats. One instruction (LOP3, or PRMT for whole bytes)
-puts two numbers into the low mantissa bits of two floats that are a known power of two. One more instruction subtracts
-that power from both floats.
+A product that is bound by reading such weights can spend only few instructions on each number. At 4.8 TB/s, each SM of
+an H200 receives 18 bytes per cycle, which are 37 numbers of 4 bits. In the same cycle, it issues four instructions of
+32 threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. The functions of this
+module keep four bytes in one register, and each operation on a register makes a pair of floats. One instruction (LOP3,
+or PRMT for whole bytes) puts two numbers into the low mantissa bits of two floats that are a known power of two. One
+more instruction subtracts that power from both floats.
 
     bfloat16 of the bits 0x4300 | u is 128 + u, for u < 128      float16 of the bits 0x6400 | u is 1024 + u
     int8 v is (v & 0x7F) - (v & 0x80), or (v ^ 0x80) - 128
@@ -29,7 +29,8 @@ def _asm(*instructions: str) -> tl.constexpr:
 
 
 def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
-    """Returns instructions that turn a register of two words into four pairs of floats, lowest bits first."""
+    """Returns instructions that turn a register of two 16-bit words into four pairs of floats, lowest bits first. A
+    pair has one float of each word. `power` and `one`: the known power of two, and 1.0, as the bits of two floats."""
     masked = f"0x000F000F, {power}, 0xEA"  # (a & b) | c
     return _asm(
         "shr.u32 a, $4, 4",
@@ -42,9 +43,9 @@ def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
 
 
 def _e4m3(kind: str, shift: int, power: str) -> tl.constexpr:
-    """Returns instructions that turn a register of two words into two pairs of floats, low bytes first. `shift`: by how
-    many bits exponent and mantissa move right from the high byte of a word to their place in a float. `power`: factor
-    of the result."""
+    """Returns instructions that turn a register of two 16-bit words into two pairs of floats, low bytes first. `shift`:
+    by how many bits exponent and mantissa move right from the high byte of a word to their place in a float. `power`:
+    factor of the result, as the bits of two floats."""
     mask = f"0x{0x7F << 8 - shift:04X}" + f"{0x7F << 8 - shift:04X}"
     return _asm(
         f"shl.b32 a, $2, {8 - shift}",
@@ -81,8 +82,8 @@ _INT8_FP16 = _asm(
     "add.rn.f16x2 $0, $0, c",
     "add.rn.f16x2 $1, $1, c",
 )
-# The factor is 36864, so that only NaN overflows. With its bits moved, the greatest number, 448, is 1.75 and becomes
-# 64512 = 448 · 144. NaN is 1.875 and becomes infinite.
+# The factor is 36864, so that only NaN overflows. The greatest number, 448, reads as 1.75 when its bits are moved into
+# a float16, and becomes 64512 = 448 · 144. NaN reads as 1.875 and becomes infinite.
 _E4M3_PAGES = _e4m3("f16x2", 1, "0x78807880")
 _E4M3_PAGES_NATIVE = _asm(
     "mov.b32 {first, second}, $2",
@@ -93,8 +94,8 @@ _E4M3_PAGES_NATIVE = _asm(
 )
 _E4M3_FP16 = _e4m3("f16x2", 1, "0x5C005C00")  # 2^8
 _E4M3_BF16 = _e4m3("bf16x2", 4, "0x7B807B80")  # 2^120
-# Constraints on registers: the results (=&: they share no register with operands), the words, then for each result the
-# register with what is added to it.
+# Register constraints of the inline assembly: the four results ("=&": they share no register with operands), the words,
+# then for each result a register with the number that is added to it.
 _FROM_NIBBLES: tl.constexpr = tl.constexpr("=&r,=&r,=&r,=&r,r,r,r,r,r")
 _FOUR_FP16: tl.constexpr = tl.constexpr((tl.float16,) * 4)
 _FOUR_BF16: tl.constexpr = tl.constexpr((tl.bfloat16,) * 4)
@@ -157,7 +158,7 @@ def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
 def from_fp8_pages(word, dtype: tl.constexpr, NATIVE: tl.constexpr):
     """Returns the low and the high byte of an int16, read as fp8 e4m3fn, both times `pages_factor`. dtype: type of the
     results, float16 or float32. NaN becomes NaN or infinite. `NATIVE`: whether the GPU has an instruction that converts
-    fp8, as from compute capability 8.9 on."""
+    fp8 (from compute capability 8.9 on)."""
     if dtype == tl.float32:
         low, high = _with_nan((word & 0xFF).to(tl.uint8)), _with_nan((word >> 8).to(tl.uint8))
     else:

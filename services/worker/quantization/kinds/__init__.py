@@ -1,6 +1,7 @@
-"""The kinds of quantized weight in memory: `fp8.py`, `int8.py` and `int4.py`. `weight.py` has what they share.
+"""The kinds of quantized weight in memory: `fp8.py`, `int8.py` and `int4.py`. `weight.py` joins weights of any kind.
 
-This package is imported separately from `quantization`, because it needs torch and the command line does without.
+This package is imported separately from `quantization`, because this package needs torch, and the command line uses
+`quantization` without torch.
 """
 
 from services.worker.quantization.kinds.fp8 import Fp8Weight

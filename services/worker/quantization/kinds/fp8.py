@@ -15,7 +15,7 @@ from services.worker.quantization.kinds.rows import quantize_rows_fp8
 class Fp8Weight:
     """weight[o, i] = values[o, i] · scales[o]
 
-    With `quantize_activations` (W8A8), `quantize_rows_fp8` first quantizes each row x of the input to q, with x_scale:
+    With `quantize_activations` (W8A8), `quantize_rows_fp8` first quantizes each row x of the input: x ≈ q · x_scale.
 
         y[o] = Σ_i q[i] · values[o, i] · x_scale · scales[o]        sums in float32
 

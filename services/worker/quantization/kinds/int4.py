@@ -17,9 +17,9 @@ class Int4Weight:
     """weight[o, i(k)] = (q[o, k] - zero_points[o, k // group_size]) · scales[o, k // group_size]
 
     q[o, k] are unsigned 4-bit integers, two per byte, the even k in the low half. Column k belongs to input i(k) =
-    input_order[k], or to input k if `input_order` is None. GPTQ's act-order assigns inputs to groups by importance.
-    Columns are sorted by group, so that each group is contiguous; therefore y = weight · x must read x in
-    `input_order`.
+    input_order[k], or to input k if `input_order` is None. `input_order` is for GPTQ's act-order, which assigns inputs
+    to groups by importance: the columns are then sorted by group, so that each group is contiguous, and y = weight · x
+    must read x in the same order.
     """
 
     packed: Tensor  # uint8 [out_features, in_features / 2], contiguous
@@ -56,9 +56,9 @@ class Int4Weight:
 
     @staticmethod
     def quantize(weight: Tensor, group_size: int | None = None) -> Int4Weight:
-        """Quantizes a matrix of any float type by rounding each number to the nearest of 16 evenly spaced values, whose
-        range includes 0 and the numbers of its group. Scales have the matrix's type. AWQ and GPTQ choose better values;
-        this method is for dummy weights and comparisons."""
+        """Quantizes a matrix of any float type. For each group, takes 16 evenly spaced values, whose range includes 0
+        and all numbers of the group, and rounds each number to the nearest value. Scales have the matrix's type. AWQ
+        and GPTQ choose better values; this method is for dummy weights and comparisons."""
         groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
         low, high = groups.amin(-1).clamp(max=0).float(), groups.amax(-1).clamp(min=0).float()
         scales = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)

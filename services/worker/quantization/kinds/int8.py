@@ -16,7 +16,7 @@ class Int8Weight:
     """weight[o, i] = values[o, i] · scales[o, i // group_size]
 
     With `quantize_activations` (W8A8) there is one group per output. `quantize_rows_int8` first quantizes each row x of
-    the input to q, with x_scale:
+    the input: x ≈ q · x_scale.
 
         y[o] = (Σ_i q[i] · values[o, i]) · x_scale · scales[o, 0]        the sum exact, in int32; products in float32
 

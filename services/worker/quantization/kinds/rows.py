@@ -20,13 +20,13 @@ INT8_MAX = 127.0
 
 
 def quantize_rows_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, features] of any float type -> float8_e4m3fn [n, features] and float32 scales [n]."""
+    """Quantizes x [..., features] of any float type. Returns float8_e4m3fn [..., features] and float32 scales [...]."""
     scaled, scales = _scale_rows(x, FP8_MAX)
     return scaled.to(torch.float8_e4m3fn), scales
 
 
 def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, features] of any float type -> int8 [n, features] and float32 scales [n]."""
+    """Quantizes x [..., features] of any float type. Returns int8 [..., features] and float32 scales [...]."""
     scaled, scales = _scale_rows(x, INT8_MAX)
     return scaled.round().to(torch.int8), scales
 
@@ -34,5 +34,5 @@ def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 def _scale_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     wide = x.float()
     amax = wide.abs().amax(-1, keepdim=True).clamp(min=FLOOR)
-    # A tensor as dividend: for number / tensor, torch multiplies by the reciprocal, which rounds twice.
+    # The dividend is a tensor, because torch computes number / tensor by a reciprocal and a product, and rounds twice.
     return wide * (torch.full_like(amax, largest) / amax), (amax / largest).squeeze(-1)

@@ -6,17 +6,18 @@ bytes are being loaded at a time. A sequence is cut into stretches of `split` po
 is one stretch of one sequence. The query heads that share a KV head are the rows of one matrix product, padded to the
 16 rows that a tensor core needs. So keys and values are read once for all of these heads.
 
-The host lays out the items of each batch (`work.py`). The size of the grid is a constant of the device: each program
-takes one item after another, up to a count in device memory. So a launch recorded by a CUDA graph serves any lengths.
+The host lays out the items of each batch (`work.py`). The grid has the same size for every batch: each program loops
+over items and KV heads, and reads the number of items from device memory. So a launch recorded by a CUDA graph serves
+sequences of any lengths.
 
 For query head h, an item computes the following, with n over the visible positions of the stretch (`tile.py`):
 
     out[h] = Σ_n exp(s_hn) v_n / Σ_n exp(s_hn)
 
 If the visible positions lie in a single stretch, this is the output. Otherwise the item stores out[h] and
-log2 Σ_n exp(s_hn), and `combine.py` joins the stretches in a second launch. The last program to finish could join them
-instead, but would need memory fences; between two launches, the order of the stream suffices. Both kernels skip
-stretches that lie before a layer's sliding window.
+log2 Σ_n exp(s_hn), and `combine.py` joins the stretches in a second launch. In a single launch, the last program to
+finish could join them, but this would need memory fences. Between two launches, the order of the stream suffices. Both
+kernels skip stretches that lie before a layer's sliding window.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from services.worker.ops.triton.attention.work import ENTRY, ITEMS_AT, NUM_ITEMS
 from services.worker.ops.triton.variant import Variant
 
 
-# Without these lists, Triton would compile the kernel again when one of these values becomes, or stops being, a
-# multiple of 16. The values change from step to step and from layer to layer.
+# Without these lists, Triton would compile the kernel again when one of the listed arguments becomes, or stops being, a
+# multiple of 16. The arguments change from step to step and from layer to layer.
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def decode_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous

@@ -24,7 +24,7 @@ _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: 
 class PagedAttention:
     """Attention of one model on one device. Call `plan` once per step, and the object itself once per layer.
 
-    `decode.py` computes the rows with one query, `ragged.py` all other rows. A batch can have both: a long sequence
+    `decode.py` computes the rows with one query, `ragged.py` all other rows. A batch can have both, so a long sequence
     that decodes in the same batch as a prompt chunk is still divided among many programs. With `batch_invariant`,
     `ragged.py` computes every row; its docstring describes the cost.
 
@@ -77,9 +77,9 @@ class PagedAttention:
         scratch = (0 if batch_invariant else self._layout.max_items, shape.num_heads)
         self._partial_out = torch.empty((*scratch, shape.head_dim), dtype=torch.float32, device=device)
         self._partial_lse = torch.empty(scratch, dtype=torch.float32, device=device)
-        # With fp8 pages and 16-bit queries, products are computed in float16: like bfloat16, it represents every e4m3
-        # number exactly, but it rounds the softmax weights less. Triton's interpreter cannot multiply bfloat16: float32
-        # replaces it.
+        # With fp8 pages and 16-bit queries, products are computed in float16. Like bfloat16, float16 represents every
+        # e4m3 number exactly, but it rounds the softmax weights less. Triton's interpreter cannot multiply bfloat16, so
+        # there float32 replaces it.
         compute = shape.dtype
         if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
             compute = torch.float16
@@ -113,7 +113,8 @@ class PagedAttention:
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        """See `Ops.paged_attention`. Tokens that belong to no row pad a recorded batch; their output is undefined."""
+        """See `Ops.paged_attention`. The output is undefined for tokens that belong to no row; such tokens pad a batch
+        to the size that a CUDA graph recorded."""
         work = self._check(q, batch, pages, sliding_window)
         shape, layout = self._shape, self._layout
         keys, values = pages.keys, pages.values

@@ -31,8 +31,8 @@ from services.worker.ops.triton.attention.work import ENTRY, NUM_TILES
 from services.worker.ops.triton.variant import Variant
 
 
-# Without these lists, Triton would compile the kernel again when one of these values becomes, or stops being, a
-# multiple of 16. The values change from step to step and from layer to layer.
+# Without these lists, Triton would compile the kernel again when one of the listed arguments becomes, or stops being, a
+# multiple of 16. The arguments change from step to step and from layer to layer.
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def ragged_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
@@ -75,8 +75,8 @@ def ragged_attention(
         queries = places // GROUP
         heads = kv_head * GROUP + places % GROUP
         mask = (queries < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
-        # The offset of the tile has 64 bits, offsets within it 32: 64-bit offsets of all rows would occupy registers
-        # during the whole loop.
+        # The offset of the tile has 64 bits, and offsets within the tile have 32, because 64-bit offsets of all rows
+        # would occupy registers during the whole loop.
         q += first_token * q_token_stride
         out += first_token * (KV_HEADS * GROUP * HEAD_DIM)
         lowest = 0

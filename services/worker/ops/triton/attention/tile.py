@@ -41,7 +41,7 @@ def attend(
     positions: tl.tensor,  # int32 [BLOCK_M], positions of the queries
     begin: tl.tensor,  # the stretch's first position, a multiple of BLOCK_N
     end: tl.tensor,  # one past the stretch's last position; slots from there on can hold anything, even NaN
-    lowest: tl.tensor,  # the first position that any query sees; pages before it may have been freed
+    lowest: tl.tensor,  # the first position that any query sees; earlier pages might already be freed
     table: tl.tensor,  # page ids of the sequence
     keys: tl.tensor,  # pointer to page 0; fp8 pages as int16 words of two dimensions
     values: tl.tensor,  # as keys
@@ -54,7 +54,7 @@ def attend(
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # slots per page
     COMPUTE: tl.constexpr,  # the type that queries, keys, weights and values are multiplied in
-    NATIVE: tl.constexpr,  # whether the GPU converts fp8
+    NATIVE: tl.constexpr,  # whether the GPU has an instruction that converts fp8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,  # HEAD_DIM, padded: `tuning.block_d`

@@ -1,19 +1,20 @@
-"""Launch configurations of the attention kernels. They are stored here; nothing is searched while serving.
+"""Launch configurations of the attention kernels. They are stored in this file; no worker searches for faster ones.
 
 They are chosen from the compiler's report (`python -m services.worker.ops.triton.compile`). No kernel spills, shared
 memory stays within the target's limit, and:
 
-- decode keeps many bytes in flight. An H200 reads 4.8 TB/s with a latency of about 0.8 µs. To use all of it, 4 MB must
-  be in flight, 30 KB for each of the 132 processors. A program buffers num_stages - 1 tiles of keys and as many of
-  values, and `programs_per_processor` programs run on a processor. Their buffers hold 96 KB or more. In each program,
-  one of the tiles has arrived and is being computed with; the others are in flight. An item of 256 positions reads
-  128 KB (16 bits, head size 128), so a batch with 32 MB of keys and values per layer has two items per processor. The
-  latency of an item's first tile, which is one of four, is hidden only by the processor's other programs.
+- decode keeps many bytes in flight. For example, an H200 reads 4.8 TB/s with a latency of about 0.8 µs. To use all of
+  this bandwidth, 4 MB must be in flight, 30 KB for each of its 132 SMs. Each program buffers num_stages - 1 tiles of
+  keys and as many of values: it computes with one tile while the others are in flight. The buffers of all programs on
+  an SM (`programs_per_processor`) hold 96 KB or more on Hopper. A program takes one stretch of 256 positions
+  (`split_size`) of one KV head at a time; with 16-bit pages and a head size of 128, it then reads 128 KB in four tiles.
+  So a batch with 32 MB of keys and values per layer gives each SM about two stretches. While a program waits for the
+  first tile of a stretch, only the SM's other programs can hide the latency.
 - ragged has large tiles, because the tensor cores wait for the softmax of each tile. On Hopper a tile has at least 64
-  rows: with fewer, Hopper's own matrix instruction (wgmma) is not used. Tiles of 128 positions would also be possible
-  there for a head size of 128, but would need all 255 registers, so that some group sizes would spill.
+  rows: with fewer, Hopper's own matrix instruction (wgmma) is not used. For a head size of 128, Hopper also has room
+  for tiles of 128 positions, but the kernel would need all 255 registers, and with some group sizes it would spill.
 
-They are not measured on a device yet. `PagedAttention(config=...)` takes other configurations, for comparisons.
+They have not been measured on a device yet. `PagedAttention(config=...)` takes other configurations, for comparisons.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Tuning:
     programs_per_processor: int  # programs of decode that run side by side
     ragged: TileConfig
     split_size: int = 256  # positions per item of decode, a multiple of decode's block_n
-    # Most items per step; a batch with more gets longer stretches. With 8 KV heads, 1024 are about 20 for each program
-    # of an H200.
+    # Largest number of items (stretches of a sequence) per step: a batch that would have more gets longer stretches.
+    # A program computes one item for one KV head at a time. With 8 KV heads and 1024 items, each program on an H200
+    # does so about 20 times.
     max_items: int = 1024
 
 
@@ -67,8 +69,8 @@ _TABLE: dict[tuple[int, int, int], Tuning] = {
     (90, 256, 1): Tuning(TileConfig(16, 32, 4, 4), 2, TileConfig(64, 64, 8, 2)),
     (90, 256, 2): Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(64, 64, 8, 2)),
 }
-# By largest head size: for float32 queries, on all devices and with all pages. float32 is for exactness, not speed: its
-# products do not use tensor cores.
+# For float32 queries, by largest head size; the same on all devices and for pages of any type. float32 is for
+# exactness, not speed: its products do not use tensor cores.
 _FLOAT32: dict[int, Tuning] = {
     64: Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(32, 16, 4, 2)),
     128: Tuning(TileConfig(16, 16, 4, 3), 2, TileConfig(32, 16, 4, 2)),
@@ -79,7 +81,7 @@ _FLOAT32: dict[int, Tuning] = {
 def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) -> Tuning:
     """Returns the stored configuration. `capability`: compute capability times ten; `query_bytes`, `page_bytes`: bytes
     per element. For a GPU without a configuration of its own, returns a configuration that fits the GPU's shared
-    memory. Raises ValueError below capability 8.0, which Triton does not support.
+    memory. Raises ValueError for capabilities below 8.0, because Triton does not support them.
     """
     if capability < 80:
         raise ValueError(f"Triton kernels need compute capability 8.0 or higher; this device has {capability / 10}")
@@ -91,14 +93,14 @@ def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) ->
 
 
 def block_d(head_dim: int, page_bytes: int) -> int:
-    """Returns the head size padded to a power of two. With fp8 pages it is at least 32: each product then takes every
-    other dimension, and at least 16 of them."""
+    """Returns the head size padded to a power of two. With fp8 pages the result is at least 32, because even and
+    odd dimensions are multiplied separately and each product needs at least 16 dimensions."""
     return int(triton.next_power_of_2(max(32, head_dim) if page_bytes == 1 else head_dim))
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One served shape of queries and pages: the parameters that the variants of both attention kernels share."""
+    """One shape of queries and pages, with the parameters that the variants of both attention kernels share."""
 
     name: str
     capability: int
@@ -112,8 +114,9 @@ _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32
 
 
 def served() -> Iterator[Served]:
-    """Yields the served shapes of every target. Head sizes: those of Llama 3 (64 and 128, four query heads per KV head)
-    and Gemma 2 (256, with window and soft cap), the smallest (16), and one that must be padded (80)."""
+    """Yields the shapes for which `compile.py` compiles the kernels, for every target. Head sizes: those of Llama 3 (64
+    and 128, four query heads per KV head) and Gemma 2 (256, with window and soft cap), the smallest (16), and one that
+    must be padded (80)."""
     for capability in TARGETS:
         for head_dim, q, kv, special in (
             (16, "bf16", "fp8", False),

@@ -1,16 +1,16 @@
 """Divides the attention of one batch among programs: on the host, once per step, for all layers.
 
-Rows of one query are cut into stretches of `split` positions (`decode.py`, `combine.py`), rows of several into tiles of
-queries (`ragged.py`). One int32 array holds the whole plan. Its address never changes, so that a recorded launch can
-read it:
+Rows with one query are cut into stretches of `split` positions (`decode.py`, `combine.py`), rows with several queries
+into tiles of queries (`ragged.py`). One int32 array holds the whole plan. Its address never changes, so that a recorded
+launch can read it:
 
     0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
     items   [max_items]     row of the block tables, token, position, index of the stretch in its sequence
     joins   [max_num_seqs]  token, position, index of the first item, 0     for each sequence with several stretches
     tiles   [max_tiles]     row of the block tables, first token, its position, number of queries
 
-The split is `split_size`, doubled until the batch has at most `max_items` stretches, which are many times the number
-that keeps a GPU busy. So the memory for the results of stretches is bounded, however long the sequences are.
+`split` is `split_size`, doubled until the batch has at most `max_items` stretches. So the memory for the results of
+stretches is bounded, however long the sequences are. `max_items` is many times the number that keeps a GPU busy.
 """
 
 from __future__ import annotations

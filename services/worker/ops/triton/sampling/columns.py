@@ -38,5 +38,6 @@ def number(columns, slot, COLUMN: tl.constexpr):
 
 @triton.jit
 def is_shaped(columns, slot, mask_row):
-    """Returns whether penalties, biases or a mask change the row's logits. If so, they are read from `shaped`."""
+    """Returns whether penalties, biases or a mask change the row's logits. If so, the changed logits are read from the
+    scratch tensor `shaped`."""
     return (integer(columns, slot, COUNTS_ROW) >= 0) | (integer(columns, slot, BIAS_ROW) >= 0) | (mask_row >= 0)

@@ -3,20 +3,20 @@ logit (`rows.py`).
 
 The cuts equal those of the host's sampler: min-p first, then top-k of the rest, then top-p of what top-k leaves. A cut
 is a threshold: tokens as likely as the last one kept are kept too. Let C(d) be the number of tokens within distance d,
-and M(d) (their mass) the sum of their exp(x). Then
+and M(d) (their mass) the sum of exp(x) over these tokens, with x as in `rows.py`. Then
 
     top-k:  the least d with C(d) >= k;        top-p:  the least d with M(d) >= p · M(top-k's d)
 
 1. `pivots` computes C and M of every tile at 32 distances, the pivots. They are fixed differences of logits before the
    division by the temperature, because models' logits have similar ranges. They are dense near the greatest logit,
    where cuts usually lie.
-2. `brackets` adds up C and M over the tiles and finds the two pivots around each cut: the cut's bracket. Only bounds of
-   top-k's mass M are known yet, because the exact top-k cut is not. So top-p's bracket is wide enough for both bounds.
+2. `brackets` adds up C and M over the tiles and finds the two pivots around each cut: the cut's bracket. The exact
+   top-k cut is not known yet, so only bounds of M at this cut are. Top-p's bracket is wide enough for both bounds.
 3. `collect` lists the tokens in each bracket, in the order of token ids. The tiles' counts determine where each tile
    writes.
-4. `threshold` (`threshold.py`) finds the exact cut by a 16-way search over distances, which counts tokens in a list of
-   usually some hundred. A bracket of more than CAPACITY tokens is not listed; its tokens are counted in the row itself,
-   which is slower but as exact.
+4. `threshold` (`threshold.py`) finds the exact cut by a 16-way search over distances. The search counts tokens in the
+   bracket's list, which usually has some hundred. A bracket of more than CAPACITY tokens has no list; its tokens are
+   counted in the row itself, which is slower but as exact.
 
 Sums of probabilities are float32, in an order that depends only on the size of the vocabulary.
 """
@@ -48,7 +48,7 @@ TO = tl.constexpr(1)  # the greatest distance in the bracket
 ABOVE_COUNT = tl.constexpr(2)  # number of tokens nearer than FROM
 ABOVE_MASS = tl.constexpr(3)  # mass of the tokens nearer than FROM, a float
 SIZE = tl.constexpr(4)  # number of tokens in the bracket
-NO_CUT = tl.constexpr(-1)  # SIZE if there is no cut; the bracket's other columns are then unspecified
+NO_CUT = tl.constexpr(-1)  # the value of SIZE if there is no cut; the bracket's other columns are then unspecified
 BRACKET = tl.constexpr(5)
 MASS = tl.constexpr(10)  # mass of all tokens that min-p keeps, a float
 FOUND = tl.constexpr(12)
@@ -110,8 +110,8 @@ def pivots_kernel(
 
 @triton.jit
 def bracket(found, offsets, count_table, count, mass, index, first, last, columns, slot, tile_at, at):
-    """Stores the bracket of the distances beyond pivot `first` - 1 up to pivot `last`, and where the tokens of each
-    tile begin in the bracket's list."""
+    """Stores the bracket that begins beyond pivot `first` - 1 and ends at pivot `last`. Also stores, in `offsets`,
+    where the tokens of each tile begin in the bracket's list."""
     beyond = index == first - 1  # the pivot before the bracket
     begin = tl.sum(tl.where(beyond, pivot(index, columns, slot) + 1, 0), 0)
     tl.store(found + FROM, begin)
@@ -170,7 +170,8 @@ def brackets_kernel(
 
 @triton.jit
 def append(lists, found, offsets, tile, x, near):
-    """Writes x of those tokens of the tile that lie in a bracket to the bracket's list. near: their distances."""
+    """Writes x of each token of the tile that lies in the bracket to the bracket's list. near: distances of the
+    tile's tokens."""
     size = tl.load(found + SIZE)
     if (size > 0) & (size <= CAPACITY):
         inside = (near >= tl.load(found + FROM)) & (near <= tl.load(found + TO))

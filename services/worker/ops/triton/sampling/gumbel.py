@@ -3,9 +3,10 @@
 Philox4x32-10 (Salmon et al., 2011) with key (seed low, seed high) and counter (position, choice index, token id // 4,
 0) gives four words, for four consecutive tokens. With u = (word + 0.5) · 2⁻³² the noise is -log(-log1p(-u)) (Gumbel,
 1954, by inversion; Maddison et al., 2014). The inner term e = -log1p(-u) is computed in float32, in one of two ways.
-The tokens that win usually have u below 1/16, where 1 - u would lose precision: there e is the sum of the series up to
-u⁶, with an error below 1e-8. For greater u, e is -log(1 - u), with 1 - u = (2³² - 1 - word + 0.5) · 2⁻³². Both are
-within a few units in the last place, so the noise is within 2e-6 of the exact noise.
+For u below 1/16, as the tokens that win usually have, 1 - u would lose precision. So e is the sum of the series of
+-log1p(-u) up to u⁶, with a relative error below 1e-8. For greater u, e is -log(1 - u), with 1 - u computed as
+(2³² - 1 - word + 0.5) · 2⁻³². Both are within a few units in the last place, so the noise is within 2e-6 of the exact
+noise.
 """
 
 from __future__ import annotations

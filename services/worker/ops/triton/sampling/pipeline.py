@@ -71,8 +71,9 @@ class Pipeline:
     def run(
         self, logits: Tensor, rows: SampleRows, state: SlotState, masks: Tensor | None, stages: Stages
     ) -> tuple[Tensor, Tensor]:
-        """Samples from logits [n, vocab] of any float type, with contiguous rows; does not change them. Returns tokens
-        int64 [n] and valid bool [n].
+        """Samples from logits [n, vocab] of any float type, with contiguous rows; does not change them. Returns tokens,
+        int64 [n], and whether each token is valid, bool [n]. It is not valid if its row is unused, has a logit that is
+        NaN or +inf, or has a mask that allows no token.
 
         Writes `state.last_tokens` and `state.counts`. masks int32 [m, at least ceil(vocab / 32)]; None if no row has a
         mask.
@@ -144,7 +145,7 @@ class Pipeline:
         Fewer than TOP if the vocabulary is smaller. Writes into `out` if it is given."""
         logprobs, top_tokens, top_logprobs = out or self.empty_log_probabilities(rows)
         m, count = top_tokens.shape
-        peaks, sums = self._peaks, self._scores  # free: sampling does not need them any more
+        peaks, sums = self._peaks, self._scores  # reused as scratch memory: sampling does not need them any more
         top_tiles_kernel[(m, self._tiles)](
             logits, logits.stride(0), rows, self._keys, peaks, sums, self._vocab_size, self._tiles,
             COUNT=count, TILE=TILE, num_warps=top.NUM_WARPS,
@@ -183,7 +184,8 @@ def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indic
     padded = triton.next_power_of_2(tiles)
     slots = torch.arange(n, dtype=torch.int32, device=logits.device)
     nothing = torch.full_like(slots, -1)
-    peaks = torch.zeros((n, tiles), dtype=torch.float32, device=logits.device)  # x is the logit itself
+    # With 0 in place of the greatest logit, x is the logit itself.
+    peaks = torch.zeros((n, tiles), dtype=torch.float32, device=logits.device)
     scores, tokens = torch.empty_like(peaks), torch.empty_like(peaks, dtype=torch.int32)
     drawn, valid = torch.empty_like(seeds), torch.empty(n, dtype=torch.uint8, device=logits.device)
     draw_kernel[(n, tiles)](

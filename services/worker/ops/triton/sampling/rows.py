@@ -3,7 +3,8 @@
     x = (y - max y) / temperature <= 0          y: logits after biases, penalties and mask (`shape.py`)
 
 The *distance* of a token from the row's greatest logit is |x|, with its float32 bits read as an integer. Nonnegative
-floats and their bits have the same order. So a cut is an exact integer, and a smaller distance means a likelier token.
+floats and their bits have the same order. So a smaller distance means a likelier token, and the greatest distances that
+top-k, top-p and min-p keep are exact integers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import triton.language as tl
 
 from services.worker.ops.triton.sampling.columns import LOG_MIN_P, TEMPERATURE, number
 
-# Distance of the greatest finite float. Only -inf is farther, and tokens with -inf are never sampled.
+# Distance of the least finite x. Only tokens with x = -inf are farther, and they are never sampled.
 FARTHEST = tl.constexpr(0x7F7FFFFF)
 
 
@@ -25,13 +26,14 @@ def distance(x):
 
 @triton.jit
 def min_p_distance(columns, slot):
-    """Returns the greatest distance that min-p keeps, where exp(x) >= min_p (Nguyen et al., 2024)."""
+    """Returns the greatest distance of a token that min-p keeps. Min-p (Nguyen et al., 2024) keeps tokens with
+    exp(x) >= min_p."""
     return tl.minimum(distance(number(columns, slot, LOG_MIN_P)), FARTHEST)
 
 
 @triton.jit
 def load_logits(logits, logits_stride, shaped, shaped_stride, row, is_shaped, ids, vocab_size):
-    """Returns float32 logits; -inf past the vocabulary."""
+    """Returns the float32 logits y of the tokens `ids`; -inf for ids past the vocabulary."""
     inside = ids < vocab_size
     if is_shaped:
         y = tl.load(shaped + row * shaped_stride + ids, mask=inside, other=float("-inf"))
@@ -42,7 +44,7 @@ def load_logits(logits, logits_stride, shaped, shaped_stride, row, is_shaped, id
 
 @triton.jit
 def scaled(y, greatest, columns, slot):
-    """Returns x. The division is IEEE 754's, so that x rounds as in the host's sampler."""
+    """Returns x. Divides with the rounding of IEEE 754, so that x is rounded as by the host's sampler."""
     return tl.div_rn(y - greatest, number(columns, slot, TEMPERATURE))
 
 

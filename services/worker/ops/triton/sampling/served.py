@@ -1,5 +1,5 @@
-"""Variants of the sampling kernels as they are served: vocabularies of 32,000 to 262,144 tokens, logits in the
-model's type."""
+"""Lists the variants of the sampling kernels to compile ahead of time: for vocabularies of 32,000 to 262,144 tokens,
+and logits in bfloat16 or float32."""
 
 from __future__ import annotations
 

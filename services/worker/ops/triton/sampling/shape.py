@@ -1,6 +1,6 @@
 """Applies logit bias, penalties and token masks in one pass over the logits.
 
-For a token with logit l that is c times in the output, in the order of docs/sampling.md:
+For a token with logit l that occurs c times in the output, these steps in this order (see docs/sampling.md):
 
     l += bias
     y = l / r if l > 0 else l · r             r: repetition penalty (Keskar et al., 2019, section 4.1), for tokens
@@ -8,9 +8,9 @@ For a token with logit l that is c times in the output, in the order of docs/sam
     y -= [c > 0] · presence;  y -= c · frequency
     y = -inf where the mask's bit is 0        bit t % 32 of word t // 32, as in xgrammar's bitmasks
 
-Rows that use a bias, a penalty or a mask are written to `shaped`, as float32. Later kernels read other rows from the
-model's output. For each tile, the kernel also stores the greatest y, and the greatest raw logit, which is +inf if a raw
-logit is NaN or +inf: then the row is invalid.
+Rows that use a bias, a penalty or a mask are written to `shaped`, as float32. Later kernels read all other rows from
+the model's output. For each tile, the kernel also stores the greatest y and the greatest raw logit. If a raw logit is
+NaN or +inf, +inf is stored, which marks the row as invalid.
 """
 
 from __future__ import annotations

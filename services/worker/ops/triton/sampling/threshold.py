@@ -42,8 +42,8 @@ def up_to(
     slot,
     WEIGH: tl.constexpr,
 ):
-    """Returns [WAYS]: the number of tokens within each limit, or their mass if WEIGH. It adds ABOVE_COUNT or
-    ABOVE_MASS, the tokens nearer than the bracket, to those that it counts in the bracket."""
+    """Returns the number of tokens within each limit, or their mass if WEIGH: [WAYS]. Only tokens in the bracket are
+    counted anew; the number (ABOVE_COUNT) or mass (ABOVE_MASS) of the tokens nearer than the bracket is added."""
     size = tl.load(bracket + SIZE)
     begin, kept = tl.load(bracket + FROM), min_p_distance(columns, slot)
     in_list = size <= CAPACITY

@@ -3,8 +3,9 @@ a sort.
 
     log p(t) = l_t - max l - log Σ exp(l - max l)
 
-Logit and token id are packed into one int64 key, which is greater for a likelier token, then for a lower id. A kernel
-takes the greatest key and removes it, TOP times: first in every tile, then among the keys that the tiles found.
+Logit and token id are packed into one int64 key, which is greater for a likelier token, then for a lower id. To find
+the TOP greatest keys, a kernel takes the greatest key and removes it, TOP times. `top_tiles` does so in every tile, and
+`top_rows` then does so with the keys found in all tiles of a row.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def token_of(key):
 
 @triton.jit
 def greatest_keys(keys, COUNT: tl.constexpr):
-    """Returns the COUNT greatest of distinct keys [m], descending, as [PLACES]; _NONE in the unused places."""
+    """Returns the COUNT greatest keys, descending: [PLACES], with _NONE in the unused places. keys [m]: all distinct,
+    except _NONE."""
     place = tl.arange(0, PLACES)
     found = tl.zeros([PLACES], tl.int64) + _NONE
     for index in range(COUNT):

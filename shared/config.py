@@ -152,8 +152,8 @@ def not_built_yet(sources: Sequence[str]) -> str:
 
 
 def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
-    """Builds a config object from `argv`, the environment and the file that --config names. On an error prints it and
-    exits: with status 2 for a bad flag, 1 for a bad value."""
+    """Builds a config object from `argv`, the environment and the file that --config names. If that fails, prints the
+    error and exits: with status 2 for a bad flag, 1 for a bad value."""
     parser = OptionParser(prog=prog, description=description)
     parser.add_argument(
         "--config", metavar="FILE", help="TOML file with options; keys are the names of the flags", default=None
@@ -204,8 +204,9 @@ def unknown_variables(environment: Mapping[str, str], known: Iterable[str], prog
 
 
 def to_argv(config: Any) -> list[str]:
-    """Returns the flags that build an equal config object in another process, without defaults and secrets. Each flag
-    is joined to its value with `=`, so that a value can begin with a dash."""
+    """Returns the flags from which another process can build an equal config object, except for its secrets. Leaves
+    out options that have their default value. Joins each flag to its value with `=`, so that a value can begin with a
+    dash."""
     argv: list[str] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -222,8 +223,8 @@ def to_argv(config: Any) -> list[str]:
 
 
 def _item(item: object) -> str:
-    """Formats an item so that `_parse` reads it back unchanged. An item that looks like a JSON list, or is `--` (which
-    argparse drops), is put into a JSON list."""
+    """Formats an item of a tuple so that `_parse` reads it back unchanged. An item that looks like a JSON list, or is
+    `--` (which argparse drops), is put into a JSON list."""
     return str(item) if _json_list(item) is None and item != "--" else json.dumps([item])
 
 

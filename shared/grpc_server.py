@@ -45,8 +45,8 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 # Options of servers. They accept any number of pings. By default, gRPC closes a connection and all calls on it after
-# three pings that arrive less than five minutes apart while the server sends nothing. A long answer that is not
-# streamed meets that condition (docs/adr/0018-silent-connections.md).
+# three pings that arrive less than five minutes apart while the server sends nothing. Such pings arrive while a client
+# waits for a long answer that is not streamed (docs/adr/0018-silent-connections.md).
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     *CHANNEL_OPTIONS,
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
@@ -58,7 +58,7 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """Returns False for the traceback that grpc logs for a header that is not UTF-8. Such a header is no error: clients
-    are allowed to send Latin-1, and grpc reads the header as Latin-1 then."""
+    are allowed to send Latin-1, and grpc then decodes the header as Latin-1."""
     return not str(record.msg).startswith("Invalid encoding on")
 
 
@@ -88,7 +88,7 @@ class GrpcServer:
         """Registers a servicer. `register`: the generated add_…_to_server function."""
         register(servicer, self._guarded)
         # Reflection needs the descriptor of the proto file that declares the service. The module of `register` loads
-        # only the files that declare the messages of its methods, which can be other files.
+        # only the proto files that declare the messages of its methods. The service can be declared in another file.
         importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:

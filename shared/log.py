@@ -1,4 +1,4 @@
-"""Logging to standard error, as text for people or as JSON for log collectors. A normal step logs nothing."""
+"""Logging to standard error, as text for people or as JSON for log collectors. A step that succeeds logs nothing."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ _CONSTRUCTORS = {
 
 
 class MalformedRequestError(Exception):
-    """A request that the method does not accept. The message is sent to the peer and gives the reason.
+    """A request that the method does not accept. The error's text gives the reason and is sent to the peer.
 
-    A servicer can raise it to end the call with INVALID_ARGUMENT.
+    A servicer can raise this error to end the call with INVALID_ARGUMENT.
     """
 
 
@@ -65,15 +65,16 @@ PLAIN = RefusalStyle()
 
 @dataclass(slots=True)
 class _Line:
-    """The last log line about one host: its time, and the number of requests refused since without a line."""
+    """The last log line about one host: its time, and the number of the host's requests that were refused after it
+    and not logged."""
 
     logged_at: float
     num_silent: int = 0
 
 
 class RefusalLog:
-    """Logs refused requests, with at most one line per host in LOG_INTERVAL_S. A line also gives the number of the
-    host's requests that were refused without a line since its line before."""
+    """Logs refused requests, with at most one line per host in LOG_INTERVAL_S. A line also says how many of the host's
+    requests were refused and not logged since the previous line about the host."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
@@ -191,8 +192,8 @@ def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
 def _guarded_behaviour(
     behaviour: Callable[[Any, Any], Any], refuse: Callable[[MalformedRequestError, str, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """Wraps `behaviour`. Returns an async generator function if `behaviour` is one, otherwise a coroutine function:
-    grpc treats the two differently."""
+    """Wraps `behaviour` so that `refuse` is called for malformed requests. Returns an async generator function if
+    `behaviour` is one, otherwise a coroutine function: grpc treats the two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
         peer = context.peer()  # read it now, because grpc forgets the peer when the call ends

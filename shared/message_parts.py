@@ -2,7 +2,7 @@
 
 By default, gRPC clients accept messages of at most 4 MiB, and a long message blocks the event loops at both ends. A
 Submit with a million token ids, the plan for its prompt, or a step's log probabilities of a long prompt can be longer
-than that. A message of more than 1 MiB is therefore serialized and sent in parts of 1 MiB.
+than 4 MiB. A message of more than 1 MiB is therefore serialized and sent in parts of 1 MiB.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class OptionParser(argparse.ArgumentParser):
         takes_it = is_missing and len(items) > 1 and _may_be_a_model(items[-1])
         if action.is_secret and (takes_it or any(map(_looks_like_a_model, items[1:]))):
             # The values of this flag are secrets, such as API keys. The model's name, which is public, must not become
-            # one of them. The error does not print the values, because the others are secrets.
+            # one of them. The error does not print the values, because most of them are secrets.
             self.error(
                 f"{flag} takes every word up to the next flag, and one of them may be the model: give the model before "
                 f"{flag} or with --model, and each value a {flag} of its own"

@@ -113,9 +113,9 @@ class _Dropping(io.RawIOBase):
 
 
 def _writer(descriptor: int) -> tuple[int | None, Callable[[memoryview], int]]:
-    """Opens `descriptor` for writing without blocking. Returns the new descriptor (None if the function needs none of
-    its own), and a function that writes as many bytes as fit and raises BlockingIOError if none fit. A regular file
-    is written to as it is."""
+    """Returns a descriptor that the caller must close, or None if there is none, and a function that writes to
+    `descriptor` without blocking: it writes as many bytes as fit and raises BlockingIOError if none fit. For a regular
+    file, the function is os.write itself."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(kind):
         connection = socket.socket(fileno=os.dup(descriptor))

@@ -17,7 +17,8 @@ NUM_TICKS = 5
 class Patience:
     """An asynchronous context manager like `asyncio.timeout`: raises TimeoutError in the block after `seconds`.
 
-    If all ticks of the event loop are late, the block times out as well, after twice as many ticks.
+    The timeout is NUM_TICKS ticks that are not late. If all ticks are late, the block still times out, after twice as
+    many ticks.
     """
 
     __slots__ = ("_handle", "_interval", "_loop", "_num_late", "_num_ticks", "_timeout")

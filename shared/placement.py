@@ -1,9 +1,9 @@
 """Chooses the scheduler for a request: the scheduler that caches the start of the prompt, unless it is too busy.
 
 Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018), with rendezvous hashing (Thaler and
-Ravishankar, 1998) in place of a ring: every node has a score for every key, and the node with the highest score takes
-the key unless its load is over the bound. Placement keeps no state, so routers agree without communicating. A node that
-joins or leaves moves only its own keys.
+Ravishankar, 1998) in place of a ring: every node (a scheduler) has a score for every key, and the node with the highest
+score takes the key unless its load is over the bound. Placement keeps no state, so routers agree without communicating.
+A node that joins or leaves moves only its own keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _SLACK = 1.25
 # idle.
 _IDLE_SHARE = 0.5
 
-# Maximum number of prompt tokens that make a completion's key. The key covers whole blocks, as the prefix cache does.
+# Maximum number of prompt tokens that a completion's key covers. The key covers only whole blocks, as the prefix cache
+# does, unless the prompt is shorter than a block.
 _PROMPT_TOKENS = 512
 _BLOCK_TOKENS = 16
 # Maximum number of characters of a chat that its key covers: about 2,048 tokens. The key ends with the first user turn,

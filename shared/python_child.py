@@ -18,7 +18,8 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def python_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command that runs `module` as a program. Start it with `child_environment`."""
+    """Returns the command that runs `module` as a program, to be started with the environment that `child_environment`
+    returns."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
@@ -27,8 +28,8 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
     child nor its own Python children search the current directory."""
     paths = _without_current_directory(environment.get("PYTHONPATH", ""))
     if _is_on_path(HOME) and not _is_site_directory(HOME) and str(HOME) not in paths:
-        # HOME is a source tree, which this process found through its current directory. The child needs an entry to
-        # find it. An installed package needs no entry.
+        # HOME is a source tree, which this process found through its current directory. The child finds it only through
+        # an entry in PYTHONPATH. An installed package needs no entry.
         paths.insert(0, str(HOME))
     result = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     if paths:

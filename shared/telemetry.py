@@ -79,9 +79,9 @@ def current_traceparent(span: Any) -> str:
 def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
     """Serves `registry` at http://host:port/metrics from its own thread. Returns the port; port 0 picks a free one.
 
-    The format is always Prometheus' text format, which every scraper reads. For a scraper that prefers OpenMetrics and
-    does not ask for UTF-8 (all before Prometheus 3), prometheus_client would rename `vllm:` to `vllm_`. Queries for the
-    original names would then find nothing.
+    The format is always Prometheus' text format, which every scraper reads. Before version 3, Prometheus asks for
+    OpenMetrics without UTF-8 names. For such a request, prometheus_client would rename `vllm:` to `vllm_`, and queries
+    for the original names would find nothing.
     """
     from prometheus_client import make_wsgi_app
 

@@ -12,7 +12,7 @@ from quire.cli.part import Part, PartObserver, PartSpec
 from quire.cli.restarts import Restarts
 from shared.status import Status
 
-# Timeout for the stack to answer once every part has reported that it is ready.
+# After all parts have reported that they are ready, the stack must pass its check within this time.
 ANSWER_TIMEOUT_S = 60.0
 POLL_S = 0.05
 

@@ -89,8 +89,9 @@ class Timings:
 
     # Until a scheduler planned the first step for any choice.
     queue: float | None
-    # Until the router received the first and the last token, over all choices.
+    # Until the router received the first token of any choice.
     first_token: float | None
+    # Until the router received the last token of any choice.
     last_token: float | None
     # Until the choice that ended last had ended.
     total: float

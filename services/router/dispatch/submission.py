@@ -34,7 +34,8 @@ _turn_ids = itertools.count(1)
 
 
 class Mailbox:
-    """Wakes the one task that serves a request when any of its sequences has new output."""
+    """Wakes the task that serves a request when one of the request's sequences has new output, or when the request
+    fails. Each request has one such task."""
 
     __slots__ = (
         "_busy_since",

@@ -49,7 +49,8 @@ class Generate:
 
     @property
     def checked_param(self) -> str | None:
-        """The client's name for the field that only schedulers and workers can check completely."""
+        """The client's name for the field that sets the constraints: errors name it if a scheduler or worker refuses
+        them, because the router cannot check them completely. None if there are no constraints."""
         return None if self.constraints is None else self.constraints.param
 
 

@@ -183,7 +183,7 @@ class _Child:
             process.stdin.flush()
             answer = process.stdout.readline(_MAX_LINE_BYTES)
         except OSError:
-            pass  # the child is dead; the empty answer below reports it
+            pass  # the child is dead; `answer` is still empty, so the check below raises the error
         finally:
             alarm.cancel()
         if not answer.endswith(b"\n"):

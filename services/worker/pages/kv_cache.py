@@ -52,8 +52,8 @@ class Budget:
 
 def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, default: Callable[[], Budget]) -> int:
     """Returns the configured number of blocks. If no number is configured, returns how many blocks fit into the
-    configured memory, or into the budget that `default` returns if no memory is configured. Raises ModelError if not
-    even one block fits."""
+    configured memory. If no memory is configured either, `default()` gives the memory. Raises ModelError if not even
+    one block fits."""
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     if config.kv_cache_memory_bytes is not None:

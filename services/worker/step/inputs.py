@@ -53,8 +53,8 @@ class StepInputs:
         return work
 
     def send(self, batch: Batch, wanted: I64) -> AttentionWork:
-        """Sends a step's inputs to the device. wanted [n]: distinct indices into the batch's tokens. Returns the step's
-        attention work, whose items lie on the device."""
+        """Sends a step's inputs to the device. `wanted` [n]: distinct indices of the tokens whose hidden states are
+        wanted. Returns the step's attention work; its items are on the device."""
         by_slot = np.argsort(batch.slots)
         counts = np.diff(batch.query_starts)[by_slot].astype(np.int64)
         query_starts = np.zeros(self._num_slots + 1, np.int64)

@@ -23,7 +23,7 @@ def test_paths_and_lengths_are_checked(tmp_path: Path) -> None:
         (WorkerConfig(model="/nowhere"), "there is no directory /nowhere"),
         (WorkerConfig(model="/nowhere/model.gguf"), "there is no file /nowhere/model.gguf"),
         (WorkerConfig(model=str(tmp_path), max_model_len=129), "--max-model-len is 129; the model takes at most 128"),
-        (WorkerConfig(model=str(tmp_path), chat_template="/nowhere"), "is neither a template nor a file"),
+        (WorkerConfig(model=str(tmp_path), chat_template="/nowhere"), "is neither a template nor a readable file"),
     ):
         with pytest.raises(ModelError, match=complaint):
             check_start(config)

@@ -213,5 +213,5 @@ def _write(calls: list[tuple[str, str]]) -> str:
     )
 
 
-# The gpt-oss form as a ToolForm, for code that handles the calls of any model.
+# gpt-oss' form of tool calls as a ToolForm, for code that handles every model's tool calls in the same way.
 HARMONY_CALLS = ToolForm(HarmonyReader().read, _write, TOKENS)

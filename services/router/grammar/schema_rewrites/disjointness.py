@@ -126,8 +126,8 @@ def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document:
 
 
 def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
-    """Returns those values of the type `name` that every `const` and `enum` lists, each as its `key`. None if no schema
-    has a `const` or an `enum`."""
+    """Returns the keys (see `key`) of the values of type `name` that the `const` or `enum` of every conjunct allows.
+    Conjuncts without `const` and `enum` do not count; if all are such, returns None."""
     found: set[str] | None = None
     for conjunct in conjuncts:
         listed = _listed(conjunct)

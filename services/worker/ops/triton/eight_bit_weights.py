@@ -39,8 +39,8 @@ from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_bytes
 from services.worker.quantization.kinds import Fp8Weight, Int8Weight
 
-# In these tables, `k` is the largest number of columns per step. All tiles fit into 99 KiB of shared memory, which
-# every GPU from compute capability 8.0 on has.
+# In these tables, `k` is the largest number of columns that one step of the kernel's loop takes. All tiles fit into 99
+# KiB of shared memory; every GPU of compute capability 8.0 or higher has that much.
 HALF = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=3),
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),

@@ -67,8 +67,9 @@ def quantize_rows_kernel(
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns q [m, features] in `dtype`, int8 or float8_e4m3fn, and scales, float32 [m]. x [m, features]: any float
-    type, contiguous rows. Raises ValueError for a layout that the kernel would misread."""
+    """Quantizes each row of x. Returns q ([m, features], of type `dtype`) and the rows' scales (float32 [m]). `dtype`:
+    int8 or float8_e4m3fn. x: [m, features], any float type, contiguous rows. Raises ValueError for another `dtype` or
+    layout."""
     if x.dim() != 2 or x.stride(1) != 1 or dtype not in (torch.int8, torch.float8_e4m3fn):
         raise ValueError(
             "quantize_rows converts contiguous rows to int8 or float8_e4m3fn, "

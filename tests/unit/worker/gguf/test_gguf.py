@@ -214,7 +214,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
     write_gguf(file, tmp_path)
     set_tensor(file, "blk.0.ffn_up.weight", np.zeros((96, 36), np.uint8), Kind.IQ4_NL)
     assert "model.layers.0.mlp.up_proj in" in refuse(file)
-    assert "is IQ4_NL; only F32" in refuse(file)
+    assert "is IQ4_NL; supported are F32" in refuse(file)
     write_gguf(file, tmp_path)
     set_tensor(file, "blk.0.ffn_sub_norm.weight", np.zeros(4, np.float32))
     assert "holds blk.0.ffn_sub_norm.weight, which LlamaForCausalLM does not use" in refuse(file)

@@ -63,7 +63,8 @@ def cuts(columns, slot):
 
 @triton.jit
 def pivot(index, columns, slot):
-    """Returns the distances of pivots `index`. The last pivot is far enough for every finite logit."""
+    """Returns the distance of each pivot in `index`. That of the last pivot is FARTHEST, so every finite x lies within
+    it."""
     raw = (index * (index + 16)).to(tl.float32) * 0.015625
     at = distance(tl.div_rn(raw, number(columns, slot, TEMPERATURE)))
     return tl.where(index == PIVOTS - 1, FARTHEST, tl.minimum(at, FARTHEST))

@@ -1,1 +1,1 @@
-"""Renders the configuration of the gateway, an Envoy proxy. One template serves single hosts and containers."""
+"""Renders the configuration of the gateway, an Envoy proxy. Single hosts and containers use the same template."""

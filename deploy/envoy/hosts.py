@@ -14,7 +14,8 @@ from typing import Any
 
 from deploy.envoy.config import ANY, GatewayConfig
 
-# IP addresses are safe: a browser sends one as Host only if the URL contains it, so no DNS name is involved.
+# A Host header with an IP address is safe. A browser sends it only if the URL contains the address, but the attack
+# needs a URL with a DNS name.
 _ADDRESS = r"[0-9.]+|\[[0-9A-Fa-f:.]+\]"
 # Names that the public DNS never resolves: RFC 6761 and 6762, and ICANN's resolution 2024.07.29.06.
 _PRIVATE_NAME = r"(.+\.)?localhost|.+\.(local|internal)"

@@ -25,10 +25,10 @@ _MAX_AGE = 600
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """The parts of Envoy's configuration that depend on a request's origin, as JSON values."""
+    """The parts of Envoy's configuration that decide which origins' pages may send requests, as JSON values."""
 
-    # Lists of header matchers. The gateway refuses a request that matches all entries of at least one list, because
-    # the request comes from a page that is not allowed to send it.
+    # Lists of header matchers. If a request matches all entries of at least one list, it comes from a page that is not
+    # allowed to send it, and the gateway refuses the request.
     refused: tuple[tuple[dict[str, Any], ...], ...]
     # Lists of header matchers for the preflight requests of allowed pages.
     preflights: tuple[tuple[dict[str, Any], ...], ...]
@@ -60,8 +60,8 @@ def _matchers(origin: str) -> list[dict[str, Any]]:
 
 def _refused(config: GatewayConfig, allowed: list[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], ...]:
     # Browsers send the page's origin in the header `origin` with every request other than GET and HEAD, and a page
-    # cannot change this header. Requests with `sec-fetch-site: same-origin` are allowed: the browser sends it if a
-    # proxy serves the page and the server under one address.
+    # cannot change this header. Requests with `sec-fetch-site: same-origin` are allowed, because their page comes from
+    # the same address as the server, as when one proxy serves both.
     foreign = ({"name": "origin", "present_match": True}, _unlike("sec-fetch-site", {"exact": "same-origin"}))
     refused = [(*foreign, *(_unlike("origin", matcher) for matcher in allowed))]
     if ANY not in config.allowed_methods:

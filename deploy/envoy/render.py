@@ -40,7 +40,7 @@ class LocalReply:
 
     @property
     def filter(self) -> dict[str, Any]:
-        """Envoy's filter for the answers with this body."""
+        """The Envoy filter that selects the answers that get this body."""
         value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
         others = [{"header_filter": {"header": header}} for header in self.headers]

@@ -73,7 +73,8 @@ class HttpRoute:
 
     @property
     def wrong_method(self) -> dict[str, Any]:
-        """Envoy's route match for the path's remaining requests, which have a wrong HTTP method."""
+        """Envoy's route match for requests to the path with a wrong HTTP method. It also matches requests with a right
+        method, so Envoy must check `taken` and `not_json` first."""
         is_missing_action = self.is_named and not (self.action and "POST" in self.methods)
         return self._match({**_exactly("POST"), "invert_match": True}) if is_missing_action else self._match()
 

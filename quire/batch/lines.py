@@ -1,4 +1,4 @@
-"""Reads lines from a file or a pipe of any size, one at a time, and writes bytes, without blocking the event loop."""
+"""Reads lines one at a time, from a pipe or a file of any size, and writes bytes. Neither blocks the event loop."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def measure(session: aiohttp.ClientSession, url: str, body: bytes, input_l
 
 
 class AnswerReader:
-    """Fills a measurement from the bytes of a stream."""
+    """Fills a measurement from the bytes of a streamed answer."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement

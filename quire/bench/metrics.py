@@ -100,8 +100,8 @@ def peak_output(measurements: Sequence[Measurement]) -> float:
 
 
 def peak_concurrency(measurements: Sequence[Measurement]) -> int:
-    """Returns the maximum number of concurrent requests. A request that starts when another ends does not overlap
-    it."""
+    """Returns the maximum number of concurrent requests. Two requests are not concurrent if one of them starts at the
+    moment at which the other ends."""
     events = [(measurement.start, 1) for measurement in measurements]
     events += [(measurement.end, -1) for measurement in measurements]
     running = peak = 0

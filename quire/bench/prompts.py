@@ -17,11 +17,10 @@ from typing import Any
 # tokens are in the vocabulary and are not special. A random token id could be special, or not in the vocabulary.
 SAMPLE_TEXT = " ".join(map("".join, product(ascii_lowercase, repeat=2)))
 
-# vLLM's limits on a ShareGPT conversation, in tokens: minimum length of the question and of the answer, maximum length
-# of the question, and maximum length of question and answer together.
-MIN_LEN = 4
-MAX_PROMPT_LEN = 1024
-MAX_TOTAL_LEN = 2048
+# vLLM's limits on the lengths of a ShareGPT conversation, in tokens.
+MIN_LEN = 4  # of the question, and of the answer
+MAX_PROMPT_LEN = 1024  # of the question
+MAX_TOTAL_LEN = 2048  # of question and answer together
 
 
 class DatasetError(Exception):
@@ -46,8 +45,8 @@ class Turn:
 def random_prompts(
     count: int, tokens: Sequence[int], input_len: int, output_len: int, range_ratio: float, rng: random.Random
 ) -> list[Prompt]:
-    """Draws prompts from `tokens`. Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) times
-    `input_len` and `output_len`."""
+    """Draws prompts from `tokens`. The lengths of prompts and answers are uniformly distributed between
+    (1 - range_ratio) and (1 + range_ratio) times `input_len` and `output_len`."""
     input_range, output_range = _range(input_len, range_ratio), _range(output_len, range_ratio)
     prompts = []
     for _ in range(count):
@@ -113,7 +112,8 @@ async def sharegpt_prompts(
 
 
 def request_body(prompt: Prompt, model: str, is_chat: bool, options: Mapping[str, object]) -> bytes:
-    """Builds a request's JSON body. `options`: further fields. A chat needs a text prompt."""
+    """Builds a request's JSON body. `options`: further fields of the body. With `is_chat`, the prompt must be a text,
+    not token ids."""
     asked: dict[str, object] = (
         {"messages": [{"role": "user", "content": prompt.content}], "max_completion_tokens": prompt.max_tokens}
         if is_chat

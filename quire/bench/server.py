@@ -1,4 +1,5 @@
-"""Queries to a server before the benchmark: for its first model, and to tokenize and detokenize prompts."""
+"""Queries that a server answers before the benchmark: which model is its first, and the tokenization and
+detokenization of prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class ServerError(Exception):
 
 
 class NotServedError(ServerError):
-    """A query to which the server's answer is an error, or lacks the expected field."""
+    """A query that the server answered with an error, or without the expected field."""
 
 
 class Server:

@@ -11,7 +11,7 @@ _was_at_rest: ContextVar[bool] = ContextVar("was_at_rest", default=False)
 
 
 def open_session(key: str) -> aiohttp.ClientSession:
-    """Opens the session. `key`: the server's API key, empty for none. The number of connections is unlimited, and
+    """Opens an HTTP session. `key`: the server's API key, empty for none. The number of connections is unlimited, and
     requests have no timeout. Answers are not compressed. Cookies are not stored, so that no cookie ties later requests
     to one replica."""
     headers = {"User-Agent": "quire-bench", "Accept-Encoding": "identity"}
@@ -28,8 +28,8 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 
 async def _send_again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Retries a request if a reused idle connection closes before an answer begins: the server might have closed the
-    connection while the request was on its way. The request's latency includes the retries."""
+    """Retries a request if a reused connection closes before the answer begins. In this case, the server might have
+    closed the idle connection while the request was on its way. The request's latency includes the retries."""
     while True:
         try:
             return await handler(request)

@@ -85,8 +85,8 @@ def _answer(conversation: Conversation, text: str) -> Generator[str, None, None]
 
 @contextmanager
 def _told(what: str) -> Iterator[Callable[[], None]]:
-    """Prints `what` if standard error is a terminal and the wait takes longer than PATIENCE_S. The wait ends when the
-    yielded function is called or the block is left."""
+    """Prints `what` if standard error is a terminal and the user waits longer than PATIENCE_S. The wait begins with the
+    `with` block, and ends when the yielded function is called or the block is left."""
     timer = threading.Timer(PATIENCE_S, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
     timer.daemon = True
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`quire demo`: starts a local stack, streams one answer, stops the stack."""
+"""`quire demo`: starts a local stack, streams one answer, and stops the stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quire estimate MODEL`: a model's memory and the GPUs that hold it, computed from its config.json alone."""
+"""`quire estimate MODEL`: how much memory a model needs and which GPUs have enough, computed from its config.json."""
 
 from __future__ import annotations
 

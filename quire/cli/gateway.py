@@ -25,7 +25,8 @@ from shared.status import StatusReporter
 
 logger = logging.getLogger(__name__)
 
-# Envoy's `info` messages are of use to its developers only.
+# Envoy's log level for each of Quire's. At Quire's default level `info`, Envoy logs only warnings, because its `info`
+# messages are of use only to its developers.
 ENVOY_LOG_LEVELS = {"debug": "info", "info": "warning", "warning": "warning", "error": "error"}
 ENVOY_LOG_FORMATS = {
     "text": "%T gateway %L %v",

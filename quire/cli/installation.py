@@ -13,7 +13,7 @@ import quire
 
 
 def install_command(extra: str) -> str:
-    """Returns a shell command that installs this Quire with the extra."""
+    """Returns a shell command that installs this version of Quire with the optional dependencies `extra`."""
     source_tree = Path(quire.__file__).parents[1]
     if (source_tree / "pyproject.toml").exists():
         return f"pip install -e {shlex.quote(f'{source_tree}[{extra}]')}"

@@ -19,8 +19,8 @@ KEPT_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """How to run a part. `argv`: its command, to which `--status-fd N` is added. `stop_timeout`: seconds from SIGTERM
-    to SIGKILL."""
+    """How to run a part of the stack, such as the router. `argv`: its command, to which `--status-fd N` is added.
+    `stop_timeout`: seconds from SIGTERM to SIGKILL."""
 
     name: str
     argv: tuple[str, ...]
@@ -110,7 +110,8 @@ class Part:
             os.killpg(self.pid, signal.SIGKILL)
 
     async def stop(self) -> None:
-        """Stops the part with SIGTERM, and with SIGKILL after `stop_timeout` seconds."""
+        """Sends the part SIGTERM and waits for its end. Kills the part if it has not ended after `stop_timeout`
+        seconds."""
         self.terminate()
         try:
             await asyncio.wait_for(self._process.wait(), self.spec.stop_timeout)
@@ -130,7 +131,7 @@ class Part:
 
 
 async def _read(fd: int, on_line: Callable[[bytes], None]) -> None:
-    """Calls `on_line` with each line until the pipe ends, then closes it."""
+    """Calls `on_line` with each line from the pipe `fd` until the pipe ends, then closes `fd`."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)

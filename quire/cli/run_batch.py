@@ -107,8 +107,8 @@ def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any
 
 
 async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose: bool) -> bool:
-    """Runs the batch and returns whether it ran to its end. `fd`: file descriptor of the input. Raises BatchError,
-    StackError."""
+    """Runs the batch. Returns whether the batch reached its end before the stack was stopped. `fd`: file descriptor of
+    the input. Raises BatchError, StackError."""
     with BatchOutput(config.output_file) as output:
         if output.is_same_file(fd):
             raise BatchError("--input-file and --output-file are the same file")
@@ -175,8 +175,8 @@ async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
 
 
 def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
-    """Returns the default of --max-concurrency. For run-batch's own stack, this is twice --max-num-seqs, so that as
-    many requests wait as run, but at most the length of the scheduler's queue."""
+    """Returns the default of --max-concurrency. For run-batch's own stack, this is twice --max-num-seqs, or the length
+    of the scheduler's queue if that is less. So about as many requests wait as run."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
     return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))

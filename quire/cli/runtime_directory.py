@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# Name of a file in each directory, on which the process that created the directory holds a lock. The kernel releases
-# the lock when the process ends, however it ends.
+# Name of the lock file in each directory. The process that created the directory holds the lock on this file. The
+# kernel releases the lock when the process ends, however it ends.
 _LOCK = ".quire-lock"
 # Glob for the random suffix that tempfile.mkdtemp adds to a prefix.
 _RANDOM = "?" * 8

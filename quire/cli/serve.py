@@ -39,7 +39,7 @@ Serves a model on this host: starts gateway, router, scheduler and worker, and r
 Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
 vLLM's command lines work: docs/coming-from-vllm.md compares every option."""
 
-# Called once the stack answers, with its URL and a function that stops it.
+# Called as soon as the stack answers requests. The arguments are the stack's URL and a function that stops the stack.
 OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
 
 
@@ -160,8 +160,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
-    """Adds the options of build_stack, and `verbose` and `config`. Skips options that the parser already has. Hides the
-    options in `decided`, which users cannot set for this command, from --help."""
+    """Adds the options of build_stack, and `verbose` and `config`. Skips options that the parser already has. Hides
+    from --help the options in `decided`, which users cannot set for this command."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
     for name in reversed(SERVICES):

@@ -1,4 +1,4 @@
-"""`quire simulate TRACE`: simulates a cluster on a trace in virtual time, and finds the number of workers it needs."""
+"""`quire simulate TRACE`: simulates a cluster on a trace in virtual time, or finds how many workers a trace needs."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     except ConfigError as error:
         problems.append(str(error))
     if problems:
-        # Parts that share an option report the same problem: keep it once.
+        # Several parts can have the same option, and then report the same problem. The error names it once.
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     worker, scheduler = configs["worker"], configs["scheduler"]
     if scheduler.preemption_mode == "swap" and (

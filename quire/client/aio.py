@@ -83,7 +83,7 @@ class AsyncClient:
         return await self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     async def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
-        """Answers a conversation. `messages`: mappings with `role` and `content`."""
+        """Returns the model's answer to a conversation. `messages`: mappings with `role` and `content`."""
         return await self.stream_chat(messages, model=model, **options).result()
 
     def stream_generate(
@@ -146,7 +146,7 @@ class AsyncClient:
         return text
 
     async def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
-        """Returns the text of each token. For a token that is only part of a character, this is a replacement
+        """Returns the text of each token. If a token is only part of a character, its text is a replacement
         character."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
         response = await self._call(self._stub.Detokenize, request)

@@ -27,7 +27,7 @@ class Options(TypedDict, total=False):
     seed: int
     logprobs: int
     prompt_logprobs: int
-    # With logprobs: ids of the tokens whose log probabilities are returned, instead of the most likely tokens'.
+    # With logprobs: ids of the tokens whose log probabilities are returned. They replace the most likely tokens.
     logprob_token_ids: Sequence[int]
     # Stop strings; the first one found ends the output.
     stop: str | Sequence[str]

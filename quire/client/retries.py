@@ -1,5 +1,5 @@
-"""Decides whether and when a failed call is retried. Callers do not retry a stream whose first output the program has
-already received."""
+"""Decides whether and when a failed call is retried. The clients that use this module never retry a stream after they
+have yielded its first output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Retries:
         if error.status not in _RETRIED or error.is_final or not self._left:
             raise error
         self._left -= 1
-        # Jitter over the upper half of the delay: clients that were refused at the same time retry at different times.
+        # Choose a random delay from half of `_delay` to all of it. So clients that were refused at the same time retry
+        # at different times.
         delay = self._delay * random.uniform(0.5, 1.0)
         self._delay = min(2 * self._delay, _LONGEST_DELAY_SECONDS)
         if error.retry_after is not None:

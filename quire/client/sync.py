@@ -143,7 +143,7 @@ class Client:
         return self._call(self._stub.Detokenize, request).text
 
     def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
-        """Returns the text of each token. For a token that is only part of a character, this is a replacement
+        """Returns the text of each token. If a token is only part of a character, its text is a replacement
         character."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
         response = self._call(self._stub.Detokenize, request)
@@ -171,8 +171,8 @@ class Client:
 
 
 class Stream:
-    """An answer as a stream of deltas. Iterate over it once. `usage` and `timings` are set when the iteration has
-    ended, and so is `prompt_token_ids` if the request asks for it."""
+    """An answer as a stream of deltas. Iterate over it once. When the iteration has ended, it has set `usage` and
+    `timings`, and also `prompt_token_ids` if the request asks for them."""
 
     def __init__(self, start: Callable[[float | None], Any], retries: Retries) -> None:
         self.usage: Usage | None = None

@@ -80,8 +80,7 @@ Q = TypeVar("Q", bound=Asked)
 
 
 class Turns:
-    """Limits the number of sequences that run at a time to `count`. Requests start in the order in which they call
-    `take`."""
+    """Lets at most `count` sequences run at the same time. Requests start in the order in which they call `take`."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -207,8 +206,8 @@ class Engine:
         return await self._patiently(lambda: self._client.detokenize(token_ids)), token_ids
 
     async def _texts_of(self, token_ids: set[int]) -> Mapping[int, str]:
-        """Returns a map from token ids to their texts, which contains all of `token_ids`. Each text is requested from
-        the router only once and cached."""
+        """Returns a map from token id to text that contains at least `token_ids`. Requests each text from the router
+        only once, and caches it."""
         missing = sorted(token_ids - self._token_texts.keys())
         for start in range(0, len(missing), _MAX_TOKENS_PER_CALL):
             part = missing[start : start + _MAX_TOKENS_PER_CALL]

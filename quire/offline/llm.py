@@ -62,10 +62,13 @@ class LLM:
         own = OwnStack(flags)
         self._worker_config: WorkerConfig = worker
         self._seeds = None if seed is None else random.Random(seed)
-        # Twice --max-num-seqs, so that as many sequences wait as run, but at most the length of the scheduler's queue.
+        # With twice --max-num-seqs, one sequence waits in the scheduler's queue for each that runs. The queue must have
+        # room for all.
         max_num_seqs = min(2 * worker.max_num_seqs, scheduler.max_num_queued_reqs)
 
-        async def connect() -> Engine:  # A gRPC channel belongs to the event loop that creates it.
+        # A coroutine, because BACKGROUND's event loop must create the engine's gRPC channel: a channel belongs to the
+        # event loop that creates it.
+        async def connect() -> Engine:
             return Engine(own.address, stack.api_key, max_num_seqs, own.failure)
 
         try:
@@ -110,9 +113,9 @@ class LLM:
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Continues each prompt: a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`.
-        `sampling_params`: one object for all prompts, or a list with one object per prompt; None: the model's own
-        defaults. `use_tqdm` shows a progress bar. `priority`: one value per prompt; with
+        """Continues each prompt. A prompt is a text, a list of token ids, or a mapping with `prompt` or
+        `prompt_token_ids`. `sampling_params`: one object for all prompts, or a list with one object per prompt; None:
+        the model's own defaults. `use_tqdm` shows a progress bar. `priority`: one value per prompt; with
         `scheduling_policy="priority"`, lower values run earlier. Returns the outputs in the order of the prompts.
         Raises ValueError and TypeError for an invalid prompt, QuireError for a request that the router refuses, and
         StackError if the stack has failed."""

@@ -95,7 +95,8 @@ class ScoringRequestOutput:
 
 
 def scoring_output(request_id: str, one: EmbeddingRequestOutput, other: EmbeddingRequestOutput) -> ScoringRequestOutput:
-    """Returns the cosine similarity of two embeddings. Both must be normalized: the similarity is their dot product."""
+    """Returns the cosine similarity of two embeddings. Both must be normalized, because only their dot product is
+    computed."""
     score = sum(map(operator.mul, one.outputs.embedding, other.outputs.embedding))
     return ScoringRequestOutput(request_id, ScoringOutput(score), one.prompt_token_ids + other.prompt_token_ids)
 

@@ -1,4 +1,4 @@
-"""A private stack of this program. A separate process, the keeper (keeper.py), runs the stack."""
+"""A local stack that only this program uses. A separate process, the keeper (keeper.py), runs the stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from quire.cli.supervisor import StackError
 from shared.python_child import child_environment, python_command
 from shared.status import parse_status
 
-# Time limits of `OwnStack.stop`: first for the parts to stop in order, then for the keeper to kill them all.
+# Time limits of `OwnStack.stop`. _STOP_TIMEOUT_S: time for the parts to stop in order. _HURRY_TIMEOUT_S: time after
+# that for the keeper process to kill all parts.
 _STOP_TIMEOUT_S = 60.0
 _HURRY_TIMEOUT_S = 10.0
 

@@ -29,6 +29,6 @@ class PoolingParams:
                 raise ValueError(f"PoolingParams.{name} is {value!r}: {error}") from None
 
     def options(self) -> EmbedOptions:
-        """Returns the options as options of quire.client."""
+        """Returns the options that are not None, in the form in which quire.client takes them."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         return cast(EmbedOptions, given)

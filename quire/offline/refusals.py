@@ -12,7 +12,7 @@ _PROMPT = re.compile(r"(?:text|token_ids\.ids|(?:chat\.)?messages|inputs\[0\])(?
 
 
 def name_prompt(error: QuireError, name: str) -> None:
-    """Replaces the prompt's field by `name` in an error about the prompt."""
+    """If the error is about the prompt, replaces the field's name in the typed API by `name` in the error."""
     if error.param is None or (field := _PROMPT.match(error.param)) is None:
         return
     param = name + error.param[field.end() :]

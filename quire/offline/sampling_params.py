@@ -60,8 +60,8 @@ class SamplingParams:
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    # Number of most likely tokens at each position whose log probabilities are returned, in addition to the log
-    # probability of the output token.
+    # At each position, the log probabilities of this many most likely tokens are returned, in addition to that of the
+    # output token.
     logprobs: int | None = None
     # Like `logprobs`, but for the prompt's tokens, from the second on.
     prompt_logprobs: int | None = None
@@ -133,8 +133,9 @@ class SamplingParams:
 
 
 def checked_copies(each: Sequence[SamplingParams | None]) -> list[SamplingParams | None]:
-    """Returns `each` with checked copies in place of the objects. An object that occurs several times is copied once.
-    Copies are needed because the program can change the fields during the call. Raises ValueError."""
+    """Returns a copy of each object, and None in place of None. Raises ValueError if an object has an invalid field.
+    Copies are needed because the user's program can change an object while the request runs. An object that occurs
+    several times in `each` is copied once."""
     copies = {id(params): replace(params) for params in each if params is not None}
     return [None if params is None else copies[id(params)] for params in each]
 
@@ -153,5 +154,5 @@ def _given(params: SamplingParams) -> dict[str, Any]:
 
 
 def _option(name: str, value: Any) -> tuple[str, Any]:
-    """Returns a parameter's name and value as an option of quire.client. Raises ValueError."""
+    """Returns the name and the value of the quire.client option that sets a parameter. Raises ValueError."""
     return structured_outputs(value).option() if name == "structured_outputs" else (name, value)

@@ -61,5 +61,5 @@ def structured_outputs(given: object) -> StructuredOutputsParams:
         raise ValueError("use a StructuredOutputsParams or a mapping of its fields")
     known = {field.name for field in fields(StructuredOutputsParams)}
     if unknown := given.keys() - known:
-        raise ValueError(f"there is no field {min(map(str, unknown))!r}")
+        raise ValueError(f"StructuredOutputsParams has no field {min(map(str, unknown))!r}")
     return StructuredOutputsParams(**given)

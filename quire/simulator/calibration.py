@@ -100,8 +100,8 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
             for chunk in _CHUNKS:
                 for position in (0, *_CONTEXTS[1:]) if chunk else (0,):
                     if num_decodes and chunk and not (position in (0, 1024) and chunk in (64, 256)):
-                        # A few kinds with both decodes and a chunk are enough to check that the durations of the two
-                        # add up.
+                        # Leaves out most kinds with both decodes and a chunk: a few are enough to check that the
+                        # durations of decodes and of a chunk add up.
                         continue
                     kind = StepKind(num_decodes, context, chunk, position)
                     fits = (
@@ -116,9 +116,9 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
 
 
 async def fit_that_is_trusted(measure_all: Callable[[], AsyncIterator[Measured | None]]) -> Calibration:
-    """Measures all kinds of step and fits the model. While the fit is poor, measures all kinds again, up to _MAX_PASSES
-    times in all. Of several measurements of a kind, the shortest counts, because other programs on the machine can only
-    make steps longer. The returned fit can still be poor."""
+    """Measures all kinds of step and fits the linear model of their durations. While the fit is poor, measures all
+    kinds again, up to _MAX_PASSES times in all. Of several measurements of a kind, the shortest counts, because other
+    programs on the machine can only make steps longer. The returned fit can still be poor."""
     least: dict[StepKind, Measured] = {}
     for _ in range(_MAX_PASSES):
         async for one in measure_all():
@@ -145,7 +145,7 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner)
         last = time.monotonic()
         seconds: list[float] = []
         for plan in plans:
-            # The next plan is sent before the result is awaited, so that the worker always has a further plan.
+            # Send the next plan before an earlier plan's result arrives, so that the worker never waits for a plan.
             link.send(plan)
             seconds.append(await _gap(results, last))
             last += seconds[-1]
@@ -176,8 +176,8 @@ def fit(measured: list[Measured]) -> Calibration:
 
 
 class Planner:
-    """Builds the plans that measure one kind of step after another, all for the same link to a worker. Wire ids are
-    never reused; all kinds use the same blocks."""
+    """Builds the plans that measure the kinds of step, one kind after another. All plans are for the same link to a
+    worker. Wire ids are never reused; all kinds use the same blocks."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

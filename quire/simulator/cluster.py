@@ -209,7 +209,7 @@ def _serve(connection: Connection, layout: Layout, numbers: Sequence[int], reque
 
 
 class _Router:
-    """A router: its view of every scheduler's load."""
+    """A simulated router. It places requests by its view of every scheduler's load."""
 
     def __init__(self, layout: Layout) -> None:
         self._trackers = [LoadTracker() for _ in range(layout.num_schedulers)]
@@ -235,8 +235,8 @@ class _Router:
 
 class SimulationResult(NamedTuple):
     outcome: Outcome
-    # By index of the request: the schedulers that refused the request because their queues were full. Requests that
-    # another scheduler then served are included.
+    # Maps the index of each refused request to the schedulers that refused it because their queues were full. This
+    # includes requests that another scheduler served later.
     refused_by: dict[int, list[int]]
     refused: list[int]  # requests that no scheduler served
     too_long: list[int]  # requests that exceed the context
@@ -319,8 +319,9 @@ class _Simulation:
         return Arrival(time_s, index, scheduler)
 
     def _advance(self, num_reports: int | None, arrivals: list[Arrival]) -> list[int]:
-        """Simulates all schedulers, in parallel, until each has sent `num_reports` load reports since the start; None:
-        until they are idle. Returns the indices of the refused requests that have to be placed again.
+        """Simulates all schedulers, in parallel, until each has sent `num_reports` load reports since the start. If
+        `num_reports` is None, simulates them until all are idle. Returns the indices of the refused requests that have
+        to be placed again.
         """
         if num_reports == self._num_reports:
             return []
@@ -330,8 +331,9 @@ class _Simulation:
             part.begin(until, [arrival for arrival in arrivals if arrival.scheduler % num_parts == number])
         progress = [part.end() for part in self._parts]
         if num_reports is not None:
-            # If many reports were skipped, two are enough: a router adds to a report the tokens that it sent since the
-            # report before it, so after two reports without a request between them, it adds nothing.
+            # All these reports are equal, and two of them are enough. A router adds, to the tokens of a report, the
+            # tokens that it sent after the previous report. Between two of these reports it has sent nothing, so more
+            # reports would change nothing.
             for _ in range(min(2, num_reports - self._num_reports)):
                 for router, one in itertools.product(self._routers, progress):
                     router.report(one.outstanding_tokens, until)

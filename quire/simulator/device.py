@@ -26,9 +26,9 @@ class StepSeconds:
     """A linear model of a step's duration: seconds = base + per_token · tokens + per_sequence · sampling sequences +
     per_kv_token · positions read + per_pair · pairs.
 
-    Positions read: the positions of each sequence's KV cache, counted once per sequence. Pairs: a computed token and a
-    position that it attends to. A decode reads many positions for little arithmetic; a prompt chunk reads few positions
-    for much arithmetic.
+    Positions read: the positions of each sequence's KV cache, counted once per sequence, however many of its tokens the
+    step computes. Pair: a computed token and a position that it attends to. A decode reads many positions for little
+    arithmetic; a prompt chunk reads few positions for much arithmetic.
     """
 
     base: float
@@ -75,7 +75,7 @@ class StepSeconds:
         return cls(*(float(weight) for weight in weights))
 
     def predict(self, features: Matrix) -> Matrix:
-        """Returns the predicted seconds [steps] for features [steps, 5]."""
+        """Returns the predicted seconds [steps] of steps. `features`: [steps, 5], in the order of the fields."""
         weights: Matrix = np.array([getattr(self, term.name) for term in fields(self)])
         return features @ weights
 
@@ -92,7 +92,8 @@ class Device:
     max_num_batched_tokens: int
     num_host_blocks: int = 0
     swap_seconds_per_block: float = 0.0
-    # How the figures were measured: device, model, versions, date, errors of the fit. Only `distrust` uses it.
+    # How the figures were measured: device, model, versions, date, errors of the fit. Does not affect the simulation;
+    # only the warning `distrust` uses it.
     origin: dict[str, str | float] = field(default_factory=dict)
 
     def core_config(

@@ -25,17 +25,18 @@ from services.scheduler.core import (
 
 # Seconds between two samples of queue and memory.
 SAMPLE_S = 1.0
-# The id of every output token. No prompt contains it.
+# The id that every output token has. No prompt contains this id.
 _TOKEN = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Seconds outside the forward pass, measured on two cores of a server (docs/performance.md)."""
+    """Seconds that the work outside the forward pass takes. They were measured on two cores of a server
+    (docs/performance.md)."""
 
     request: float = 0.005  # from the client's socket to the scheduler: gateway, router, tokenizer
     hop: float = 0.0002  # a message between two services
-    plan: float = 0.00002  # schedule(), apply() and conversion of the messages, per step
+    plan: float = 0.00002  # per step: schedule(), apply(), and the conversion of messages
     plan_row: float = 0.0000022  # the same, per sequence in the step
     # Added to each calibrated step if other services share the worker's processor.
     step: float = 0.0
@@ -117,7 +118,7 @@ class Group:
 
     @property
     def next_event_s(self) -> float:
-        """Time of the group's next event if no request arrives before."""
+        """Time of the group's next event, unless a request arrives earlier."""
         if self._has_arrivals:
             return self._now
         return min(self._held_until, self._in_flight[0].result_s if self._in_flight else math.inf)

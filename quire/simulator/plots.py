@@ -20,7 +20,7 @@ _SIZE_INCHES = (8.0, 3.2)
 
 def latencies(samples: Samples) -> Figure:
     """Plots the latencies as cumulative distributions: for each time, the share of requests or tokens that were served
-    within it."""
+    within that time."""
     figure, axes = _figure()
     for name, seconds in (
         ("time to first token", samples.time_to_first_token),

@@ -105,7 +105,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The latencies of all served requests and their tokens, for the plots. In seconds."""
+    """The latencies of all served requests and of their tokens, in seconds. The plots show them."""
 
     time_to_first_token: NDArray[np.float64]
     time_between_tokens: NDArray[np.float64]
@@ -163,7 +163,7 @@ def report_of(layout: Layout, requests: Sequence[Request], result: SimulationRes
 
 
 def _padded(rows: list[list[int]]) -> NDArray[np.float64]:
-    """Returns an array [groups, samples]. Shorter rows are padded with 0: a group that finishes early is idle."""
+    """Returns an array [groups, samples]. Shorter rows are padded with 0, because a group that has finished is idle."""
     length = max(map(len, rows), default=0)
     return np.array([row + [0] * (length - len(row)) for row in rows], dtype=np.float64)
 

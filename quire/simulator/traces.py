@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-# Number of tokens per hash in Mooncake's traces. Prompts with a common prefix have equal hashes for it.
+# In Mooncake's traces, a prompt is a list of hashes. Each hash stands for this number of tokens. Prompts with a common
+# prefix begin with the same hashes.
 _TOKENS_PER_HASH = 512
-# Number of a prompt's first tokens that decide its placement.
+# Number of tokens at the beginning of a prompt by which routers place the request.
 _AFFINITY_TOKENS = 2048
 # First number in `Request.content` for prompts whose content is not in the trace. Each of these prompts gets a
 # different number, so that no two of them have a common prefix.
@@ -45,7 +46,7 @@ class Request:
 
     @property
     def beginning(self) -> str:
-        """Returns a text that stands for the prompt's beginning. Routers place the request by this text."""
+        """Returns a text that stands for the prompt's beginning. The router chooses a scheduler by this text."""
         return repr(self.content[: _AFFINITY_TOKENS // _TOKENS_PER_HASH])
 
 

@@ -9,7 +9,7 @@ from shared.config import ConfigError, option
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
-# Copies of the names in services/router/chat/forms.py: importing that module would slow down the command line.
+# Copies of the names in services/router/chat/forms.py, because importing that module would slow down the command line.
 TOOL_CALL_PARSERS = (
     *("auto", "none", "hermes", "qwen3_coder", "seed_oss", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"),
     *("mistral", "deepseek_v3", "deepseek_v31", "granite", "internlm", "hunyuan_a13b", "xlam"),

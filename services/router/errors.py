@@ -38,7 +38,7 @@ class ErrorKind(Enum):
     UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "server_error", "unavailable")
     TIMEOUT = (grpc.StatusCode.DEADLINE_EXCEEDED, "server_error", "timeout")
     INTERNAL = (grpc.StatusCode.INTERNAL, "server_error", "internal_error")
-    # The request's bytes do not parse as the method's message. The status is INTERNAL, as in gRPC's own libraries.
+    # The request's bytes do not parse as the method's request message. The status is INTERNAL, as in gRPC's libraries.
     UNDECODABLE = (grpc.StatusCode.INTERNAL, "invalid_request_error", "undecodable_message")
 
     @property
@@ -101,9 +101,9 @@ ErrorBody = Callable[[ApiError], object]
 
 
 def shorter(text: str) -> str:
-    """Returns the first half of `text` and an ellipsis if `text` has more than 128 characters, else `text`. A message
-    and a param of 128 characters each always fit into an error body, because a character takes at most twelve
-    characters of ASCII JSON (a surrogate pair)."""
+    """Returns the first half of `text` and an ellipsis if `text` has more than 128 characters, else `text`. Shorter
+    texts need not be cut: an error body with a message and a param of 128 characters each always fits into
+    MAX_BODY_BYTES, because one character takes at most twelve characters of ASCII JSON (a surrogate pair)."""
     return text[: len(text) // 2] + "…" if len(text) > 128 else text
 
 

@@ -120,8 +120,8 @@ class Router:
         self._server.add(add, servicer)
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
-        """Adds a typed API's servicer as `_add` does. Large requests are parsed on a thread, and refused if they have
-        too many fields (rpc/wire_bounds.py)."""
+        """Adds a typed API's servicer as `_add` does. In addition, makes the server parse large requests on a thread,
+        and refuse large requests with too many fields (rpc/wire_bounds.py)."""
 
         @functools.wraps(register)
         def add(servicer: object, server: object) -> None:
@@ -199,8 +199,8 @@ class Router:
         cannot be bound."""
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
-        # Imports the renderer of chat templates on a thread while the router connects to the schedulers, because both
-        # take about equally long.
+        # Imports the renderer of chat templates on a thread while the router connects to the schedulers. Both take
+        # about equally long, so the import hardly delays the start.
         self.threads.start(import_renderer)
         self._tasks = [
             asyncio.create_task(self._keep_health()),
@@ -251,7 +251,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
             if config.metrics_port is not None:
                 start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
         except OSError as error:
-            start.close()  # `_fail` also logs the error it reports; the log line must not be reported again, as a note
+            start.close()  # Otherwise, `_fail` would report the error twice, because its log line would become a note.
             return _fail(status, str(error))
         logger.info("listening on %s", ", ".join(addresses))
         status.starting("waiting for a scheduler")

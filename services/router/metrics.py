@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from services.router.dispatch import Placement, SchedulerConnection
 
-# Bucket bounds in seconds. Those of the metrics that vLLM has, too, are vLLM's.
+# Bucket bounds in seconds. Metrics that vLLM has, too, have vLLM's bounds.
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -109,7 +109,8 @@ class RequestTimer:
         metrics.num_generation_tokens += count
 
     def delivered(self, seconds: float) -> None:
-        """Observes the time from the arrival of new tokens in this router until the client's transport took them."""
+        """Adds `seconds` to the histogram: the time from the arrival of new tokens in this router until the client's
+        transport accepted them."""
         self._metrics.delivery.observe(seconds)
 
     @property
@@ -119,7 +120,7 @@ class RequestTimer:
 
     @property
     def first_token_at(self) -> float | None:
-        """Time of the first token, in seconds on the monotonic clock; None before it."""
+        """Time of the first token, in seconds on the monotonic clock; None before the first token."""
         return self._first if self._num_tokens else None
 
     @property
@@ -128,7 +129,7 @@ class RequestTimer:
 
     @property
     def seconds_to_first_token(self) -> float:
-        """Seconds from the submission to the first token; 0 before it."""
+        """Seconds from the submission to the first token; 0 before the first token."""
         return self._first - self._start if self._num_tokens else 0.0
 
     def finished(self, reason: str) -> None:

@@ -93,8 +93,8 @@ class AnswerForm:
             return ""
         if not self.is_inside:
             return "(begin thoughts breaks)? "
-        # `thoughts` matches a begin tag that is written as text, but not the begin tag's token, so the token is allowed
-        # before it.
+        # The model may repeat the begin tag. If it writes the tag as text, `thoughts` matches the tag. If it writes the
+        # tag's token, `thoughts` does not match the token, so the rule `begin_token` does.
         return "begin_token? thoughts breaks " if self.reasoning.begin in self.tags.token_ids else "thoughts breaks "
 
     def _reasoning(self, form: ReasoningForm) -> str:

@@ -75,7 +75,7 @@ REASONING_FORMS = {
 # Name of gpt-oss' reasoning form. It has no ReasoningForm, because gpt-oss writes calls and reasoning in the same form:
 # as messages with channels.
 HARMONY_REASONING = "openai_gptoss"
-# Texts that occur only in templates of one form.
+# Texts that occur only in the chat templates of models with one form, and the name of that form.
 _MARKERS = {
     "<|tool_call|>": "granite",
     "<|action_start|>": "internlm",
@@ -90,13 +90,12 @@ _MARKERS = {
 @dataclass(frozen=True, slots=True)
 class ModelForms:
     messages: MessageForm
-    # Whether the template renders the request's tools, and the calls of earlier turns.
-    template_takes_tools: bool
-    template_takes_calls: bool
+    template_takes_tools: bool  # whether the template renders the request's tools
+    template_takes_calls: bool  # whether the template renders the calls of earlier turns
 
     @property
     def tools(self) -> ToolForm | None:
-        """The form of tool calls. None: calls stay text."""
+        """The form of tool calls. None: calls are not parsed and stay in the content."""
         return self.messages.tools
 
 
@@ -108,8 +107,9 @@ class FormChoice:
     reasoning_parser: str = "auto"
 
     def of(self, template: str, traits: TemplateTraits = SHOWS_NOTHING) -> ModelForms:
-        """Returns the model's forms. `template` is the chat template's source, empty if there is none. `traits`
-        describe what the template renders; they matter only for requests with tools or calls."""
+        """Returns the forms in which the model writes its messages. `template` is the chat template's source, empty if
+        there is none. `traits` describe what the template renders; they matter only for requests with tools or
+        calls."""
         return _forms(self.tool_call_parser, self.reasoning_parser, template, traits)
 
 
@@ -118,7 +118,7 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
     name = tool_call_parser
     if name == "auto":
         name = "openai" if reasoning_parser == HARMONY_REASONING else detect_tool_form(template)
-    # For the plain form, Quire writes its own description of the tools. A template would describe another form.
+    # For the plain form, Quire itself describes the tools, because the template would describe another form of calls.
     is_plain = name == "plain"
     return ModelForms(
         _messages(name, reasoning_parser, template),
@@ -128,8 +128,9 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
 
 
 def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
-    """Returns the form of messages. `name`: name of the form of calls. Messages have gpt-oss' form (with channels) if
-    calls have this form and reasoning has no other form, or if calls are not parsed and reasoning has this form."""
+    """Returns the form of messages. `name`: the name of the tool calls' form, or "none" if calls are not parsed.
+    Messages have gpt-oss' form, which has channels, in two cases: calls have gpt-oss' form and reasoning has no other
+    form, or calls are not parsed and reasoning has gpt-oss' form."""
     is_detected = reasoning_parser == "auto"
     has_channels = detect_tool_form(template) == "openai" if is_detected else reasoning_parser == HARMONY_REASONING
     if has_channels if name == "none" else name == "openai" and reasoning_parser not in REASONING_FORMS:

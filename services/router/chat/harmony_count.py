@@ -71,8 +71,8 @@ class HarmonyCount:
             pass
 
     def _end_header(self) -> bool:
-        """Takes a complete header from the start of the held text, and sets the kind of message by it. Returns whether
-        more of the held text can be processed now."""
+        """Takes a complete header from the start of the held text, and sets the current message's kind to the kind that
+        the header gives. Returns whether more of the held text can be processed now."""
         self._text = self._text.lstrip()
         found = _MARK.search(self._text, len(START) if self._text.startswith(START) else 0)
         if found is not None:
@@ -86,7 +86,8 @@ class HarmonyCount:
             # The start token did not begin a message.
             self._text = self._text.removeprefix(START)
         self._in_header = False
-        # If no text follows the header, all held tokens belong to this message. Otherwise `_end_body` counts them.
+        # If no text follows the header, all held tokens belong to the message of this header. Otherwise `_end_body`
+        # counts them.
         if not self._text:
             self._settle()
         return bool(self._text)
@@ -97,13 +98,13 @@ class HarmonyCount:
         return is_begun and len(text) < MAX_HEADER_CHARS
 
     def _end_body(self) -> bool:
-        """Takes the message's text, up to the mark that ends it, from the held text and counts its tokens. Returns
-        whether more of the held text can be processed now."""
+        """Takes the current message's text, up to the message's end mark, from the held text, and counts the tokens of
+        the text that it took. Returns whether more of the held text can be processed now."""
         found = _END.search(self._text)
         if found is not None:
             if found[0] == START:
-                # The held tokens belong to the next message, which begins with <|start|>, so they stay held. A token
-                # that also has text before the mark counts for the next message, too.
+                # The held tokens stay held, because they belong to the next message, which begins with this <|start|>.
+                # Among them can be a token that also has text of the old message; it counts for the next message only.
                 self._text = self._text[found.start() :]
             else:
                 self._text = self._text[found.end() :]
@@ -116,14 +117,14 @@ class HarmonyCount:
             self._text = ""
             self._settle()
         elif start:
-            # The text that can be the start of a mark begins in the last token, so that token stays held.
+            # `tail` can be the start of a mark. It begins in the last held token, so this token stays held.
             self._text = tail
             self._settle(keeps=1)
         return False
 
     def _settle(self, keeps: int = 0) -> None:
-        """Counts the held tokens if the current message is reasoning. The last `keeps` tokens are not counted and stay
-        held."""
+        """Releases the held tokens except the last `keeps`, and counts the released ones if the current message is
+        reasoning."""
         if self._kind is Kind.REASONING:
             self._num_tokens += self._num_held - keeps
         self._num_held = keeps

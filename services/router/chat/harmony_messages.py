@@ -143,8 +143,8 @@ class HarmonyGrammar:
     functions: tuple[str, ...] = ()
 
     def around(self, structure: str) -> str:
-        """Returns the grammar of the whole answer. `structure`: the grammar of the structure. Both are in a form that
-        `named` accepts."""
+        """Returns the grammar of the whole answer. `structure`: the grammar of the structure. Both grammars are in a
+        form that `answer_grammar.named` accepts."""
         if self.begins is not None and self.begins is not Kind.REASONING:
             return structure
         # Each tag and each word is a separate terminal, because llguidance's lexer takes the longest match and never

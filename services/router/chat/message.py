@@ -46,7 +46,7 @@ class MessageDelta:
     # Logprobs of every new token, including tokens whose text is held back or dropped.
     logprobs: Sequence[TokenLogprob] = ()
     end_reason: EndReason | None = None
-    # ChoiceDelta explains these fields, except `prompt_token_ids`: the token ids of the request's prompt.
+    # `prompt_token_ids`: token ids of the request's prompt. ChoiceDelta explains the other fields below.
     stop_reason: str | int | None = None
     token_ids: Sequence[int] = ()
     prompt_token_ids: Sequence[int] = ()

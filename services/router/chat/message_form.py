@@ -65,17 +65,19 @@ class MessagePlan(Protocol):
 
     @property
     def is_inside(self) -> bool:
-        """Whether a message begins inside the reasoning, without its begin tag."""
+        """Whether a message begins inside the reasoning. Such a message does not contain the reasoning's begin tag."""
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         """Reads one message to its end."""
 
     def count(self, builder: MessageBuilder) -> ReasoningCount | None:
-        """Returns a counter for one choice, whose message `builder` builds. None: there is no reasoning to count."""
+        """Returns a counter of the reasoning tokens of one choice; None if there is no reasoning to count. `builder`:
+        builds the choice's message."""
 
     def grammar(self, tags: Tags) -> AroundStructure:
-        """Returns an object that extends the grammar of the request's structure to that of the whole answer, with
-        reasoning before the structure and calls in place of it. `tags` has the token ids of this plan's tags."""
+        """Returns an object that turns the grammar of the request's structure into the grammar of the whole answer. The
+        whole answer can have reasoning before the structure, or calls instead of the structure. `tags`: token ids of
+        the tags that this plan uses."""
 
 
 class MessageForm(Protocol):
@@ -85,11 +87,12 @@ class MessageForm(Protocol):
 
     @property
     def heeds_prompt(self) -> bool:
-        """Whether `plan` needs the end of the prompt, because it affects how the answer begins."""
+        """Whether the end of the prompt affects how the answer begins, so that `plan` needs `prompt_end`."""
 
     @property
     def calls_fit_structures(self) -> bool:
-        """Whether the parser can distinguish calls from a structure that the model may write instead."""
+        """Whether the parser can distinguish tool calls from the request's structured output, if an answer may have
+        either."""
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:

@@ -25,7 +25,7 @@ from services.router.template import SHOWS_NOTHING, TemplateTraits
 
 # Number of tokens at the prompt's end that show whether the prompt leaves reasoning or, for gpt-oss, a message open.
 _NUM_TAIL_TOKENS = 16
-# Size that makes `threads.run` use a thread: it is larger than any work that runs on the event loop.
+# Size of work for which `threads.run` always uses a thread, because only smaller work runs on the event loop.
 _MANY_CHARS = 1 << 20
 
 
@@ -58,8 +58,8 @@ class ChatPlan:
         )
 
     def around_structure(self, plan: MessagePlan, model: ServedModel) -> AroundStructure | None:
-        """Returns an object that extends the grammar of the structure to that of the whole answer, with reasoning
-        before the structure and calls in place of it. None: the request has no structure."""
+        """Returns an object that extends the structure's grammar to the grammar of the whole answer, which can have
+        reasoning before the structure, or calls in place of it. Returns None if the request has no structure."""
         if self.structure is None:
             return None
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
@@ -111,10 +111,11 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
 async def _choose_template(
     request: ChatRequest, model: ServedModel, choice: FormChoice, *, has_tools: bool
 ) -> tuple[PromptTemplate | None, TemplateTraits, ModelForms]:
-    """Returns the template that renders the prompt, its traits and the model's forms. Raises ApiError."""
+    """Chooses the template that renders the prompt. Returns the template, the template's traits and the model's forms.
+    Raises ApiError."""
     found: tuple[PromptTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
-    # Only requests with tools or calls need a template's traits, and it takes a while to find those of a template that
-    # the client sent.
+    # Finds a template's traits only for requests with tools or calls, because others do not need them, and because it
+    # takes a while to find the traits of a template that the client sent.
     is_probed = has_tools or any(_has_calls(message) for message in request.messages)
     for template in templates_for(model.tokenizer, request.chat_template, has_tools=has_tools):
         traits = await template.traits() if is_probed else SHOWS_NOTHING
@@ -131,7 +132,7 @@ def _checked(request: ChatRequest) -> Structure | None:
 
 
 def _check_shape(forms: ModelForms, structure: Structure) -> None:
-    """Raises ApiError if the model cannot write calls in place of the structure."""
+    """Raises ApiError if the model's form of tool calls cannot be combined with a structure."""
     if not forms.messages.calls_fit_structures:
         message = (
             f"Invalid '{structure.param}': this model's form of tool calls cannot be combined with a structure. "

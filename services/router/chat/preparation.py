@@ -21,7 +21,8 @@ from shared.placement import chat_key
 
 
 async def encode_plan(plan: ChatPlan, model: ServedModel, *, checks_length: bool = True) -> list[int]:
-    """Returns the token ids of the plan's prompt. `checks_length`: as in encode_chat. Raises ApiError."""
+    """Returns the token ids of the plan's prompt. `checks_length`: whether a text that certainly exceeds the context is
+    refused before it is tokenized. Raises ApiError."""
     request = plan.request
     return await encode_chat(
         model,

@@ -34,8 +34,8 @@ def may_think(kwargs: Mapping[str, Any] | None) -> bool:
 
 
 def effort_kwargs(effort: str | None, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns the template's arguments with the effort (a ReasoningEffort) added. The client's own arguments override
-    it."""
+    """Returns `kwargs`, the client's arguments for the template, with the effort (a ReasoningEffort) added. Arguments
+    that the client has set keep their values."""
     if effort is None:
         return kwargs
     said: dict[str, Any] = {"reasoning_effort": effort}

@@ -10,7 +10,8 @@ from services.router.constraints import INVALID_STRUCTURE, TOO_MUCH, grammar_che
 from services.router.errors import ApiError
 from services.router.grammar import Structure
 
-# Time limit of the search. It is short because the search delays the grammar checks of other requests.
+# Time limit of the search for the faulty tool. It is short because the search delays the grammar checks of other
+# requests.
 _MAX_SECONDS = 5.0
 
 
@@ -39,8 +40,8 @@ async def _of_one(request: ChatRequest) -> ApiError | None:
             return None
         else:
             end = middle
-    # The last tool left is not always at fault, because all tools together can be too large although no single tool is.
-    # So this tool is checked alone.
+    # Check the last tool left alone. It is not always at fault: all tools together can be too large although no single
+    # tool is.
     return await _fault(arguments_structure(tools[first], path.schema(first)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from services.router.chat.tools import Tool, ToolChoice, ToolMode, ToolPath
 from services.router.grammar import Structure, StructureKind
 
-# Keywords that allow or require properties that `properties` does not name.
+# Keywords that can allow or require properties besides those in `properties`.
 _MAY_NEED_MORE = frozenset(
     {"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties"}
     | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef"}
@@ -72,7 +72,8 @@ def _parameters(tool: Tool) -> dict[str, Any]:
 
 
 def _names_all(schema: Mapping[str, Any]) -> bool:
-    """Returns whether `schema` names every property that an object can need. `schema` is not validated yet."""
+    """Returns whether `properties` in `schema` names every property that `schema` can require of an object. `schema` is
+    not validated yet."""
     names, needed = schema.get("properties"), schema.get("required", [])
     if schema.keys() & _MAY_NEED_MORE or not isinstance(names, Mapping) or not isinstance(needed, list):
         return False

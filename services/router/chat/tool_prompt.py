@@ -44,9 +44,9 @@ def with_instructions(messages: Sequence[dict[str, Any]], text: str, *, shows_sy
 
 
 def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[dict[str, Any]]:
-    """Returns the messages with calls as text in the model's form and results as user messages. Joins results that
-    follow each other, and the user message after them, into one user message: templates without tool support often
-    require that user and assistant messages alternate."""
+    """Returns the messages with each call written as text in the model's form, and each result as a user message. Joins
+    results that follow each other, and the user message after them, into one user message, because templates without
+    tool support often require that user and assistant messages alternate."""
     written: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     # Results that follow each other. They are joined only once, so that the time stays linear in their number.
@@ -58,7 +58,8 @@ def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[di
             continue
         is_answered = bool(results) and message["role"] == "user"
         if is_answered:
-            # Templates refuse two user messages in a row, so the results join the next user message.
+            # The results become a user message. Templates refuse two user messages in a row, so the text of the next
+            # user message is added to the results.
             results.append(text_of(message))
         if results:
             written.append(_user_s(results))

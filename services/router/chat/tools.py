@@ -16,8 +16,8 @@ MAX_TOOLS = 128
 # Limits in characters: for one function's parameters as JSON, and for all functions with their names and descriptions.
 MAX_SCHEMA_CHARS = 65_536
 MAX_TOOLS_CHARS = 1_048_576
-# The limit is the same as for a JSON body over HTTP. It is explicit because the limit of Python's own encoder differs
-# between Python versions.
+# Maximum nesting of a function's parameters, the same as for a JSON body over HTTP. Without this limit, the maximum
+# would depend on the Python version, because the limits of Python's JSON encoder differ.
 MAX_SCHEMA_DEPTH = 200
 
 

@@ -28,8 +28,8 @@ _MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
 # Error code of a structure that cannot be used.
 INVALID_STRUCTURE = "invalid_structure"
-# Part of the error message if a check reached its time or memory limit. tool_faults.py looks for it, because a check of
-# a similar structure would reach the limit, too.
+# Part of the error message if a check reached its time or memory limit. If tool_faults.py finds it in an error, no
+# further structures are checked, because checks of similar structures would reach the limit, too.
 TOO_MUCH = "too much time or memory"
 # Maximum wall-clock time of one check. The checking process also limits its own CPU time, but that limit never ends a
 # process that gets no CPU time.
@@ -37,17 +37,18 @@ _MAX_SECONDS_EACH = 30.0
 # Number of checks after which a new process starts, because llguidance might keep memory of every check.
 _MAX_CHECKS_OF_PROCESS = 1000
 
-# Exit codes of a checking process that was ended from outside, for example by the kernel when memory is short. The
-# process's own limits cause other exit codes. The check is then repeated once, because its structure is probably not
-# the cause.
+# Exit codes of a checking process that was ended from outside, for example by the kernel when memory is short. After
+# such an exit, the check is repeated once, because the structure is probably not the cause. The process's own limits
+# cause other exit codes.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
 _Result = str | GrammarError
 
 
 class GrammarChecks:
-    """Checks structures and caches the results, including errors, so that each structure is tried once. There is only
-    one checking process, so a hostile client delays only other new structures."""
+    """Checks structures and caches the results, including errors, so that a structure is not checked again while its
+    result is in the cache. All checks run one after another in a single process. A hostile client can therefore delay
+    only structures that are not in the cache."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-checks")
@@ -113,8 +114,8 @@ class GrammarChecks:
 
 
 class _CheckProcess:
-    """The child process that checks structures. The first check starts it, and so does the next check after it has
-    ended. Only one thread may use this object."""
+    """The child process that checks structures. A check starts the process if it is not running. Only one thread may
+    use this object."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -170,7 +171,7 @@ class _CheckProcess:
         except BrokenPipeError:
             return b""
         except BaseException:
-            self.close()  # otherwise its late answer would be read as the answer to the next question
+            self.close()  # otherwise the child's late answer would be read as the answer to the next question
             raise
         return line if line.endswith(b"\n") else b""
 

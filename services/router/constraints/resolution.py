@@ -15,8 +15,8 @@ from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
-# Maximum number of tokens of all bad words together. A word that is also tokenized after a space counts twice. The
-# scheduler's limit is the same.
+# Maximum number of tokens of all bad words together. If a word is tokenized in two ways, without and with a space
+# before it, the tokens of both count. The scheduler's limit is the same.
 MAX_BAD_WORD_TOKENS = 1 << 18
 # Maximum size of all copies of a request's constraints together. Each prompt of the request is submitted with its own
 # copy.
@@ -80,7 +80,8 @@ def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Str
 def _strictest(
     structure: Structure | None, allowed_token_ids: tuple[int, ...] | None, bad_words: tuple[str, ...], path: str
 ) -> str:
-    """Returns the name of the field that probably excludes the most tokens, for the error if no token is left."""
+    """Returns the name of the field that probably excludes the most tokens. The error for the case that no token is
+    allowed names this field."""
     if structure is not None:
         return structure.param
     if allowed_token_ids:

@@ -37,7 +37,7 @@ class BadWords:
 
     @staticmethod
     def of(words: Sequence[Sequence[int]]) -> BadWords:
-        """Encodes words, each given as at least one token id."""
+        """Encodes words. Each word is given as its token ids, at least one."""
         if not words:
             return BadWords()
         offsets = list(accumulate(map(len, words), initial=0))
@@ -49,7 +49,7 @@ class TokenConstraints:
     """A request's checked constraints. Fields are as in quire/inference/v1/constraints.proto. Token ids are packed as
     bytes, because each prompt is submitted with a copy of them and a list would take nine times the memory."""
 
-    # The grammar in llguidance's form, checked. Empty: there is none.
+    # The checked grammar, in llguidance's form. Empty: there is no grammar.
     grammar: str = ""
     min_tokens: int = 0
     # End tokens, which are forbidden until the output has min_tokens tokens.
@@ -58,5 +58,5 @@ class TokenConstraints:
     allowed_token_ids: bytes = b""
     bad_words: BadWords = BadWords()
     thinking: ThinkingLimit | None = None
-    # Name of the request's field that an error names if the constraints allow no token.
+    # Name of the request's field that is at fault if the constraints allow no token; for the error.
     param: str = ""

@@ -61,8 +61,9 @@ def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
 
 @lru_cache(maxsize=4)
 def _biases(entries: tuple[tuple[int, float], ...]) -> sampling_pb2.SamplingParams:
-    """Returns a message with only the logit biases. Callers must not change it: all Submits of a request get the same
-    message, because making it takes ten times as long as copying it."""
+    """Returns a message with only the logit biases. Callers must not change the message, because the function returns
+    the same one for all Submits of a request. Each Submit gets a copy, which takes a tenth of the time that making the
+    message takes."""
     return sampling_pb2.SamplingParams(
         logit_bias=[sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id, bias in entries]
     )
@@ -247,7 +248,7 @@ def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
         )
 
 
-# For rows without log probabilities; must not be changed.
+# All rows without log probabilities share this object, so it must not be changed.
 _NO_LOGPROBS = TokenLogprobs()
 
 

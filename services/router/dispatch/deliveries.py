@@ -1,4 +1,4 @@
-"""Wakes the tasks of requests that have new output: at once under low load, in rounds under high load.
+"""Wakes the tasks of requests that have new output: immediately under low load, in rounds under high load.
 
 A round wakes all waiting tasks, and each task sends one message to its client. The cost of a message hardly depends on
 its size. After a long round, the router therefore pauses for as long as the round took, and meanwhile reads from its
@@ -12,8 +12,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# Upper bound of the time for one message. If a round took longer than this per message, the rest of the time went to
-# other tasks and does not lengthen the pause.
+# Maximum time that one message can take. If a round took longer than this per message, the excess was spent on other
+# tasks, so it does not lengthen the pause.
 _MESSAGE_SECONDS = 0.0001
 # A round shorter than _SHORT_ROUND_SECONDS is followed by no pause. No pause is longer than _LONGEST_REST_SECONDS.
 _SHORT_ROUND_SECONDS = 0.0005
@@ -27,11 +27,11 @@ class Deliveries:
         """`clock` returns seconds."""
         self._clock = clock
         self._waiters: list[asyncio.Future[None]] = []
-        # True from the first waiter until the pause after a round is over.
+        # Whether a round or the pause after one is running, or the first round is about to start.
         self._is_busy = False
 
     def wake(self, waiter: asyncio.Future[None]) -> None:
-        """Sets the waiter's result in the next round."""
+        """Lets the next round wake the task that awaits `waiter`, by setting the future's result."""
         self._waiters.append(waiter)
         if not self._is_busy:
             self._is_busy = True
@@ -43,7 +43,7 @@ class Deliveries:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        # `_delivered` runs after every woken task has sent its message and waits again.
+        # When `_delivered` runs, every woken task has sent its message and is waiting again.
         asyncio.get_running_loop().call_soon(self._delivered, began, len(waiters))
 
     def _delivered(self, began: float, num_messages: int) -> None:

@@ -103,12 +103,13 @@ class Placement:
             raise unavailable("No scheduler is connected yet.") from None
         ready = {connection.info.key for connection in self.connections if connection.info is not None}
         models = [model for key, model in self._models.items() if key in ready]
-        # During a rolling update, one name can have two tokenizers: requests get the newer one.
+        # During a rolling update, schedulers can serve one model name with two tokenizers. Requests then get the newer
+        # tokenizer.
         newest = {model.info.name: model for model in models or self._models.values()}
         return list(newest.values())
 
     async def model(self, name: str | None) -> ServedModel:
-        """Returns the model with this name or alias; None: the only model. Raises ApiError."""
+        """Returns the model with this name or alias. If `name` is None, returns the only model. Raises ApiError."""
         models = await self.models()
         if name is None:
             if len(models) == 1:
@@ -227,9 +228,9 @@ class Placement:
                 self._offer_elsewhere(connection, refused, errors[refused[0]])
 
     def _offer_elsewhere(self, connection: SchedulerConnection, refused: list[Sequence], error: ApiError) -> None:
-        """Resubmits sequences of one submission that a scheduler has refused. They stay together in one Submit, so that
-        the prompt is sent once and the next scheduler takes all or none. Fails the submission if no other scheduler can
-        take them and waiting would not help."""
+        """Resubmits the `refused` sequences of one submission. They stay together in one Submit, so that the prompt is
+        sent once and the next scheduler takes all or none. Fails the submission if no other scheduler can take the
+        sequences and waiting would not help."""
         submission = refused[0].submission
         if submission.is_closed:
             return
@@ -241,12 +242,12 @@ class Placement:
             and submission.refusals.num_holding < MAX_REFUSALS
             and self._choose(submission) is not None
         )
-        # If another scheduler accepted the request before, the request is valid: only this scheduler is unable to take
+        # If another scheduler accepted the request before, the request is valid, and only this scheduler cannot take
         # it.
         is_just_moved = all(sequence.is_just_moved for sequence in refused)
         is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
-        # A scheduler refuses with UNAVAILABLE if it is stopping or has no worker. It is replaced soon, so the request
-        # waits.
+        # A scheduler refuses with UNAVAILABLE if it is stopping or has no worker. Another scheduler or worker will
+        # replace it soon, so the request does not fail: it is placed again, and waits if it cannot be placed.
         if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
             # The submission's other sequences on this scheduler are handled when the scheduler refuses them.
             self._resubmit(submission, refused)
@@ -275,8 +276,8 @@ class Placement:
     # Placement of submissions and their sequences.
 
     def _forget_old_models(self) -> None:
-        """Forgets models that no scheduler serves, except the _MAX_AWAY_MODELS of them that were announced last. Their
-        schedulers might come back soon."""
+        """Forgets models that no scheduler serves. Keeps the _MAX_AWAY_MODELS of them that were announced last, because
+        their schedulers might come back soon."""
         served = {connection.info.key for connection in self.connections if connection.info is not None}
         away = [key for key in self._models if key not in served]
         for key in away[:-_MAX_AWAY_MODELS]:
@@ -300,8 +301,8 @@ class Placement:
 
     @staticmethod
     def _next_attempt(submission: Submission, sequences: list[Sequence]) -> list[Sequence]:
-        """Finishes the sequences that have ended with the tokens received so far. Prepares the others for another
-        attempt and returns them."""
+        """Finishes the sequences that need no further token, for example because the last received token is a stop
+        token. Prepares the others for another attempt and returns them."""
         unfinished = []
         for sequence in sequences:
             reason = submission.end_of(sequence)
@@ -328,8 +329,8 @@ class Placement:
     def _park(self, submission: Submission, sequences: list[Sequence]) -> None:
         loop = asyncio.get_running_loop()
         num_tokens = submission.num_output_tokens
-        # All waits of a submission share one time limit, also after refusals. It is set anew once the submission has
-        # new tokens.
+        # All waits of a submission share one time limit, even if schedulers refuse the submission between the waits.
+        # A new limit is set for the first wait after the submission has received new tokens.
         if submission.waits_until is None or num_tokens > submission.num_tokens_at_wait:
             submission.waits_until = loop.time() + self._scheduler_wait
             submission.num_tokens_at_wait = num_tokens
@@ -339,17 +340,17 @@ class Placement:
     def _resume(self, connection: SchedulerConnection) -> None:
         """Places the parked sequences that this scheduler can take."""
         for parked in list(self._parked):
-            # `_parked` has changed if `_place` failed a submission: all parked sequences of that submission were
-            # removed.
+            # An earlier iteration can have removed this entry: if `_place` fails a submission, all parked sequences of
+            # the submission are removed.
             if parked in self._parked and self._serves(connection, parked.submission):
                 self._unpark(parked)
                 parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
 
     def _relieve(self, connection: SchedulerConnection) -> None:
-        """Called for a scheduler that has lost all its workers: moves its sequences to schedulers that have workers. If
-        no other scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The
-        scheduler counts and reports the lost worker (WorkerLoss), so the move itself does not count as a loss."""
+        """Moves the sequences of a scheduler that has lost all its workers to schedulers that have workers. If no other
+        scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The move itself
+        does not count as a loss, because the scheduler counts and reports the lost worker (WorkerLoss)."""
         if not connection.num_sequences or not any(
             other.has_workers and not other.is_draining and _have_same_model(other, connection)
             for other in self.connections
@@ -408,7 +409,7 @@ class Placement:
         return self._takes(connection, submission) and (error is None or error.kind is ErrorKind.OVERLOADED)
 
     def _may_take(self, submission: Submission) -> bool:
-        """Returns whether a scheduler without a known refusal might take the submission, now or after it reconnects."""
+        """Returns whether a scheduler that has not refused the submission might take it, now or after a reconnect."""
         return any(
             submission.refusals.get(connection) is None
             and (connection.info is None or self._serves(connection, submission))
@@ -429,7 +430,7 @@ class Placement:
         submission.mailbox.fail(error)
 
     def _next_sequence_id(self) -> int:
-        # Wraps around after four billion ids; sequences that old have ended.
+        # The ids begin at 1 again after four billion sequences. By then, the first sequences have ended.
         self._last_sequence_id = self._last_sequence_id % _LAST_SEQUENCE_ID + 1
         return self._last_sequence_id
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from services.router.errors import ApiError, ErrorKind
 
-# The n-th refusal in a row with UNAVAILABLE, from a scheduler whose load messages report a worker, holds for 2 ** (n -
-# 1) load messages, but for at most this many.
+# Maximum number of load messages for which a refusal holds. This concerns refusals with UNAVAILABLE from a scheduler
+# whose load messages report a worker: the n-th refusal in a row holds for 2 ** (n - 1) load messages.
 _MAX_LOADS = 64
 
 
@@ -41,10 +41,9 @@ class Refusals:
     """The refusals of one submission. While a scheduler's refusal holds, the submission is not offered to that
     scheduler.
 
-    A new hello ends a refusal, because the scheduler can be another process then. A refusal with UNAVAILABLE (no
-    worker, or draining) ends once the scheduler's load messages report a worker and no draining. Each further refusal
-    of this kind by the same scheduler holds for more load messages (see _MAX_LOADS). Any other refusal holds until the
-    next hello.
+    A refusal holds until the scheduler's next hello, which can come from another process. A refusal with UNAVAILABLE
+    (no worker, or draining) can end earlier: when the scheduler has a worker and is not draining, and has sent enough
+    load messages since the refusal (see _MAX_LOADS).
     """
 
     __slots__ = ("_refusals",)

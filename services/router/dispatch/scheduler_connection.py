@@ -1,8 +1,8 @@
 """The router's stream to one scheduler, which all requests on that scheduler share.
 
-One task reads from the stream and one writes to it; no other task waits for the stream. The reading task adds the
-output in a frame directly to its sequences. When the stream ends, the connection gives its running sequences back to
-its owner (the Placement) and reconnects.
+One task reads from the stream and one writes to it; no other task waits for the stream. When a frame arrives, the
+reading task itself adds the frame's output to the sequences. When the stream ends, the connection gives its running
+sequences back to its owner (the Placement) and reconnects.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConnectionOwner(Protocol):
         """Called when the stream has ended; `sequences` were running on it."""
 
     def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None:
-        """Called when the scheduler has ended sequences with errors, all in one frame."""
+        """Called when the scheduler has ended sequences with errors. `errors`: all errors of one frame."""
 
     def on_gap(self, sequence: Sequence) -> None:
         """Called when tokens of a sequence were lost in transit."""
@@ -80,8 +80,8 @@ class SchedulerConnection:
         owner: ConnectionOwner,
         silence_seconds: float,
     ) -> None:
-        """`silence_seconds`: the stream is dropped after this time without a message; load messages come every 100
-        ms."""
+        """`silence_seconds`: time without a message after which the stream is dropped. A scheduler sends load messages
+        every 100 ms."""
         self.address = address
         # None until the scheduler has sent its hello on the current stream.
         self.info: ModelInfo | None = None
@@ -131,8 +131,8 @@ class SchedulerConnection:
 
     def has_kept(self, sequence: Sequence) -> bool:
         """Returns whether the scheduler accepted `sequence` when the router submitted it. A refusal at that time would
-        have arrived before the second load message after the submission. Only for a sequence whose last submission was
-        to this scheduler."""
+        have arrived before the second load message after the submission. Call it only for a sequence that was last
+        submitted to this scheduler."""
         return self.num_loads - sequence.num_loads_at_submit >= 2
 
     @property
@@ -160,7 +160,7 @@ class SchedulerConnection:
         self.load.sent(submission.outstanding_tokens(sequences))
 
     def drop(self, sequence: Sequence, *, abort: bool) -> None:
-        """Forgets a running sequence. `abort`: also tell the scheduler to end it."""
+        """Forgets a running sequence. `abort`: whether also to tell the scheduler to end the sequence."""
         if self._sequences.pop(sequence.sequence_id, None) is None:
             return
         sequence.connection = None
@@ -220,7 +220,7 @@ class SchedulerConnection:
         except grpc.aio.AioRpcError as error:
             raise StreamLostError(f"{error.code().name.lower()}: {error.details()}") from None
         except (asyncio.InvalidStateError, ValueError) as error:
-            # The cause is a write to a call that has ended, or a message that violates the protocol.
+            # The router wrote to a call that had ended, or the scheduler sent a message that violates the protocol.
             raise StreamLostError(str(error) or "the stream has ended") from None
         finally:
             call.cancel()

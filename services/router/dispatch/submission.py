@@ -53,8 +53,8 @@ class Mailbox:
         # Identifies the request to the schedulers.
         self.turn_id = next(_turn_ids)
         self._deliveries = deliveries
-        # Size in bytes of the output that the task has not taken, and time at which the task was last woken or took
-        # output (monotonic seconds).
+        # `_num_unread_bytes`: size of the output that the task has not taken. `_busy_since`: time at which the task was
+        # last woken or last took output (monotonic seconds).
         self._num_unread_bytes = 0
         self._busy_since = time.monotonic()
         self._news: list[Sequence] = []
@@ -78,7 +78,7 @@ class Mailbox:
             self._call()
 
     def fail(self, error: ApiError) -> None:
-        """Fails the request as a whole. The first error is kept."""
+        """Fails the whole request with `error`. Only the first error counts: later calls do not replace it."""
         self._error = self._error or error
         self._call()
 
@@ -120,7 +120,7 @@ class Mailbox:
 
 
 class HostingScheduler(RefusingScheduler, Protocol):
-    """The parts of a SchedulerConnection that the sequences on it use."""
+    """The interface through which a sequence uses the SchedulerConnection that it runs on."""
 
     @property
     def address(self) -> str: ...
@@ -164,18 +164,20 @@ class Sequence:
         # Log probabilities of the newest tokens, until the request's task takes them. Empty if not requested.
         self.logprobs = TokenLogprobs()
         self.finish_reason: FinishReason | None = None
-        # The vector (float32, little-endian) of a finished sequence with `pooling`.
+        # The vector (float32, little-endian), if the sequence is pooled and has finished.
         self.embedding = b""
         self.num_cached_tokens = 0
-        # Time of the last submission, and time at which a scheduler first planned the sequence; monotonic seconds.
+        # `submitted_at`: time of the last submission. `scheduled_at`: time at which a scheduler first planned the
+        # sequence; None if none has yet. Both are monotonic seconds.
         self.submitted_at = 0.0
         self.scheduled_at: float | None = None
-        # At the last submission: the number of load messages that the connection had received, and the sequence's
-        # number of tokens.
+        # At the last submission: number of load messages that the connection had received.
         self.num_loads_at_submit = 0
+        # At the last submission: number of the sequence's output tokens.
         self.num_tokens_at_submit = 0
         self.attempt = 0
-        # The scheduler that runs the sequence, and its id there. None while it waits for a scheduler and after its end.
+        # `connection`: the scheduler that runs the sequence; None while the sequence waits for a scheduler, and after
+        # its end. `sequence_id`: the sequence's id in that scheduler.
         self.connection: HostingScheduler | None = None
         self.sequence_id = 0
         self.has_news = False
@@ -203,7 +205,7 @@ class Sequence:
     @property
     def num_worker_losses(self) -> int:
         """Number of worker groups that were lost in a row while they worked on the sequence, since its last new token.
-        The schedulers count and report it."""
+        The schedulers count these losses and report the number."""
         has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
         return 0 if has_progressed else self._num_worker_losses
 
@@ -261,7 +263,7 @@ class Submission:
         tenant: str = "",
         affinity: bytes = b"",
     ) -> None:
-        """`deadline`: seconds on the event loop's clock. `affinity`: a key of shared/placement.py."""
+        """`deadline`: seconds on the event loop's clock. `affinity`: the placement key (see shared/placement.py)."""
         self.request_id = request_id
         self.model = model
         self.prompt_token_ids = prompt_token_ids
@@ -273,13 +275,14 @@ class Submission:
         self.priority = priority
         self.tenant = tenant
         self.affinity = affinity
-        # Log probabilities of the prompt's tokens from the second one on. They arrive with the first choice.
+        # Log probabilities of the prompt's tokens from the second one on. They arrive with the output of the first
+        # choice.
         self.prompt_logprobs = PromptLogprobs()
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
-        # `waits_until`: time until which the submission waits for a scheduler, over all its waits (event loop's clock);
-        # None if it has not waited. `num_tokens_at_wait`: the submission's number of output tokens when `waits_until`
-        # was set.
+        # `waits_until`: time at which the submission stops waiting for a scheduler (event loop's clock). All its waits
+        # share this limit. None if it has not waited. `num_tokens_at_wait`: the submission's number of output tokens
+        # when `waits_until` was set.
         self.waits_until: float | None = None
         self.num_tokens_at_wait = 0
         self.is_closed = False
@@ -293,7 +296,8 @@ class Submission:
     def param_of(self, field: str | None) -> str | None:
         """Returns the client's name for a field that a scheduler refused. `field`: the field's name in Submit; None if
         the scheduler named no field."""
-        # A scheduler can refuse only the fields that the router cannot check completely.
+        # A scheduler refuses only fields that the router cannot check completely: the number of choices and the
+        # constraints.
         return self.work.param_of_choices(len(self.sequences)) if field == "choices" else self.work.checked_param
 
     @property

@@ -17,8 +17,8 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """The work of generating tokens. `sampling` contains the model's defaults where the client set nothing, and
-    `stop.max_tokens` is set."""
+    """The work of generating tokens. `sampling` contains the model's defaults where the client set nothing.
+    `stop.max_tokens` is never None."""
 
     sampling: SamplingParams
     stop: StopConditions
@@ -49,8 +49,8 @@ class Generate:
 
     @property
     def checked_param(self) -> str | None:
-        """The client's name for the field that sets the constraints: errors name it if a scheduler or worker refuses
-        them, because the router cannot check them completely. None if there are no constraints."""
+        """The client's name for the field that sets the constraints; None if there are no constraints. The router
+        cannot check constraints completely. If a scheduler or worker refuses them, the error names this field."""
         return None if self.constraints is None else self.constraints.param
 
 

@@ -27,7 +27,7 @@ MAX_OPEN = 256
 
 class Embedder:
     def __init__(self, generator: Generator, metrics: RequestMetrics) -> None:
-        """Embedding requests count toward the limit of `generator` on requests in progress."""
+        """`generator`: has a limit on requests in progress, toward which embedding requests count, too."""
         self._generator = generator
         self._placement = generator.placement
         self._metrics = metrics

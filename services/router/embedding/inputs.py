@@ -20,7 +20,8 @@ class InputOptions:
     # for the model are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
-    # Advice, besides shortening the input, in the error for an input that is too long. It uses the API's field names.
+    # What the error for an input that is too long advises, besides shortening the input. It uses the API's names of the
+    # fields.
     remedy: str = "set 'truncate_prompt_tokens'"
 
     def max_tokens(self, model: ServedModel) -> int | None:

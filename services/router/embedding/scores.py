@@ -18,8 +18,8 @@ _VECTOR_BYTES_PER_CHAR = 64
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, str] = ("text_1", "text_2")) -> None:
-    """Raises ApiError unless `first` has one text, or as many texts as `second`. One text is paired with each of
-    `second`; otherwise texts are paired by position. `params`: the names of both lists in errors."""
+    """Raises ApiError unless `first` has one text, or as many texts as `second`. A single text is paired with every
+    text of `second`; otherwise texts are paired by position. `params`: the names of both lists in errors."""
     if len(first) not in (1, len(second)):
         param, other = params
         message = f"Invalid '{param}': expected one text or {len(second)}, as in '{other}', but got {len(first)}."

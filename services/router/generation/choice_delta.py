@@ -9,8 +9,8 @@ from services.router.dispatch import FinishReason
 from services.router.generation.usage import Usage
 from services.router.logprobs import PromptLogprob, TokenLogprob
 
-# Maximum number of tokens with log probabilities in one delta. With 20 candidates per token, such a delta takes an API
-# a few milliseconds to encode and becomes up to 200 KB.
+# Maximum number of tokens with log probabilities in one delta. If each token has 20 candidates, an API needs a few
+# milliseconds to encode such a delta, and the result has up to 200 KB.
 MAX_TOKENS_WITH_LOGPROBS = 128
 # Maximum number of tokens without log probabilities in one delta. An API encodes such a delta in a few tens of KB.
 MAX_TOKENS_OF_DELTA = 8192
@@ -37,7 +37,7 @@ class ChoiceDelta:
 
 def in_short_deltas(delta: ChoiceDelta) -> Iterator[ChoiceDelta]:
     """Splits a delta into short ones: first the prompt's log probabilities, then the output. The first delta of the
-    output has all of its text, and the last one its finish reason."""
+    output has all of the text, and the last delta has the finish reason."""
     if delta.prompt_logprobs is not None:
         entries = delta.prompt_logprobs
         for start in range(0, max(1, len(entries)), MAX_TOKENS_WITH_LOGPROBS):

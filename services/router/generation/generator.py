@@ -46,8 +46,9 @@ class Generator:
         return self._num_requests
 
     def start(self, request: GenerationRequest) -> Generation:
-        """Returns a generation, which is a context manager and aborts its running sequences on exit. Its `deltas`
-        submits the prompts. Raises ApiError if too many requests are in progress."""
+        """Returns a generation, which submits the prompts when the caller iterates over its `deltas`. The generation is
+        a context manager that aborts its running sequences on exit. Raises ApiError if too many requests are in
+        progress."""
         self.check_room()
         generation = Generation(self, request, self._metrics)
         self.began()
@@ -59,7 +60,7 @@ class Generator:
             raise overloaded(f"This router already has {self._max_num_requests} requests in progress.")
 
     def began(self) -> None:
-        """Counts a request as in progress, until `ended`."""
+        """Counts a request as in progress, until `ended` is called."""
         self._num_requests += 1
 
     def ended(self) -> None:
@@ -114,8 +115,8 @@ class Generation:
         return self._finish_reasons
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """Submits the prompts, then yields lists of new deltas, each as soon as there are any. Ends when every choice
-        has finished. Raises ApiError."""
+        """Submits the prompts. Then waits for new deltas and yields them, in lists, until every choice has finished.
+        Raises ApiError."""
         try:
             await self._submit()
             while self._num_open:
@@ -154,7 +155,7 @@ class Generation:
         num_at_turn = 0
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
             if len(self._outputs) >= num_at_turn + _SUBMITTED_AT_A_TIME:
-                # Submitting a thousand sequences takes a tenth of a second; other tasks run in between.
+                # Submitting a thousand sequences takes a tenth of a second. Let other tasks run in between.
                 await asyncio.sleep(0)
                 num_at_turn = len(self._outputs)
             submission = Submission(
@@ -190,8 +191,8 @@ class Generation:
                 self._placement.go_on(submission)
 
     def _rounds(self, news: list[Sequence]) -> Iterator[list[ChoiceDelta]]:
-        """Yields the deltas of the sequences in `news`, in rounds of a few milliseconds each. Usually there is one
-        round."""
+        """Yields the deltas of the sequences in `news` in rounds. An API encodes one round in a few milliseconds.
+        Usually there is only one."""
         deltas: list[ChoiceDelta] = []
         num_tokens = num_logprobs = 0
         for sequence in news:
@@ -210,8 +211,9 @@ class Generation:
 
     @staticmethod
     def _with_prompts(news: list[Sequence]) -> list[Sequence]:
-        """Returns the sequences that can send deltas. A prompt's log probabilities arrive with its first sequence.
-        Until they are complete, no sequence of the prompt sends deltas; then all of them do."""
+        """Returns the sequences that can send deltas: all sequences of each prompt that has a sequence in `news`. Skips
+        a prompt while some of its requested log probabilities are missing: they arrive with its first sequence, and no
+        sequence of the prompt may send deltas before they are complete."""
         found: dict[Sequence, None] = {}
         for sequence in news:
             if not sequence.submission.lacks_prompt_logprobs:
@@ -229,7 +231,7 @@ class Generation:
             logprobs, sequence.logprobs = sequence.logprobs, TokenLogprobs()
         reason = sequence.finish_reason
         if not self._request.max_tokens[index // self._request.n]:
-            # The client asked for no tokens: drop the one that was generated.
+            # The client asked for no tokens, so the one token that was generated is dropped.
             token_ids, logprobs, num_taken = [], (), 0
             reason = reason and FinishReason.LENGTH
         text, num_counted = output.push(token_ids)

@@ -25,8 +25,8 @@ def check_num_logprobs(count: int, param: str) -> None:
 
 
 def num_of_prompts(request: GenerationRequest) -> int:
-    """Returns the number of log probabilities for the tokens of the prompts. They count `n` times, because each choice
-    repeats those of its prompt."""
+    """Returns the number of log probabilities that the answer has for prompt tokens. Those of one prompt count `n`
+    times, because each of the prompt's `n` choices repeats them."""
     num_top = request.sampling.prompt_logprobs
     if num_top is None:
         return 0

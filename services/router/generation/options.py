@@ -23,15 +23,15 @@ from shared.placement import named_key
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """The options. `stop.max_tokens` is the client's value; it does not include the limit by the context length, which
-    can only be computed from the prompt's length.
+    """Options for generating a request's output. `stop.max_tokens` is the client's value. It can be more than the
+    context leaves for the output, because that limit can only be computed from the prompt's length.
     """
 
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     structure: Structure | None = None
-    # None: the whole output is the structure.
+    # Makes the grammar of the whole output from the structure's grammar. None: the whole output is the structure.
     around_structure: AroundStructure | None = None
     # None: reasoning has no limit.
     thinking: ThinkingLimit | None = None
@@ -40,7 +40,7 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = ()
     n: int = 1
     skip_special_tokens: bool = True
-    # The next two are as in GenerationRequest.
+    # `includes_stop` and `continuous_usage` mean the same as in GenerationRequest.
     includes_stop: bool = False
     continuous_usage: bool = False
     truncation: Truncation | None = None
@@ -51,13 +51,13 @@ class GenerationOptions:
     prompt_cache_key: str = ""
     # Prefix of the names of these fields in error messages, such as `options.`.
     path: str = ""
-    # Name, in errors, of the field that asks for the prompt's log probabilities.
+    # Name of the request's field that asks for the prompt's log probabilities, for errors.
     prompt_logprobs_param: str = "prompt_logprobs"
 
     async def constraints(self, model: ServedModel, num_prompts: int) -> TokenConstraints | None:
         """Returns the checked constraints; None if every token is allowed. Raises ApiError if a token id is not in the
-        model's vocabulary, if the structure cannot be used with the model, or if one copy of the constraints for each
-        of `num_prompts` prompts is too large."""
+        model's vocabulary, if the structure cannot be used with the model, or if `num_prompts` copies of the
+        constraints, one per prompt, are too large together."""
         check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
         constraints = await resolve_constraints(
             model, self.structure, self.effective_stop, self.allowed_token_ids, self.bad_words, self.path,
@@ -69,8 +69,8 @@ class GenerationOptions:
 
     @property
     def effective_stop(self) -> StopConditions:
-        """The stop conditions. With a structure, `ignore_eos` is false: nothing can follow the structure but the end
-        token."""
+        """The stop conditions. With a structure, `ignore_eos` is false, because only the end token can follow the
+        structure."""
         return self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
 
     async def request(

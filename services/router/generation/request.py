@@ -24,7 +24,7 @@ class GenerationRequest:
     stop_strings: tuple[str, ...] = ()
     # None: every token is allowed.
     constraints: TokenConstraints | None = None
-    # Whether the returned text includes the stop string or the text of the stop token at its end.
+    # Whether the stop string, or the text of the stop token, that ends the output is kept in the returned text.
     includes_stop: bool = False
     n: int = 1
     skip_special_tokens: bool = True
@@ -39,7 +39,7 @@ class GenerationRequest:
     cache_salt: str = ""
     # Lower values run first, if the schedulers use priorities.
     priority: int = 0
-    # Owner of the request, if the schedulers share capacity fairly between tenants.
+    # The tenant to whom the request's tokens count, if the schedulers share capacity fairly between tenants.
     tenant: str = ""
     # Key that routes requests with the same beginning to the same scheduler (shared/placement.py). Empty: the key is
     # computed from the prompt.

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 
 
 class Tracing:
-    """Makes request spans. If tracing is not enabled, only passes the caller's trace context on."""
+    """Makes request spans. If tracing is not enabled, only forwards the caller's trace context."""
 
     def __init__(self, enabled: bool) -> None:
         self._tracer = tracer("quire.router") if enabled else None
@@ -82,12 +82,12 @@ class RequestSpan:
         self._goes_on = True
 
     def abandon(self, error: BaseException) -> None:
-        """Ends, with an error, a span that was kept open and will not be entered again."""
+        """Ends the span with an error. Call it if the span was kept open (see `go_on`), but is not entered again."""
         self.__exit__(type(error), error, None)
 
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
-        """Returns the rest of the call: it runs `answer(*args, **kwargs)` within this span, then ends the span. The
-        arguments must not refer to the request's body, which is to be freed before `answer` runs."""
+        """Returns the rest of the call, which runs `answer(*args, **kwargs)` within this span and then ends the span.
+        The arguments must not refer to the request's body, because it should be freed before `answer` runs."""
         self.go_on()
 
         async def work() -> Any:

@@ -38,9 +38,9 @@ def main() -> None:
 
 
 def _allow(seconds: int) -> None:
-    """Lets this process use `seconds` more of CPU time, counted from the next whole second. Sets only the soft limit:
-    the kernel then sends SIGXCPU. At the hard limit it sends SIGKILL, which other processes can also send, so the
-    parent could not tell the reason."""
+    """Lets this process use `seconds` more of CPU time, counted from the next whole second. Sets only the soft limit,
+    at which the kernel sends SIGXCPU. At a hard limit, the kernel would send SIGKILL. Other processes can also send
+    SIGKILL, so the parent could not tell the reason."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))

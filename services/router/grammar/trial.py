@@ -43,8 +43,8 @@ def byte_tokenizer() -> LLTokenizer:
 
 
 def try_structure(structure: Structure) -> str:
-    """Tries the structure's grammar, and returns it in llguidance's form. Call it on a thread of `grammar_threads`
-    (shared/grammar.py). Raises GrammarError."""
+    """Returns the structure's grammar in llguidance's form, after compiling it and generating a few short outputs with
+    it. Raises GrammarError if that fails. Call it on a thread of `grammar_threads` (shared/grammar.py)."""
     grammar = structure.to_grammar()
     matcher = compile_grammar(grammar, byte_tokenizer())
     for seed in range(_NUM_WALKS):

@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
-# Events of a stream that are ready at the same time share one message. It is sent early once it has _FULL_BYTES. No
-# message has more than _LARGEST_BYTES.
+# Events of a stream that are ready at the same time share one message. When the message has _FULL_BYTES, it is sent,
+# and the other events go into the next one. No message has more than _LARGEST_BYTES.
 _FULL_BYTES = 65_536
 _LARGEST_BYTES = 2**20
 
-# Part of a stream: short data, or an iterator over the pieces of long data, which makes each piece just before it is
-# sent.
+# Part of a stream. Short data is bytes. Long data is an iterator over pieces, and the iterator makes each piece just
+# before the piece is sent.
 Written = bytes | Iterator[bytes]
 
 
@@ -73,8 +73,8 @@ class Answers:
             await self._whole(bounded(request, max_tokens_param), span, context, writer)
 
     async def _stream(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
-        """Streams an answer. An error before the first byte is raised; a later error becomes the stream's last
-        event."""
+        """Streams an answer. Raises an error that occurs before the first byte; sends a later error as the stream's
+        last event."""
         stream = _Stream(self.calls, context, writer.stream_type)
         with self.generator.start(request) as generation:
             span.started(request)

@@ -70,7 +70,7 @@ class Body(BaseModel):
 def _num_ignored(value: object) -> int:
     if isinstance(value, Body):
         return value.num_ignored_fields
-    # The first element shows the type of all elements: a list of a million token ids need not be searched.
+    # The first element shows the type of all elements, so a list of a million token ids need not be searched.
     if _holds_objects(value):
         return sum(map(_num_ignored, value))
     return 0

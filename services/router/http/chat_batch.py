@@ -85,8 +85,8 @@ class _Preparation:
     async def of(self, request: ChatRequest) -> PreparedChat:
         """Prepares one conversation. Raises ApiError."""
         async with self._window:
-            # Lets other tasks run. The preparation of a short conversation has no other await that suspends it, so the
-            # event loop would prepare all conversations in one turn.
+            # Lets other tasks run. Without this, the event loop would prepare all conversations in one turn if they are
+            # short, because no other await suspends the preparation of a short conversation.
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
             with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:
@@ -95,8 +95,8 @@ class _Preparation:
                 return PreparedChat(*prepared, span)
 
     async def _constraints(self, options: GenerationOptions, model: ServedModel) -> TokenConstraints | None:
-        """Returns the constraints of a conversation's options. Resolves equal options only once, because compiling a
-        schema takes much longer than preparing a conversation."""
+        """Returns the constraints that a conversation's options ask for. Compiles them only once for all conversations
+        with equal options, because compiling a schema takes much longer than preparing a conversation."""
         async with self._resolving:
             for known, constraints in self._resolved:
                 if known == options:

@@ -23,8 +23,9 @@ def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
 
 
 def _write(body: Any, location: tuple[int | str, ...]) -> bool:
-    """Replaces the float at `location` (pydantic's `loc` of an error), or those of the list that contains it. Skips
-    parts of the location that name a union's member instead of a field. Returns whether the location was found."""
+    """Replaces the float at `location` by an integer. If the float is in a list, replaces all integral floats of that
+    list. `location`: `loc` of a pydantic error. Some parts of it name a union's member and not a field; they are
+    skipped. Returns whether the location was found."""
     holder: Any = None
     key: Any = None
     value = body

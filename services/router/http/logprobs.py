@@ -19,8 +19,8 @@ def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class _ChatLogprobs:
-    """The JSON of the entries. It is not stored, but made anew in every iteration. There can be several iterations,
-    because some answers contain the same log probabilities twice."""
+    """Iterable over the JSON of each entry. The JSON is not stored: each pass over the entries makes it again. Some
+    answers contain the same log probabilities twice, and need two passes."""
 
     entries: Sequence[TokenLogprob]
     names: TokenNames

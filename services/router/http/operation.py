@@ -56,7 +56,7 @@ class Operation:
     examples: tuple[Example, ...] = ()
     # Whether requests need an API key if the router is configured with API keys.
     needs_key: bool = True
-    # Whether requests name a model. If they do, the answer is 404 if the model does not exist.
+    # Whether requests name a model. A request that names an unknown model gets the answer 404.
     names_model: bool = False
     # Whether the answer is always 404, because the server stores no objects of the requested kind.
     is_always_missing: bool = False

@@ -1,4 +1,4 @@
-"""Parses and validates JSON bodies. Error messages are worded as OpenAI's, and say which field is wrong."""
+"""Parses and validates JSON bodies. Error messages have OpenAI's wording, and say which field is wrong."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ B = TypeVar("B", bound=Body)
 # and each value costs _CHARS_PER_VALUE units.
 PARSED_BYTES_PER_CHAR = 32
 _CHARS_PER_VALUE = 2
-# Maximum number of validations of one body. After a validation that fails, numbers like 5.0 are replaced by integers
-# where the errors are. Several validations can be needed, because each stops at the first error in a list.
+# Maximum number of validations of one body. If a validation fails because numbers like 5.0 stand where integers are
+# required, these numbers are replaced by integers, and the body is validated again. Several validations can be needed,
+# because each stops at the first error in a list.
 _MAX_REWRITES = 4
 # Maximum length of a client's value in an error message.
 _MAX_ECHO_CHARS = 64
@@ -54,9 +55,9 @@ _BOUNDS = {
 
 
 async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
-    """Parses a body like parse_body. Long bodies are parsed on a thread; of the bodies above LARGE_BODY_BYTES, only one
-    at a time. Also raises ApiError if the body has too many values (json_bounds.py), or if too many large bodies wait
-    (large_bodies.py)."""
+    """Parses a body as `parse_body` does. Long bodies are parsed on a thread; of the bodies above LARGE_BODY_BYTES,
+    only one at a time. Also raises ApiError if the body has too many values (json_bounds.py), or if too many large
+    bodies wait (large_bodies.py)."""
     await threads.large_bodies.enter(len(body))
 
     def work() -> B:

@@ -37,7 +37,7 @@ class SegmentChange(Enum):
     CLOSED = auto()
 
 
-# A change of a segment, with the text that was added to it.
+# (change, the segment that changed, text that the change added to the segment)
 SegmentEvent = tuple[SegmentChange, Segment, str]
 
 

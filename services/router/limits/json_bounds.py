@@ -6,9 +6,10 @@ can hold two million values.
 
 For nearly every body, it is enough to count brackets, colons and commas, which takes 1 ms for 4 MB. Strings can contain
 these characters, too, so the counts can be too high. If a count exceeds its limit, a scan counts exactly: it skips the
-contents of strings. The scan stops as soon as a count is too high, so its own work is limited as well. It does not
-validate the document. It counts a valid document correctly, and it scans an invalid one at least as far as a parser
-that stops at the first error.
+contents of strings. The scan stops as soon as a count is too high, so its own work is limited as well.
+
+The scan does not validate the document. It counts a valid document exactly. In an invalid one, it never stops before
+the place of the first error, where the parser stops, so it has counted every value that the parser will read.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import AnyStr
 
 from services.router.errors import ApiError, invalid
 
-# Maximum numbers in one body: of objects and arrays together, of fields in all objects, and of items. The items are the
-# strings and numbers in all arrays, such as token ids.
+# Limits for one body: the number of objects and arrays together, the number of fields in all objects, and the number of
+# items. Items are the strings and numbers in all arrays, such as token ids.
 MAX_CONTAINERS = 32_768
 MAX_FIELDS = 65_536
 MAX_ITEMS = 524_288
@@ -39,7 +40,8 @@ _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END = ord("{"), ord("["), ord("}"), ord("]"
 
 
 def check_json(body: bytes) -> None:
-    """Raises ApiError if the body has more values than the limits above allow. The error names the field."""
+    """Raises ApiError if the body has more values than the limits above allow. The error names the field that has too
+    many values."""
     if not _Counts.at_most(body).is_allowed:
         _Scan(body).run(_Counts())
 
@@ -95,8 +97,8 @@ class _Level:
 
     def __init__(self, is_object: bool) -> None:
         self.is_object = is_object
-        # If this is an array: number of its strings, objects and arrays so far, for the index in an error's path. Its
-        # numbers are not counted.
+        # If this is an array: how many strings, objects and arrays it has so far, for the index in an error's path.
+        # Other elements, such as 1.5 or null, are not counted.
         self.count = 0
         # If this is an object: start and end, in the body, of the name of its last field.
         self.key = (0, 0)
@@ -110,7 +112,7 @@ class _Scan:
         self._open: list[_Level] = []
 
     def run(self, counts: _Counts) -> _Counts:
-        """Adds the document's counts to `counts` and returns the sum. Raises ApiError if it exceeds a limit."""
+        """Adds the document's counts to `counts` and returns the sums. Raises ApiError if a sum exceeds its limit."""
         body, levels = self._body, self._open
         num_containers, num_fields, num_items = counts.containers, counts.fields, counts.items
         for token in _TOKEN.finditer(body):
@@ -127,7 +129,8 @@ class _Scan:
                     if level is not None:
                         level.key = (start, end)
                     if num_fields > MAX_FIELDS:
-                        # The error names the object that contains the field. A top-level field is named itself.
+                        # The error names the object that contains the field. If the field is at the top level of the
+                        # body, the error names the field itself.
                         del levels[max(1, len(levels) - 1) :]
                         raise self._too_many(MAX_FIELDS, "fields of objects")
                 elif level is not None and not level.is_object:

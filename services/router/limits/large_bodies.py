@@ -1,6 +1,6 @@
 """Limits how many large bodies a router processes at a time.
 
-Until its prompt is tokenized, a parsed body can take ten times the memory of its bytes. So only a few large bodies are
+A parsed body can take ten times the memory of its bytes, until its prompt is tokenized. So only a few large bodies are
 processed at a time. Other large bodies wait unparsed. Both the time that a body waits and the total size of all large
 bodies are limited; beyond these limits, the router answers with 429.
 """
@@ -35,9 +35,9 @@ class LargeBodies:
         return self._num_bytes
 
     async def enter(self, num_bytes: int) -> None:
-        """Waits until fewer than MAX_AT_A_TIME large bodies are processed, and counts the call's body as one of them
-        until `leave_large_bodies`. Returns at once if the body is small or already counted. Raises ApiError if the
-        large bodies would exceed MAX_HELD_BYTES, or if the wait exceeds MAX_WAIT_SECONDS."""
+        """Waits until fewer than MAX_AT_A_TIME large bodies are processed. Then counts the RPC's body as one of them,
+        until `leave_large_bodies` is called. Returns at once if the body is small or already counted. Raises ApiError
+        if the large bodies would exceed MAX_HELD_BYTES, or if the wait exceeds MAX_WAIT_SECONDS."""
         place = _place.get()
         if num_bytes <= LARGE_BODY_BYTES or (place is not None and place.is_taken):
             return
@@ -79,11 +79,12 @@ class _Place:
             bodies._leave(self._num_bytes)
 
 
-# The permission of the current call. Every call runs in a task with its own context.
+# The current call's permission to process its large body. Every call runs in a task with its own context.
 _place: ContextVar[_Place | None] = ContextVar("large_body", default=None)
 
 
 def leave_large_bodies() -> None:
-    """Gives up the current call's permission. Called when its body has become a prompt or an error. Idempotent."""
+    """Gives up the current call's permission to process its large body. Called when the body has become a prompt or an
+    error. Idempotent."""
     if (place := _place.get()) is not None:
         place.leave()

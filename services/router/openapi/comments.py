@@ -10,14 +10,15 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-# The file lies in the package `quire`, beside the generated stubs.
+# File with the descriptors of Quire's protos. It lies in the package `quire`, beside the generated stubs.
 _FILE = files("quire") / "http_apis.binpb"
 
 
 @functools.cache
 def proto_comments() -> Mapping[str, str]:
-    """Returns the comments of Quire's own packages, each as one paragraph, by the full name of the commented service,
-    method, message, field, enum or enum value. The name of an enum value begins with the enum's name."""
+    """Returns the comments of Quire's own packages, each as one paragraph. The keys are the full names of the commented
+    services, methods, messages, fields, enums and enum values. An enum value's full name begins with the enum's name.
+    """
     described = descriptor_pb2.FileDescriptorSet.FromString(_FILE.read_bytes())
     return {
         _name_of(file, location.path): " ".join(location.leading_comments.split())

@@ -43,8 +43,8 @@ class _Generator(GenerateJsonSchema):
 
 
 def component_schemas(shapes: Iterable[Shape]) -> tuple[dict[Shape, Any], dict[str, Any]]:
-    """Returns two maps: from each type to a reference to its schema, and from names to the schemas of these types and
-    of the types nested in them."""
+    """Returns two maps. The first maps each type to a reference to its schema. The second maps names to schemas: those
+    of the types, and of all types nested in them."""
     unique = list(dict.fromkeys(shapes))
     messages = [shape for shape in unique if isinstance(shape, Descriptor)]
     models = [shape for shape in unique if not isinstance(shape, Descriptor)]

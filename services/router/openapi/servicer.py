@@ -20,7 +20,8 @@ _CACHED = (("cache-control", "public, max-age=300"),)
 
 
 class DocumentServicer:
-    """Serves the document and the page. Neither needs a key: they contain nothing about the models or their users."""
+    """Serves the OpenAPI document and the page that shows it. Clients need no API key for them, because they contain
+    nothing about the models or their users."""
 
     def __init__(self, calls: Calls, threads: TextThreads, version: str, root_path: str = "") -> None:
         self.calls = calls

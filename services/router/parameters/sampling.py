@@ -70,7 +70,7 @@ class StopConditions:
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    # Number of tokens before which neither an end token nor a stop string ends the output.
+    # Number of tokens that the output must have before an end token or a stop string can end it.
     min_tokens: int = 0
 
     def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:

@@ -10,9 +10,9 @@ def output_budget(
     info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str], *, clamps: bool = False
 ) -> int:
     """Returns the maximum number of output tokens to submit to the scheduler. `max_tokens`: the client's limit.
-    `params`: names, in errors, of the request's fields for the prompt and for this limit. Raises ApiError if the prompt
-    is empty or leaves no room in the context, or if `max_tokens` exceeds the room. With `clamps`, a `max_tokens` that
-    exceeds the room is reduced instead."""
+    `params`: the names of the request's fields for the prompt and for this limit, for errors. Raises ApiError if the
+    prompt is empty or leaves no room in the context, or if `max_tokens` exceeds the room and `clamps` is False. If
+    `clamps` is True, a `max_tokens` that exceeds the room is reduced to the room."""
     prompt_param, max_tokens_param = params
     if num_prompt_tokens == 0:
         raise invalid(f"Invalid '{prompt_param}': it has no tokens.", prompt_param)

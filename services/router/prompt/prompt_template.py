@@ -38,7 +38,7 @@ class ModelTemplate:
         return self.template.source
 
     async def traits(self) -> TemplateTraits:
-        # Renders nothing, because the router rendered the test messages when it loaded the model's tokenizer.
+        # Nothing is rendered here: the router rendered the test messages when it loaded the model's tokenizer.
         return self.template.traits
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:

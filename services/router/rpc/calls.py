@@ -17,7 +17,7 @@ from services.router.metrics import RequestMetrics
 from services.router.rpc.request_fields import in_proto_terms
 from services.router.rpc.status_details import details_metadata
 
-# A call ends if its client reads nothing for this long. Then its generation ends, too, and leaves the batch.
+# A call ends if its client reads nothing for this long. The call's sequences then leave the scheduler's batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -27,7 +27,8 @@ class Calls:
     """Checks callers' keys, sends answers and errors, and counts the errors."""
 
     def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics) -> None:
-        """`api_keys`: accepted keys; if empty, no key is needed. Errors have OpenAI's shape."""
+        """`api_keys`: accepted keys; if empty, no key is needed. Errors are sent in OpenAI's format (see
+        `with_errors`)."""
         self._keys = [key.encode() for key in api_keys]
         self._metrics = metrics
         self._error_body: ErrorBody | None = None

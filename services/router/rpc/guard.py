@@ -83,15 +83,15 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
             if isinstance(answer, Prepared):
                 leave_large_bodies()
                 answer = await answer.answer()
-            # grpc would report RESOURCE_EXHAUSTED for an answer that is too large, and clients would retry. So this
-            # check reports another status.
+            # grpc would report RESOURCE_EXHAUSTED for an answer that is too large, and clients would retry. The error
+            # raised here has a status after which clients do not retry.
             if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
                 message = f"The answer has {size} bytes, more than the maximum of {MAX_MESSAGE_BYTES}."
                 raise invalid(f"{message} Ask for less in one request.")
             return answer
         except ApiError as raised:
-            # Drops the traceback and context: they form a reference cycle with this frame, which would keep the
-            # request's body in memory until the next garbage collection.
+            # Drops the traceback and context, because they form a reference cycle with this frame. The cycle would keep
+            # the request's body in memory until the next garbage collection.
             error = raised.with_traceback(None)
             error.__context__ = None
         except ClientStalledError:

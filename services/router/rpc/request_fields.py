@@ -1,4 +1,4 @@
-"""Checks the enum values of a request, and finds the paths in the request of the fields that errors name."""
+"""Checks the enum values of a request. In errors, replaces a field's name with the field's path in the request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _PART = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
 # with its length.
 _MAX_PATH_CHARS = 256
 _MAX_PATH_PARTS = 16
-# Names that the protos use for the field that errors name `model`, in the order of preference.
+# Errors call the field with the model's name `model`. The protos call this field one of the names below. An earlier
+# name is preferred.
 _MODEL_NAMES = ("model", "name", "model_name")
 
 
@@ -38,8 +39,8 @@ def proto_path(descriptor: Any, param: str) -> str | None:
 
 
 def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
-    """Returns the error with the field's name replaced by the field's path in the request's message, in `param` and in
-    the error's text. Cuts a name that is too long."""
+    """Returns a copy of the error that names the field by its path in the request's protobuf message, both in `param`
+    and in the error's text. Cuts a name that is too long."""
     if error.param is None:
         return error
     if len(error.param) > _MAX_PATH_CHARS:

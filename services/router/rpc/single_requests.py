@@ -15,13 +15,14 @@ import grpc
 
 
 class SingleRequestServer:
-    """Accepts handlers of unary requests like a grpc.aio server, and registers them as streaming handlers."""
+    """Stands in for a grpc.aio server when generated code registers handlers. Registers handlers of unary requests at
+    the server as streaming handlers."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Does nothing: generated code hands the same handlers to `add_registered_method_handlers`, too."""
+        """Does nothing, because generated code passes the same handlers also to `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]

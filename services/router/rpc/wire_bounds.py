@@ -26,7 +26,8 @@ from shared.malformed import UndecodableRequestError
 
 # Maximum number of fields in a request, summed over all of its messages.
 MAX_WIRE_FIELDS = 131_072
-# Requests of up to this size are parsed on the event loop, uncounted. They have at most 8,192 fields of two bytes each.
+# Requests of up to this size are parsed on the event loop, and their fields are not counted: a field takes at least two
+# bytes, so they have at most 8,192.
 SMALL_BYTES = 16 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -46,7 +47,7 @@ class BoundedServer:
         self._threads = threads
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Does nothing: generated code hands the same handlers to `add_registered_method_handlers`, too."""
+        """Does nothing, because generated code also passes the same handlers to `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
@@ -74,7 +75,8 @@ class _Unparsed(UnreadRequest):
 
     @property
     def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
-        # `parse` is the method FromString of a message class; the generated code uses it as deserializer.
+        # `parse` is the method FromString of a message class, which the generated code uses as deserializer. Its
+        # __self__ is the message class.
         message_class: Any = getattr(self.parse, "__self__", None)
         return message_class.DESCRIPTOR
 
@@ -109,7 +111,7 @@ class _Scan:
         self._num_fields = self._num_numbers = 0
 
     def message(self, descriptor: Any, position: int, end: int, path: str) -> bool:
-        """Counts the fields between `position` and `end`. Returns whether they are well-formed and without groups."""
+        """Counts the fields between `position` and `end`. Returns False if a field is malformed or is a group."""
         data, fields = self._data, _fields(descriptor)
         while position < end:
             tag, position = _varint(data, position, end)

@@ -43,8 +43,8 @@ class ChatTemplate:
 
     @functools.cached_property
     def traits(self) -> TemplateTraits:
-        """Tells which parts of a request the template writes to the prompt. The first access finds out by rendering a
-        few small conversations, in the same forms (messages.py) as the conversation of a request."""
+        """Tells which parts of a request the template writes to the prompt. To find out, the first access renders a few
+        small conversations, in the same forms (messages.py) as the conversation of a request."""
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
@@ -123,7 +123,8 @@ class ChatTemplate:
             except TemplateSyntaxError as error:
                 raise _unparsable(error.message or "", error.lineno) from None
             except SyntaxError as error:
-                # Python's compiler rejects the code that Jinja generated; its line numbers are not the template's.
+                # Python's compiler rejects the code that Jinja generated. The error's line number is not reported,
+                # because it counts the lines of this code, not of the template.
                 raise _unparsable(error.msg) from None
             except TemplateError as error:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
@@ -151,7 +152,7 @@ class ChatTemplate:
         return _attempt(lambda: self._render_prepared(messages, tools=tools))
 
     def _probe_as_it_is(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
-        """Returns the prompt for the messages in exactly this form; None if the template fails."""
+        """Renders the messages without `_prepare`, which would change them. Returns None if the template fails."""
         return _attempt(
             lambda: self._render_form(
                 messages, tools=tools, documents=None, add_generation_prompt=True, **self._special_tokens
@@ -200,7 +201,8 @@ def _attempt(render: Callable[[], str]) -> str | None:
     try:
         return render()
     except MemoryError:
-        # A template from a request has used up the memory of this child process, so the process must end.
+        # Templates from requests are rendered in a child process (process.py) with limited memory. There, this error
+        # means that the template has used up the memory, so the process must end.
         raise
     except Exception:
         return None

@@ -12,7 +12,8 @@ from enum import Enum, auto
 
 from jinja2 import Environment, TemplateError, nodes
 
-# Maximum number of passes over the syntax tree that follow content through `set` statements and macro arguments.
+# Maximum number of passes over the syntax tree. Each pass finds the variables and macro arguments that receive content
+# from those found before.
 _MAX_PASSES = 4
 
 

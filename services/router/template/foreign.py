@@ -43,7 +43,8 @@ LOST = {"lost": True}
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a template. A rendering finds out the content form, and a probe also finds out the traits."""
+    """What is known of a template. A rendering finds out `content_form`; a probe finds out `content_form` and
+    `traits`."""
 
     # Name of a member of ContentForm.
     content_form: str | None = None
@@ -83,7 +84,7 @@ class ForeignTemplates:
         known = self._known.get(key) or _Known()
         task = {"content_form": known.content_form, "arguments": arguments}
         answer = await self._answer(source, special_tokens, task, deadline)
-        # Another request might have probed the traits in the meantime.
+        # If another request has probed the traits in the meantime, keep them.
         traits = (self._known.get(key) or known).traits
         self._remember(key, _Known(answer["content_form"], traits))
         text: str = answer["text"]
@@ -139,7 +140,7 @@ class ForeignTemplates:
             child.close()
 
     def _ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        # There are as many children as threads, so one is idle.
+        # There are as many children as threads, so at least one child is idle.
         child = self._idle.get_nowait()
         try:
             return child.ask(task)
@@ -159,8 +160,8 @@ def check_size(source: str) -> None:
 
 
 class _Child:
-    """A child process that one thread at a time uses. The first task starts it, and the first task after the process
-    was killed starts it again."""
+    """A child process that one thread at a time uses. A task starts the process if it is not running: at first, and
+    after the process was killed."""
 
     def __init__(self) -> None:
         self._process: Popen[bytes] | None = None

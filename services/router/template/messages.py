@@ -22,10 +22,10 @@ Messages = list[dict[str, Any]]
 # Names under which templates look for an assistant's earlier reasoning.
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
-# Maximum number of forms in which one conversation is rendered.
+# Maximum number of forms of one conversation that are tried, until the chat template renders one.
 MAX_FORMS = 10
-# `prints_parts` searches a prompt for the parts of at most this number of roles, and at most this number of parts per
-# role.
+# `prints_parts` searches a prompt for the parts of at most _MAX_ROLES roles, and for at most _PARTS_OF_ROLE parts of
+# each role.
 _MAX_ROLES = 8
 _PARTS_OF_ROLE = 8
 
@@ -41,8 +41,8 @@ def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
 
 
 def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the maximum number of times that these messages are rendered. They are rendered once if every content is
-    a string and there are no tool calls or tool messages, because templates accept the first form of such messages."""
+    """Returns the maximum number of forms in which these messages are rendered (see `forms`). The number is 1 if every
+    content is a string and there are no tool calls or tool messages, because templates accept the first form then."""
     return MAX_FORMS if any(_is_ambiguous(message) for message in messages) else 1
 
 
@@ -120,7 +120,7 @@ def _diagonal(rows: Sequence[Iterator[Messages]]) -> Iterator[Messages]:
 
 
 def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Joins the parts of a message's content as vLLM does."""
+    """Joins the texts of a message's content parts with line breaks, as vLLM does."""
     return "\n".join(part["text"] for part in parts if part["type"] == "text")
 
 
@@ -133,7 +133,8 @@ def _with_contents(messages: Messages, content_form: ContentForm) -> Iterator[Me
         case ContentForm.EITHER:
             first = messages
     yield first
-    # Most templates have a separate branch for tool messages, which often expects another form.
+    # Most templates have a separate branch for tool messages. It often expects their content in another form than the
+    # branches for other messages do.
     yield [_as_text(message) if message["role"] == "tool" else message for message in first]
     yield [message if message["role"] == "user" else _as_text(message) for message in first]
     yield [_as_text(message) for message in messages]
@@ -183,8 +184,8 @@ def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict
 
 def _value(arguments: str) -> Any:
     """Returns the parsed arguments. If they are not valid JSON, returns the complete part of a truncated object, and {}
-    for any other text. pydantic_core is imported only for invalid JSON: it might not be installed if the router serves
-    only the typed gRPC APIs."""
+    for any other text. Imports pydantic_core only for invalid JSON, because it might not be installed if the router
+    serves only the typed gRPC APIs."""
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ _NAME, _ARGUMENT = "quire_probe", "quire_argument"
 _CALLED, _RESULT = "quire_called", "quire-probe-result"
 _SYSTEM = "quire-probe-system"
 _THOUGHT = "quire-probe-thought"
-# Mistral's templates accept only ids of nine letters and digits.
+# As a call's id, Mistral's templates accept only nine letters or digits.
 _CALL_ID = "quireprob"
 _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 _TOOL: dict[str, Any] = {
@@ -79,7 +79,8 @@ Render = Callable[[Messages, Sequence[Mapping[str, Any]] | None], str | None]
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    # Whether the prompt contains the request's tools, earlier calls with their results, and a system message.
+    # Whether the template writes these to the prompt: the request's tools; earlier calls with their results; a system
+    # message.
     shows_tools: bool
     shows_calls: bool
     shows_system: bool
@@ -93,7 +94,7 @@ SHOWS_NOTHING = TemplateTraits(shows_tools=False, shows_calls=False, shows_syste
 def probe_content(render: Render) -> ContentForm | None:
     """Returns the form in which a user's content reaches the prompt. Returns None if content reaches it neither as a
     string nor as parts. `render` must pass the messages to the template unchanged."""
-    # If the template prints a part as a value, the part's keys are in the prompt.
+    # The key _KEY is in the prompt only if the template prints a whole part instead of the part's text.
     parts = [{"type": "text", "text": text, _KEY: ""} for text in (_TEXT, _MORE)]
     for before in _openings():
         of_text = render([*before, {"role": "user", "content": _TEXT}], None)
@@ -108,7 +109,7 @@ def probe_content(render: Render) -> ContentForm | None:
 
 
 def probe_traits(source: str, render: Render) -> TemplateTraits:
-    """Returns the template's traits. `render` must try the same forms of messages as the rendering of a request."""
+    """Returns the template's traits. `render` must try the same forms of messages that are tried for a request."""
     needs_tools = _needs_tools(render)
     of_system = render([{"role": "system", "content": _SYSTEM}, _USER], [_TOOL] if needs_tools else None)
     return TemplateTraits(
@@ -169,7 +170,8 @@ def _shows_calls(source: str, render: Render) -> bool:
 
 
 def _openings() -> Iterator[Messages]:
-    """Yields the messages before a probe: first none, then a system message, for templates that require one."""
+    """Yields the messages to put before those of a probe: first none, then, for templates that require one, a system
+    message."""
     yield []
     yield [{"role": "system", "content": "Be kind."}]
 

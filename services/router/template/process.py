@@ -1,11 +1,12 @@
 """Renders chat templates that requests contain. Started as `python -m services.router.template.process`.
 
 Reads one JSON object per line from standard input: {"source", "special_tokens", "content_form"} with either
-{"arguments"} or {"probes": true}. Answers each with a line: {"text"} or {"traits"}, both with the "content_form" that
-was found, or {"error", "param"}, or LOST (foreign.py). Exits at the end of its input.
+{"arguments"} or {"probes": true}. Answers each object with one line: {"text", "content_form"} for arguments,
+{"traits", "content_form"} for probes, {"error", "param"} if the template fails, or LOST (foreign.py). Exits at the end
+of its input.
 
-The process forks for each object, and the forked process renders. If that process exceeds the limits, it ends, and the
-parent answers LOST. The next fork can render at once, because the parent has already loaded the libraries.
+The process forks for each object, and the forked process renders. If the forked process exceeds the limits, it ends,
+and its parent answers LOST. The next fork can render at once, because the parent has already loaded the libraries.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MEMORY_BYTES = 64 * 2**20
 
 
 def render(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Renders or probes the template of a task, and returns the answer."""
+    """Renders the template of a task, or, if the task has `probes`, tests which features the template supports. Returns
+    the answer."""
     from services.router.template.chat_template import UNPARSABLE, ChatTemplate
 
     known = task["content_form"]
@@ -58,7 +60,7 @@ def _render_in_limits(line: str) -> None:
     `line`: the task as JSON."""
     memory = _address_space() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    # The timers' signals have no handlers, so they kill the process at any point of its computation.
+    # The process has no handlers for the timers' signals, so a signal kills it at once, whatever it computes.
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     answer = json.dumps(render(json.loads(line))).encode() + b"\n"

@@ -40,9 +40,8 @@ class Vocabulary:
         self._to_bytes = _token_bytes_function(definition)
         self._strips_first_space = _strips_first_space(definition)
         added = {token["id"]: token for token in definition.get("added_tokens") or ()}
-        # Ids of the added tokens of a byte-level vocabulary. The text of an added token is its name. The names of other
-        # tokens are written in GPT-2's alphabet for bytes. In this alphabet, non-ASCII characters of an added token
-        # would stand for bytes.
+        # Ids of the added tokens of a byte-level vocabulary. The name of an added token is its text. The name of any
+        # other token is written in GPT-2's alphabet, in which each character stands for one byte.
         self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
         self._special = frozenset(token_id for token_id, token in added.items() if token["special"])
         # Caches by token id, limited by the size of the vocabulary. A text is None if its bytes are not valid UTF-8.
@@ -60,7 +59,8 @@ class Vocabulary:
         hidden = self._special - visible if skip_special_tokens else frozenset[int]()
         if self._to_bytes is None:
             return _WindowDetokenizer(self._library, context, hidden)
-        # The decoder drops the space before the first word of a text, but not before the first word after a prompt.
+        # The space before the first word of a text is dropped. This word is in the output only if the prompt has no
+        # visible token.
         is_first_word = self._strips_first_space and all(token_id in hidden for token_id in prompt_token_ids)
         return _BytesDetokenizer(self, context, hidden, is_first_word)
 
@@ -123,7 +123,7 @@ class _BytesDetokenizer:
         self._texts = vocabulary._texts
         self._hidden = hidden
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # The output can complete a character that the prompt began.
+        # Decode the context first: it can end with the first bytes of a character that the output completes.
         self._decoder.decode(b"".join(vocabulary.token_bytes(i) for i in context if i not in hidden))
         self._is_whole = not self._decoder.getstate()[0]
 
@@ -180,8 +180,8 @@ class _WindowDetokenizer:
 
 
 def _token_bytes_function(definition: dict[str, Any]) -> Callable[[str], bytes] | None:
-    """Returns a function that converts a token's name to its bytes; None if the tokens of this decoder are not byte
-    strings.
+    """Returns a function that converts a token's name to the token's bytes. Returns None if the decoder in `definition`
+    (tokenizer.json) is not of a kind that maps each name to bytes.
     """
     decoder = definition.get("decoder") or {}
     steps = decoder.get("decoders", [decoder])

@@ -72,8 +72,9 @@ class StopMatcher:
         self.found = ""
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """Returns the text that can be sent now. After a stop string `stopped` is True, and the caller must push no
-        more. `may_stop`: whether a stop string that ends in this text counts."""
+        """Adds `text` to the choice's text, and returns the text that can be sent now. Once a stop string is found,
+        `stopped` is True and the caller must push no more. If `may_stop` is False, stop strings that end within `text`
+        are ignored."""
         stops = self._stops
         children, fallback = stops.children, stops.fallback
         state = self._state

@@ -12,7 +12,7 @@ from services.router.errors import overloaded
 from services.router.limits import LargeBodies
 from services.router.template import ForeignTemplates
 
-# Texts of up to this length are processed on the event loop, in less time than it takes to use a thread.
+# Texts of up to this length are processed on the event loop, because that takes less time than the use of a thread.
 _INLINE_CHARS = 2048
 # Maximum number of long texts that threads process or that wait for a thread, across all models.
 _MAX_PENDING = 256

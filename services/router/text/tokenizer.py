@@ -43,7 +43,8 @@ class Tokenizer:
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
 
     def warm_templates(self) -> list[str]:
-        """Calls `warm` of the chat templates. Returns an error text for each template that cannot be parsed."""
+        """Compiles and probes the chat templates, so that the first request does not wait for it. Returns an error text
+        for each template that cannot be parsed."""
         templates = [template for template in (self.chat_template, self.tool_template) if template is not None]
         return [problem for template in templates if (problem := template.warm()) is not None]
 
@@ -53,7 +54,7 @@ class Tokenizer:
         self, texts: Sequence[str], add_special_tokens: bool = True, params: Sequence[str] = ()
     ) -> list[list[int]]:
         """Returns the token ids of each text. `params`: the texts' names in errors. Raises ApiError if a text is longer
-        than MAX_TEXT_BYTES, or if too many long texts wait."""
+        than MAX_TEXT_BYTES, or if too many long texts are waiting to be tokenized."""
 
         def work(group: Sequence[str]) -> list[list[int]]:
             encodings = self._library.encode_batch_fast(group, add_special_tokens=add_special_tokens)
@@ -99,7 +100,8 @@ class Tokenizer:
         return result
 
     async def decode(self, prompts: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:
-        """Returns the text of each list of token ids. Raises ApiError if too many long texts wait."""
+        """Returns the text of each list of token ids. Raises ApiError if too many long texts already wait for a
+        thread."""
         return await self.threads.run(
             sum(map(len, prompts)),
             lambda: self._library.decode_batch(prompts, skip_special_tokens=skip_special_tokens),

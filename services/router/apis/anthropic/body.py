@@ -153,7 +153,7 @@ class CountTokensBody(Body):
 
     def to_chat(self) -> ChatRequest:
         """Converts the body to a chat request. Raises ApiError."""
-        # After this error, Anthropic's SDKs send the whole conversation instead of a thread.
+        # A thread is refused with an error of its own. Anthropic's SDKs then send the whole conversation instead.
         if (self.model_extra or {}).get("thread") is not None:
             raise ThreadUnsupportedError.of("thread")
         messages = self._messages()
@@ -180,8 +180,8 @@ class CountTokensBody(Body):
         thinking = self.thinking
         if thinking is None or thinking.type == "disabled" or thinking.budget_tokens is None:
             return None
-        # Clients send the budget to all models. With `is_optional`, it has no effect if the model's reasoning cannot be
-        # limited.
+        # Clients send the budget to all models, also to those whose reasoning cannot be limited. With `is_optional`,
+        # the budget has no effect on such a model.
         return ThinkingBudget(thinking.budget_tokens, "thinking.budget_tokens", is_optional=True)
 
     def _messages(self) -> list[dict[str, Any]]:

@@ -47,8 +47,8 @@ class ServerState:
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
         if not self.is_ready:
-            # Answer without `model`, which could wait until a scheduler has started: health probes need an answer at
-            # once.
+            # Health probes need an immediate answer. So do not call `model`, which could wait until a scheduler has
+            # started.
             return False
         model = await self.model(name, version)
         return any(

@@ -85,7 +85,7 @@ def _texts(model: str, vectors: list[bytes], num_tokens: int, seconds: float) ->
         "model": model,
         "embeddings": Items(floats_of(vector).tolist() for vector in vectors),
         "total_duration": int(seconds * NANOSECONDS),
-        # The model is loaded before the first request.
+        # Always 0, because the model is loaded before the first request.
         "load_duration": 0,
         "prompt_eval_count": num_tokens,
     }

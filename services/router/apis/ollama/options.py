@@ -101,8 +101,8 @@ class Options(Body):
 
     @property
     def max_tokens(self) -> int | None:
-        """Maximum number of tokens in the answer. None, if `num_predict` is missing, 0 or less: as many as fit in the
-        context."""
+        """Maximum number of tokens in the answer. None if `num_predict` is missing, or is 0 or less: the answer may
+        then fill the context."""
         return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
 
 

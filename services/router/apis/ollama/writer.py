@@ -32,7 +32,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class OllamaWriter:
-    """A ChatWriter for /api/chat, and for /api/generate, whose answers have no tool calls."""
+    """A ChatWriter for /api/chat and /api/generate. Answers of /api/generate have no tool calls."""
 
     stream_type = NDJSON
 
@@ -65,7 +65,8 @@ class OllamaWriter:
             answers = answers or [self._answer("", "", [])]
             answers[0] |= self._logprobs(delta.logprobs)
         if not (answers or self._has_begun or delta.end_reason is not None):
-            # The first token gets a line even if it has no text yet: clients time the first token by this line.
+            # The first token gets a line even if it has no text yet, because clients take the arrival of this line as
+            # the time to the first token.
             answers = [self._answer("", "", [])]
         self._has_begun = True
         return b"".join([self._line(answer, done=False) for answer in answers])
@@ -99,8 +100,8 @@ class OllamaWriter:
         return {"logprobs": chat_logprobs(entries, TokenNames(self._vocabulary))["content"]}
 
     def _figures(self, reason: EndReason | None, usage: Usage) -> dict[str, Any]:
-        """Returns the fields that only the end of an answer has: its end reason, durations in nanoseconds, and token
-        counts. `load_duration` is 0, because models are loaded before the first request."""
+        """Returns the fields that only the last object of an answer has: the end reason, durations in nanoseconds, and
+        token counts. `load_duration` is 0, because models are loaded before the first request."""
         total = int((time.monotonic() - self._started) * NANOSECONDS)
         prompt = min(total, int(usage.seconds_to_first_token * NANOSECONDS))
         return {

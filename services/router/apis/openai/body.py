@@ -23,7 +23,8 @@ from services.router.parameters import (
     check_stop_strings,
 )
 
-# Fields that are not implemented, each with the values besides null that are accepted, because they have no effect.
+# Fields that are not implemented. Each field's tuple lists the values that are accepted besides null, because they have
+# no effect.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
@@ -243,7 +244,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
 
     def options(self, max_tokens: int | None, logprobs: int | None) -> GenerationOptions:
         """Returns the generation options. Raises ApiError if `logit_bias` has an invalid key, or if a value is out of
-        range in single precision."""
+        its range after rounding to single precision."""
         return GenerationOptions(
             sampling=self.sampling_params(
                 logit_bias=_logit_bias(self.logit_bias or {}),

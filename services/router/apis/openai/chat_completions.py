@@ -266,8 +266,9 @@ def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[s
 
 
 def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
-    """Raises ApiError if a message has a part of a type that is not supported, or if it has a refusal, reasoning or no
-    content although its author is not the assistant. `path`: path of the messages in the body, for error messages."""
+    """Raises ApiError if a message has a part of a type that is not supported. Also raises it if a message whose author
+    is not the assistant has a refusal, has reasoning, or lacks content. `path`: path of the messages in the body, for
+    error messages."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):

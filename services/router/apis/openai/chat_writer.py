@@ -60,9 +60,9 @@ class ChatCompletionWriter:
         parts = []
         new = self._new(delta)
         if index >= self._num_begun:
-            # The first token gets a chunk even if it has no text yet: clients measure the time to the first token by
-            # this chunk. Choices with a lower index also get their first chunk now, because OpenAI's SDK expects
-            # choices to begin in order.
+            # The first token gets a chunk even if it has no text yet, because clients measure the time to the first
+            # token by this chunk. Choices with a lower index also get their first chunk now, because OpenAI's SDK
+            # expects choices to begin in order.
             for choice in range(self._num_begun, index + 1):
                 first_tail = self._tails.first(delta.usage)
                 if style.with_token_ids and not choice:
@@ -94,7 +94,7 @@ class ChatCompletionWriter:
         return "".join(parts).encode()
 
     def _new(self, delta: MessageDelta) -> str:
-        """Returns the JSON of the fields of a chunk's delta; empty if there is nothing new."""
+        """Returns the fields of a chunk's `delta` object as JSON text; an empty text if nothing is new."""
         fields, style = [], self._style
         if delta.reasoning and style.with_reasoning:
             reasoning = encode_basestring(delta.reasoning)

@@ -103,7 +103,8 @@ class CompletionWriter:
             return self._echo(delta)
         self.add(delta)
         text = "".join(choice.pieces)
-        # The first token gets a chunk even if it has no text yet: clients time the first token by this chunk.
+        # The first token gets a chunk even if it has no text yet, because clients measure the time to the first token
+        # by this chunk.
         if not (
             text
             or not choice.has_begun

@@ -65,8 +65,8 @@ def error_event(error: ApiError) -> bytes:
 
 
 class ChunkTails:
-    """Writes the end of each chunk of a stream, with the usage so far if requested. The usage is written only if it
-    counts more tokens than the usage written last; otherwise the field is null."""
+    """Writes the end of each chunk of a stream, with the field `usage` if requested. The field has the usage so far if
+    it counts more tokens than the usage written last; otherwise the field is null."""
 
     __slots__ = ("_num_told", "_without")
 
@@ -159,8 +159,8 @@ class EchoedPrompt:
 def echoed_offsets(
     token_ids: Sequence[int], names: TokenNames, end: int, *, skip_special_tokens: bool
 ) -> Iterator[int]:
-    """Yields the offset of each prompt token's text. `end`: length of the prompt's text. `skip_special_tokens`: whether
-    the text leaves out special tokens."""
+    """Yields, for each prompt token, the offset of the token's text in the prompt's text. `end`: length of the prompt's
+    text. `skip_special_tokens`: whether the prompt's text leaves out special tokens."""
     follow, position = names.vocabulary.detokenizer((), skip_special_tokens), 0
     for token_id in token_ids:
         yield min(position, end)
@@ -169,7 +169,7 @@ def echoed_offsets(
 
 def prompt_logprobs(token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames) -> Items:
     """Returns `prompt_logprobs` in vLLM's format, for `texts_of` to encode: null for the prompt's first token, and for
-    every other token an object with this token and the most likely tokens, by token id."""
+    every other token an object whose keys are the ids of this token and of the most likely tokens."""
     return Items(chain((None,), (_candidates(*pair, names) for pair in zip(token_ids[1:], entries, strict=True))))
 
 
@@ -182,7 +182,7 @@ def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[
 
 
 def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
-    """Returns the log probabilities at one position, by token name: of the most likely tokens (`top`), and of the token
-    in the text (`own_id`). If another token has the same name as `own_id`, only `own_id` is kept."""
+    """Returns the log probabilities of the most likely tokens (`top`) and of the token in the text (`own_id`) at one
+    position, by token name. If another token has the same name as `own_id`, only `own_id` is kept."""
     tops = {names.name(token_id): finite(logprob) for token_id, logprob in top}
     return tops | {names.name(own_id): finite(own_logprob)}

@@ -40,7 +40,8 @@ class TemplateFields(BaseModel):
 
 
 class PromptFields(TemplateFields):
-    """Mixin of bodies with a conversation. By default, the prompt ends with the beginning of the assistant's turn."""
+    """Mixin for bodies that contain a conversation. By default, the prompt ends with the beginning of the assistant's
+    turn."""
 
     add_generation_prompt: bool | None = Field(
         None,

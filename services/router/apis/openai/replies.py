@@ -35,8 +35,8 @@ class PromptTokenLogprob(Reply):
     decoded_token: str
 
 
-# For each prompt token, an object with this token and the most likely tokens, by token id. Null for the first token,
-# which has no log probability.
+# For each prompt token, an object with log probabilities, by token id: those of this token and of the most likely
+# tokens. Null for the first token, which has no log probability.
 PromptLogprobs = list[dict[str, PromptTokenLogprob] | None]
 StopReason = Annotated[
     str | int | None,

@@ -67,7 +67,8 @@ def _value_structure(kind: str, value: Any, param: str) -> Structure:
         if not isinstance(value, str):
             raise invalid(f"Invalid type for '{param}': expected a string.", param, "invalid_type")
         return Structure(StructureKind.REGEX, value, param)
-    # With the type `json_schema`, the value can be an object with a name and a schema, as in OpenAI's API.
+    # With the type `json_schema`, the value can be the schema itself, or as in OpenAI's API an object with a name and a
+    # schema.
     if kind == "json_schema" and isinstance(value, dict) and "schema" in value:
         return schema_structure(value["schema"], f"{param}.schema")
     return schema_structure(value, param)

@@ -34,7 +34,7 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 
 
 class StructuredOutputs(Body):
-    """vLLM's field that combines its `guided_` fields."""
+    """vLLM's field `structured_outputs`, which combines vLLM's `guided_` fields."""
 
     # These fields control vLLM's implementation, and have no effect in Quire.
     known_extras = frozenset(
@@ -108,8 +108,8 @@ class StructureFields(BaseModel):
         return given[0] if given else None
 
     def _by_other_names(self) -> list[Structure]:
-        """Returns the structures of llama.cpp's `grammar` and `json_schema`, SGLang's `json_schema`, `regex` and
-        `ebnf`, and TGI's `grammar`."""
+        """Returns the structures that the request sets in fields of other servers: llama.cpp's `grammar` and
+        `json_schema`, SGLang's `json_schema`, `regex` and `ebnf`, and TGI's `grammar`."""
         given = []
         if self.json_schema is not None and self.json_schema != "":
             given.append(schema_structure(self.json_schema, "json_schema"))

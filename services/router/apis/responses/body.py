@@ -21,7 +21,8 @@ from services.router.prompt import MAX_MESSAGES
 
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
-# Fields that are not implemented, each with the values besides null that are accepted, because they have no effect.
+# Fields that are not implemented. Each has a list of values that are accepted like null, because these values have no
+# effect.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "prompt": (),

@@ -125,8 +125,8 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
 
 
 def _decimal(value: float | None) -> float | None:
-    """Rounds a single-precision value to seven significant digits. It is then equal to the number that the client sent,
-    unless that number has more digits."""
+    """Rounds a single-precision value to seven significant digits. The result is equal to the number that the client
+    sent, unless that number has more digits."""
     return None if value is None else float(f"{value:.7g}")
 
 

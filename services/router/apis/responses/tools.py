@@ -1,4 +1,5 @@
-"""The tools of a response: functions. Tools that OpenAI hosts are refused with an error that names them."""
+"""Tools in requests of the Responses API. Only functions are supported. Tools that OpenAI hosts are refused with an
+error that names them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class ResponseTool(Body):
         return Tool(self.name, self.description or "", self.parameters, bool(self.strict))
 
     def echo(self) -> dict[str, Any]:
-        """Returns the tool as a JSON value. The response repeats it."""
+        """Returns the tool as a JSON value for the response, which repeats the request's tools."""
         return {
             "type": self.type,
             "name": self.name,

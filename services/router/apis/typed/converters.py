@@ -107,7 +107,7 @@ def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> i
 
 
 class DeltaConverter:
-    """Converts the deltas of one request. The deltas of each choice must be passed in their order."""
+    """Converts the deltas of one request to protos. The deltas of each choice must be passed in their order."""
 
     def __init__(self, prompt_token_ids: Sequence[int]) -> None:
         self._prompt_token_ids = prompt_token_ids

@@ -16,7 +16,7 @@ from shared.grpc_server import MAX_MESSAGE_BYTES
 MAX_TOKEN_STRINGS = 262_144
 # Number of strings that are made between two checks of the answer's size.
 _RUN_STRINGS = 4096
-# Maximum size of the tag and the length that protobuf writes before a text in a message.
+# Maximum number of bytes that protobuf writes before each text in a message: the field's tag and the text's length.
 _HEAD_BYTES = 8
 
 M = TypeVar("M", inference_pb2.TokenizeResponse, inference_pb2.DetokenizeResponse)

@@ -1,5 +1,5 @@
-"""Reader for answers that are either calls in the model's form or a structure. A grammar ensures that they are one of
-the two."""
+"""Reader for answers that are either calls in the model's form or a structure. A grammar ensures that each answer is
+one of the two."""
 
 from __future__ import annotations
 

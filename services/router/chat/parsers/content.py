@@ -15,9 +15,11 @@ _WORDS = re.compile(r"\S+")
 
 def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[str]:
     """Writes the text before the first of `markers` as content, takes the marker and returns it. Returns an empty
-    string if there is no marker. A marker must not be a prefix of another marker. With a marker, `feed` has an open
-    record, which begins with the space before the marker: the caller writes the recorded text as content if the marker
-    begins no call. Space at the end of a message with calls is dropped."""
+    string if there is no marker. A marker must not be a prefix of another marker.
+
+    If there is a marker, `feed` keeps recording when this function returns. The record begins with the space before the
+    marker. If no call follows the marker, the caller writes the recorded text as content. Space at the end of a message
+    with calls is dropped."""
     firsts = "".join(sorted({marker[0] for marker in markers}))
     plain = _without(firsts)
     hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] in firsts]

@@ -1,5 +1,5 @@
-"""DeepSeek V3, R1 and V3.1: calls between special tokens, after any content. V3 and R1 write a type and a
-code block (the first example), V3.1 does not (the second example).
+"""DeepSeek V3, R1 and V3.1 write calls between special tokens, after the content if there is any. V3 and R1 write a
+type and a code block in each call (the first example); V3.1 writes neither (the second example).
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
     ```json

@@ -39,8 +39,8 @@ class Feed:
         return len(self._text) - self._at
 
     def peek(self) -> Reading[str]:
-        """Returns the next character without taking it, or an empty string at the end of the text. Waits if no text is
-        left."""
+        """Waits for the next character and returns it without taking it. Returns an empty string at the end of the
+        text."""
         while self._at == len(self._text):
             if self.is_over:
                 return ""
@@ -105,8 +105,9 @@ class Feed:
         return ""
 
     def is_cut(self, *words: str) -> bool:
-        """Returns whether the text was possibly cut off before the end of one of `words`: the text is complete, and the
-        rest of it is empty or a prefix of one of them. Call it after `word` returned False."""
+        """Returns whether the text was possibly cut off before the end of one of `words`. This is the case if no more
+        text can arrive, and the text that is not yet taken is empty or a prefix of one of `words`. Call this method
+        after `word` returned False."""
         rest = self._text[self._at :]
         return self.is_over and any(word.startswith(rest) for word in words)
 

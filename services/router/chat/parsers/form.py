@@ -54,6 +54,6 @@ class ToolForm:
     # Special tokens that the form uses.
     tokens: tuple[str, ...] = ()
     new_id: Callable[[], str] = openai_id
-    # How a parser tells calls from a structure, if the model may write either. None: a request cannot combine these
-    # calls with a structure, except gpt-oss' calls, for which harmony_messages.py has a grammar.
+    # How a parser tells calls from a structure, if the model may write either. None: a request cannot combine calls of
+    # this form with a structure. gpt-oss' form is an exception: harmony_messages.py has a grammar for it.
     shape: Marked | Objects | None = None

@@ -50,15 +50,18 @@ _PLAIN = re.compile(r"[^<\n]+")
 
 
 class _End(NamedTuple):
-    """How a value ended, if not by its own end tag."""
+    """What ended a parameter's value. By default: its own end tag, or the end of the text."""
 
+    # Key of the next parameter, if the tag that begins this parameter ended the value.
     next_key: str = ""
+    # Whether the end tag of the whole call ended the value.
     is_function: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTags:
-    """Form of calls as function tags. Its variants differ in the outer tags and line breaks."""
+    """The form of tool calls that are written as function tags. Variants of this form differ in the outer tags and in
+    the line breaks."""
 
     begin: str
     end: str
@@ -84,8 +87,8 @@ class FunctionTags:
     def _read_call(
         self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, functions: Functions, *, is_marked: bool
     ) -> Reading[bool]:
-        """Reads a call after its `<function=`. Returns False if the text is not a call. `is_marked`: the outer begin
-        tag was there, so the text can be a call of any function."""
+        """Reads a call after its `<function=`. Returns False if the text is not a call. `is_marked`: whether the outer
+        begin tag precedes the call. If it is missing, only calls of the request's functions count as calls."""
         name = yield from feed.all(NAME_CHARACTERS)
         if not TOOL_NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
@@ -110,8 +113,8 @@ class FunctionTags:
             writer.close()
         has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
         if not keys:
-            # The call has no argument. If its end tag is missing, too, it does not count in two cases: if the text is
-            # truncated, or if the outer tag is missing, because the text is then possibly no call.
+            # The call has no argument. If its end tag is missing, too, the text does not count as a call in two cases:
+            # if the text is truncated, or if the outer tag is also missing, because it might not be a call at all.
             if not has_ended and (not is_marked or feed.is_cut(_PARAMETER, _FUNCTION_END)):
                 return False
             builder.begin_call(name)

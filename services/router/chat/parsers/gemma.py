@@ -88,7 +88,8 @@ class GemmaCalls:
             if not is_end and closers[-1] == "}":
                 key = yield from self._read_key(feed)
                 if not (yield from feed.word(":")):
-                    # A call that is truncated before its arguments does not count.
+                    # The text might end within a key. The incomplete key is dropped, and a call without any complete
+                    # key is not a call.
                     if feed.is_cut(*self._tokens) and not (yield from self._call_is_over(feed)):
                         feed.take(feed.num_left)
                         return has_begun
@@ -126,8 +127,8 @@ class GemmaCalls:
         return key
 
     def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str]) -> Reading[str]:
-        """Takes a value and emits it as JSON. If it is an object or array, takes and emits only the opening bracket and
-        returns it; otherwise returns an empty string. `types`: JSON types that a quoted value can have."""
+        """Takes a value, emits it as JSON and returns an empty string. Of an object or array, takes, emits and returns
+        only the opening bracket. `types`: JSON types that a quoted value can have."""
         yield from feed.all(SPACE)
         if (yield from feed.word(self.quote)):
             writer = ArgumentWriter(emit, types)
@@ -138,7 +139,7 @@ class GemmaCalls:
         if character and character in _CLOSERS:
             emit(feed.take())
             return character
-        # Unquoted values, such as numbers, show their type without a schema.
+        # The types of the schema are not needed here: the form of an unquoted value, such as a number, shows its type.
         emit(as_json((yield from self._read_bare(feed, _BARE)).strip(), frozenset()))
         return ""
 
@@ -174,8 +175,8 @@ class GemmaCalls:
         return (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin))
 
     def _string_is_over(self, feed: Feed) -> Reading[bool]:
-        """Returns whether the call's end token comes next and ends the string and the call, because nothing or another
-        call follows it. Otherwise the token is part of the string."""
+        """Returns whether the call's end token comes next and ends the string and the call. It does so only if the text
+        ends or another call begins after it. Otherwise the token is part of the string."""
         if not (yield from feed.word(self.end)):
             return False
         taken = self.end + (yield from feed.all(SPACE))

@@ -35,7 +35,7 @@ MAX_HEADER_CHARS = 256
 
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=((?:(?!<\|)\S)+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(analysis|commentary|final)\b")
-# Every token of this form begins with "<".
+# Text without special tokens. Every special token of this form begins with "<".
 _PLAIN = re.compile(r"[^<]+")
 
 Emit = Callable[[str], None]
@@ -55,7 +55,7 @@ class Header:
 
     @staticmethod
     def of(text: str) -> Header:
-        """Parses a header's text, without <|message|>."""
+        """Parses a header. `text`: the header, without the <|message|> that ends it."""
         channel, recipient = _CHANNEL.search(text), _RECIPIENT.search(text)
         return Header("" if channel is None else channel[1], "" if recipient is None else recipient[1])
 
@@ -84,8 +84,8 @@ class HarmonyReader:
     tells_reasoning: bool = True
     # Header of the message that the prompt has already begun. None: the text begins with a header.
     begins: Header | None = None
-    # If the answer must be a structure: reads the first message that is content, and all text after it. None: messages
-    # that are content are ordinary text.
+    # Set if the answer must be a structure. It reads the first message that is content, and all text after that
+    # message. None: messages that are content are ordinary text.
     structure: Read | None = None
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -118,7 +118,7 @@ class _Texts:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._is_empty = True
-        # Whether the next text begins another message.
+        # Whether the next text begins a further message. It is then emitted after a newline.
         self._is_next = False
 
     def begin(self) -> None:
@@ -137,9 +137,9 @@ def without(text: str, tokens: tuple[str, ...]) -> str:
 
 
 def _read_header(feed: Feed) -> Reading[Header | str]:
-    """Takes and returns a header, and takes its <|message|>. If <|message|> is missing, the header ends where the
-    message or the whole text ends. If the text turns out to be content and not a header, returns the text that was
-    taken."""
+    """Takes a header and the <|message|> after it, and returns the header. If <|message|> is missing, the header ends
+    where the message or the whole text ends. If the text turns out to be content and not a header, returns the text
+    that was taken."""
     pieces = [(yield from feed.all(SPACE))]
     begin = yield from feed.one_of(HEADER_BEGINS)
     if not begin:
@@ -174,7 +174,8 @@ def _is_at_end(feed: Feed) -> Reading[bool]:
 
 
 def _read_text(feed: Feed, emit: Emit, hidden_tokens: tuple[str, ...] = ()) -> Reading[None]:
-    """Takes and emits the rest of a message, without `hidden_tokens`, and takes its end token."""
+    """Takes the rest of a message, and the message's end token if there is one. Emits the rest without
+    `hidden_tokens`."""
     while character := (yield from feed.peek()):
         if character == "<":
             if (yield from _is_at_end(feed)):

@@ -2,7 +2,7 @@
 
     <tool_calls>[{"name": "get_weather", "arguments": {"city": "Köln"}}]</tool_calls>
 
-In the chat template, an answer without calls begins with 助手： ("assistant:"). It is not part of the content.
+In the chat template, an answer without calls begins with 助手： ("assistant:"). This prefix is not part of the content.
 """
 
 from __future__ import annotations

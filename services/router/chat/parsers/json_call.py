@@ -44,7 +44,7 @@ def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None 
             if not name or (names is not None and name not in names):
                 return False
         elif key in ARGUMENTS and not has_begun and not early:
-            # A call that is truncated before its arguments does not count.
+            # If the text ends before the arguments, it is not a call.
             if not (yield from feed.peek()):
                 return False
             if name:

@@ -1,9 +1,9 @@
-"""Llama's JSON form: a message of one or more JSON calls in a row, optionally after a token.
+"""Llama's JSON form: one or more JSON calls in a row. A token can stand before the first call.
 
     <|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}; {"name": "get_time", "parameters": {}}
 
-Llama 3.1 to 3.3 have this token. Llama 4 has <|python_start|> and <|python_end|> instead. It writes them around the
-calls; its chat template writes them around the content before the calls.
+Llama 3.1 to 3.3 have the token <|python_tag|>. Llama 4 has <|python_start|> and <|python_end|> instead. The model
+writes these two around the calls, but its chat template writes them around the content before the calls.
 
 Without the token, only JSON that names one of the request's functions is a call.
 """
@@ -21,7 +21,7 @@ from services.router.chat.parsers.json_call import read_call
 
 @dataclass(frozen=True, slots=True)
 class LlamaJson:
-    """Llama's JSON form with the tokens of one model generation."""
+    """Llama's JSON form of tool calls, with the special tokens of one generation of Llama models."""
 
     begin: str
     # None: the calls end with the message.
@@ -48,7 +48,8 @@ class LlamaJson:
 
 
 def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-    """Reads calls at the start of a message, without a token before them. JSON that is not a call is content."""
+    """Reads the calls with which a message begins, if no token stands before them. JSON that is not a call is
+    content."""
     feed.record()
     yield from feed.all(SPACE)
     if (yield from feed.peek()) == "{":
@@ -59,8 +60,8 @@ def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Re
 
 
 def _read_objects(feed: Feed, builder: MessageBuilder, names: Functions | None) -> Reading[bool]:
-    """Reads calls in a row; text after the last call is content. The caller must have called `feed.record`. Returns
-    False, and leaves the record open, if there is no call."""
+    """Reads calls in a row; text after the last call is content. The caller must have called `feed.record`. If there is
+    no call, returns False, and the caller must end the record with `feed.recorded`."""
     is_first = True
     while (yield from read_call(feed, builder, names)):
         is_first = False

@@ -1,5 +1,5 @@
-"""Mistral: a token, then a JSON array of calls, or one call as a name and its arguments. In the second form, every call
-begins with the token, and some models write a call id.
+"""Mistral: the token [TOOL_CALLS], then either a JSON array of calls, or one call as a name and its arguments. In the
+second form, the token stands before every call, and some models write a call id.
 
 [TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Köln"}}]
 [TOOL_CALLS]get_weather{"city": "Köln"}[TOOL_CALLS]get_time{}

@@ -1,4 +1,4 @@
-"""Llama 3.2, Llama 4 and others with similar training: a message that is a Python list of calls.
+"""The tool calls of Llama 3.2, Llama 4 and other models with similar training: the message is a Python list of calls.
 
     [get_weather(city="Köln", days=[1, 2]), get_time()]
 
@@ -46,8 +46,8 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
 
 
 def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
-    """Reads a list of calls; text after the last valid call is content. The caller must have called `feed.record`.
-    Returns False, and leaves the record open, if the list does not begin with a call."""
+    """Reads a list of calls; text after the last valid call is content. The caller must have called `feed.record`. If
+    the list does not begin with a call, returns False, and the caller must end the record with `feed.recorded`."""
     if not (yield from feed.word("[")):
         return False
     yield from feed.all(SPACE)
@@ -144,8 +144,8 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 
 
 def _as_json(source: str) -> str:
-    """Returns the value of a Python literal as JSON, and JSON unchanged. If `source` is neither, returns it as a JSON
-    string."""
+    """Converts `source` to JSON: if it is a Python literal, its value; if it is JSON, `source` itself; otherwise
+    `source` as a JSON string."""
     return literal_json(source) or any_json(source) or json.dumps(source, ensure_ascii=False)
 
 

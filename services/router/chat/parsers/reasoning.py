@@ -30,11 +30,11 @@ class ReasoningForm:
     other_ends: tuple[str, ...] = ()
     # Whether the answer begins with reasoning even if neither the prompt nor the answer has the begin tag.
     starts_inside: bool = False
-    # Further texts that leave reasoning open if the prompt ends with one of them.
+    # Texts besides the begin tags that leave reasoning open if the prompt ends with one of them.
     opens: tuple[str, ...] = ()
     # Text that the model writes directly after `begin` and that is not part of the reasoning.
     label: str = ""
-    # Tags around the answer, which are not part of it.
+    # Tags around the answer. They are not part of the answer.
     answer: tuple[str, str] | None = None
 
     @property

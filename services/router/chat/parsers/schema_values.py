@@ -18,7 +18,7 @@ from services.router.chat.parsers.json_call import Emit
 from services.router.chat.parsers.literals import literal_json
 
 STRING = frozenset({"string"})
-# Strings are streamed if the schema allows no types but these.
+# A string value is streamed if its schema allows only these types.
 _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
@@ -57,14 +57,15 @@ class ArgumentTypes:
         self._known: dict[tuple[str, str], frozenset[str]] = {}
 
     def of(self, function: str, key: str) -> frozenset[str]:
-        """Returns the argument's types; at least one, because an argument without a type is a string."""
+        """Returns the argument's types. There is at least one: an argument without a type counts as a string."""
         types = self._known.get((function, key))
         if types is None:
             types = self._known[function, key] = self._read(function, key)
         return types
 
     def may_have(self, function: str, key: str) -> bool:
-        """Returns whether the function's schema names this argument, or names no arguments at all."""
+        """Returns whether the function can have this argument: whether its schema names the argument, or names no
+        arguments at all."""
         names = (self._functions.get(function) or {}).get("properties")
         return key in names if isinstance(names, Mapping) and names else True
 
@@ -148,9 +149,10 @@ class ArgumentWriter:
 
 
 def as_json(text: str, types: Set[str]) -> str:
-    """Converts the text to a JSON value of one of `types`. They are tried in this order: null, integer or number,
-    boolean, object or array, string. Text that fits none of them is kept if it is JSON, and becomes a string
-    otherwise."""
+    """Returns the text as a JSON value of one of `types`. Tries null first, then integer or number, boolean, object or
+    array, and last string, which any text fits. If `types` include string, text becomes a number only if JSON programs
+    would print this number as the same text. If the text fits none of `types`: returns it stripped if it is JSON, the
+    JSON of a Python constant such as None, and any other text as a string."""
     word = text.strip()
     if "null" in types and word.lower() in _NULLS:
         return "null"
@@ -192,7 +194,7 @@ def _is_printed_alike(number: str) -> bool:
 
 def _container(word: str, types: Set[str]) -> str | None:
     """Returns the object or array in `word` as JSON. `word` can be JSON, a Python literal, or JSON inside a JSON
-    string. None: it contains no object or array, or one that is not among `types`."""
+    string. Returns None if `word` contains no object or array, or one whose type is not among `types`."""
     first = {bracket for bracket, name in (("{", "object"), ("[", "array")) if name in types}
     try:
         value = json.loads(word, parse_constant=_refuse)

@@ -4,7 +4,7 @@ First, references.py makes every reference point to a definition of the root, so
 that is rewritten later. Then checked.py visits each schema, outer schemas before inner ones, and calls the other
 modules; each of them rewrites some keywords of the visited schema. A keyword that cannot be rewritten stays, and
 llguidance refuses it. The result accepts the same instances, except for formats, which can be narrower. Section numbers
-are those of JSON Schema draft 2020-12, core (C) and validation (V).
+such as "JSON Schema core 11.3" are those of draft 2020-12.
 """
 
 from services.router.grammar.schema_rewrites.checked import checked_schema

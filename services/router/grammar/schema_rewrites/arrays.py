@@ -16,14 +16,14 @@ from services.router.grammar.schema_rewrites.negation import negated
 from services.router.grammar.schema_rewrites.values import type_of
 
 _NO_ARRAY = {"type": [name for name in TYPES if name != "array"]}
-# Maximum number of alternatives that replace `contains`: one for each choice of the matching items' positions.
+# Maximum number of alternatives that replace `contains`: one for each set of positions that matching items can have.
 _MAX_SETS = 64
 # Maximum number of arrays in the `enum` that replaces `uniqueItems`.
 _MAX_ARRAYS = 400
 
 
 def contains(schema: Schema, document: SchemaDocument) -> None:
-    """Rewrites `contains`, `minContains` and `maxContains` (C 10.3.1.3, V 6.4.4 and 6.4.5)."""
+    """Rewrites `contains`, `minContains` and `maxContains` (JSON Schema core 10.3.1.3, validation 6.4.4 and 6.4.5)."""
     if "contains" not in schema:
         for keyword in ("minContains", "maxContains"):
             schema.pop(keyword, None)
@@ -78,8 +78,9 @@ def _longest(schema: Schema) -> int | None:
 
 
 def _at_places(contained: Any, least: int, most: int | None, longest: int, document: SchemaDocument) -> Any:
-    """Returns what `_counted` returns, for arrays of at most `longest` items: one alternative for each choice of the
-    matching items' positions. None if there are too many alternatives, or if `contained` cannot be negated.
+    """Returns a schema that requires `least` to `most` items of an array to match `contained`. The array has at most
+    `longest` items. The schema has one alternative for each set of positions that the matching items can have. Returns
+    None if there are too many alternatives, or if `contained` cannot be negated.
     """
     if longest > _MAX_SETS:
         return None
@@ -101,7 +102,7 @@ def _at_places(contained: Any, least: int, most: int | None, longest: int, docum
 
 
 def unique_items(schema: Schema, document: SchemaDocument) -> None:
-    """Rewrites `uniqueItems` (V 6.4.3)."""
+    """Rewrites `uniqueItems` (JSON Schema validation 6.4.3)."""
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
     if schema.get("uniqueItems") is not True or isinstance(schema.get("items"), list):
@@ -126,8 +127,8 @@ def unique_items(schema: Schema, document: SchemaDocument) -> None:
     document.spend(sum(map(len, arrays)))
     del schema["uniqueItems"]
     if all(_is_listed(inner, document) for inner in items[: len(first) + 1]):
-        # The list of arrays already takes account of the four keywords below. If they stayed, llguidance would check
-        # each array of the list against them.
+        # The list has only arrays that satisfy the four keywords below. If the keywords stayed, llguidance would check
+        # each array of the list against them again.
         least, most = schema.pop("minItems", 0), schema.pop("maxItems", limit)
         arrays = [array for array in arrays if least <= len(array) <= most]
         schema.pop("prefixItems", None)
@@ -152,12 +153,12 @@ def _is_listed(schema: Any, document: SchemaDocument) -> bool:
 
 
 def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:
-    """Returns all arrays, of any length up to len(values), whose items all differ. `values`: for each position, the
-    possible values by their `key`. Returns None if there are more than _MAX_ARRAYS arrays."""
+    """Returns all arrays, of any length up to len(values), whose items all differ; None if there are more than
+    _MAX_ARRAYS. `values`: for each position, a dict of the possible values; `key(value)` is a value's key."""
     beginnings: list[tuple[str, ...]] = [()]
     found = [*beginnings]
     for length, of_place in enumerate(values):
-        # Lower bound of the number of arrays, including those that end at this position.
+        # `found` and at least `len(of_place) - length` continuations of each beginning are a lower bound of the result.
         if len(found) + len(beginnings) * (len(of_place) - length) > _MAX_ARRAYS:
             return None
         beginnings = [(*before, value) for before in beginnings for value in of_place if value not in before]

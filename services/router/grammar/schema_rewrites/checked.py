@@ -80,8 +80,8 @@ def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
         keyword: int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
         for keyword, value in schema.items()
     }
-    # `unevaluated` runs first: it needs the keywords that evaluate members and items, and the other rewrites remove
-    # some of them.
+    # `unevaluated` runs first, because it needs the keywords that evaluate members and items. The other rewrites remove
+    # some of these keywords.
     unevaluated(kept, document)
     dependencies(kept)
     property_names(kept, document)

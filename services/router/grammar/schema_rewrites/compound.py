@@ -25,7 +25,8 @@ def one_document(root: Schema) -> SchemaDocument:
             for inner_name, inner in moved.pop(keyword, {}).items():
                 definitions[f"{name}.{keyword.lstrip('$')}.{inner_name}"] = inner
         definitions[name] = moved
-    # If the draft of any document ignores keywords beside `$ref`, no rewrite of any document relies on these keywords.
+    # In some drafts, keywords beside `$ref` are ignored. If any of the documents has such a draft, rewrites rely on
+    # these keywords in none of the documents.
     return SchemaDocument(root | {"$defs": definitions}, any(one.ignores_beside_ref for one in documents.values()))
 
 

@@ -1,4 +1,5 @@
-"""Rewrites `not` (C 10.2.1.4), `if` (C 10.2.2.1), and `oneOf` (C 10.2.1.3) whose options can overlap."""
+"""Rewrites `not` (JSON Schema core 10.2.1.4), `if` (core 10.2.2.1), and `oneOf` (core 10.2.1.3) whose options can
+overlap."""
 
 from __future__ import annotations
 
@@ -89,8 +90,8 @@ def where_alone(
     options: list[Any], beside: Any, types: frozenset[str], document: SchemaDocument
 ) -> list[list[Any]] | None:
     """Returns, for each option of a `oneOf`, the schemas that a value must match besides the option, so that it matches
-    no other option. None if supported keywords cannot express these schemas. `beside`: the other keywords of the schema
-    that has the `oneOf`. `types`: the types that a value can have."""
+    no other option. Returns None if the keywords that llguidance supports cannot express these schemas. `beside`: the
+    other keywords of the schema that has the `oneOf`. `types`: the types that a value can have."""
     if told_apart(options, beside, document):
         return [[] for _ in options]
     found: list[list[Any]] = [[] for _ in options]

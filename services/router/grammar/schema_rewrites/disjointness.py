@@ -127,7 +127,7 @@ def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document:
 
 def _values(name: str, conjuncts: list[Schema]) -> set[str] | None:
     """Returns the keys (see `key`) of the values of type `name` that the `const` or `enum` of every conjunct allows.
-    Conjuncts without `const` and `enum` do not count; if all are such, returns None."""
+    Ignores conjuncts that have neither `const` nor `enum`. Returns None if all conjuncts have neither."""
     found: set[str] | None = None
     for conjunct in conjuncts:
         listed = _listed(conjunct)

@@ -20,9 +20,9 @@ _MAX_WORK = 20_000
 
 @dataclass(slots=True)
 class SchemaDocument:
-    """`root`: the schema that references.py returned, before the rewriting. Its references all point to `root` or to
-    definitions of `root`. `ignores_beside_ref`: whether the schema's draft ignores keywords beside a `$ref`. `added`:
-    definitions that the rewriting adds."""
+    """A schema document that is being rewritten. `root`: the schema that references.py returned, before the rewriting.
+    Its references all point to `root` or to definitions of `root`. `ignores_beside_ref`: whether the schema's draft
+    ignores keywords beside a `$ref`. `added`: definitions that the rewriting adds."""
 
     root: Any
     ignores_beside_ref: bool = False
@@ -47,14 +47,14 @@ class SchemaDocument:
         return f"#/$defs/{name}"
 
     def spend(self, work: int = 1) -> None:
-        """Counts work. Raises GrammarError if the document has used more than its limit."""
+        """Adds `work` to the work done on the document. Raises GrammarError if the sum exceeds _MAX_WORK."""
         self._work += work
         if self._work > _MAX_WORK:
             raise GrammarError("it is too complex: rewriting it with the supported keywords takes too many steps")
 
 
 def any_of(options: Iterable[Any]) -> Any:
-    """Returns a schema that accepts every value that at least one of `options` accepts. Simplifies boolean schemas."""
+    """Returns a schema that accepts the values that at least one of `options` accepts. Simplifies boolean schemas."""
     open_options = [option for option in options if option is not False]
     if any(option is True or option == {} for option in open_options):
         return True
@@ -81,7 +81,7 @@ def demand(schema: Schema, *others: Any) -> None:
 
 
 def key(value: Any) -> str:
-    """Returns a key that is equal for values that JSON Schema considers equal (C 4.2.2): 1 and 1.0, but not 1 and
+    """Returns a key that is equal for values that JSON Schema considers equal (core 4.2.2): 1 and 1.0, but not 1 and
     true."""
     return json.dumps(_with_whole_numbers(value), sort_keys=True)
 

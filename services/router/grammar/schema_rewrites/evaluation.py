@@ -1,10 +1,11 @@
-"""Rewrites `unevaluatedProperties` (C 11.3) and `unevaluatedItems` (C 11.2), which apply to members and items that no
-other keyword evaluated.
+"""Rewrites `unevaluatedProperties` and `unevaluatedItems` (JSON Schema core 11.3 and 11.2), which apply to members and
+items that no other keyword evaluated.
 
-If the schema has alternatives (such as `anyOf`), the instance decides which of them apply, and so which members and
-items are evaluated. So the result is an `anyOf` with one option for each set of alternatives that can apply together.
-An option also accepts instances to which more alternatives apply than those of its set. The original schema accepts
-these instances, too, because additional alternatives can only evaluate additional members and items.
+If the schema has alternatives (such as `anyOf`), the instance decides which alternatives apply, and thereby which
+members and items are evaluated. The result is therefore an `anyOf` with one option for each set of alternatives that
+can apply together. An option also accepts instances to which more alternatives apply than those of its set. The
+original schema accepts these instances, too, because additional alternatives can only evaluate additional members and
+items.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ def unevaluated(schema: Schema, document: SchemaDocument) -> None:
         for name in schema.keys() - own.keys():
             del schema[name]
         if len(said) == 1 and len(said[0]) == 1:
-            # There is only one option, and its keywords are those of the schema itself. Only `additionalProperties` or
-            # `items` has to be added.
+            # The only option has no keywords beyond the schema's own, so only `additionalProperties` or `items` has to
+            # be added.
             schema |= {name: value for name, value in said[0][0].items() if name == _LAST[keyword]}
         else:
             demand(schema, any_of(map(all_of, said)))
@@ -110,12 +111,13 @@ class _Evaluation:
     def __init__(self, keyword: str, document: SchemaDocument) -> None:
         self._keyword = keyword
         self._document = document
-        # Each of these two keywords evaluates all members or items that the other keywords have not evaluated.
+        # Each of these two keywords evaluates all members, or all items, that the keywords outside of this pair have
+        # not evaluated.
         self._last = {keyword, _LAST[keyword]}
 
     def options(self, schema: Any, depth: int) -> list[_Option]:
-        """Returns options for a schema: a value that matches the schema matches all schemas of at least one option.
-        Raises _UnknownError.
+        """Returns the options of a schema. Every value that matches the schema matches all schemas of at least one
+        option. Raises _UnknownError.
         """
         self._document.spend()
         if depth > _MAX_DEPTH or (isinstance(schema, dict) and isinstance(schema.get("items"), list)):
@@ -142,8 +144,9 @@ class _Evaluation:
         )
 
     def _choices(self, schema: Schema, depth: int) -> Iterable[list[_Option]]:
-        """Yields a list of options for each inner schema, or set of alternatives, that applies to the instance itself.
-        At least one option of each list applies."""
+        """Yields a list of options for each keyword entry that applies schemas to the instance itself, such as a schema
+        of `allOf`, or all alternatives of an `anyOf`. An instance that matches the schema matches at least one option
+        of each list."""
         for inner in schema.get("allOf", ()):
             yield self.options(inner, depth)
         if "$ref" in schema:
@@ -171,7 +174,8 @@ class _Evaluation:
                 yield [_Option(({"properties": {name: False}},)), *self.options({"allOf": [has, *there]}, depth)]
 
     def _any_of(self, schemas: Sequence[Any], depth: int) -> Iterable[_Option]:
-        """Yields the options of each set of schemas that can apply together."""
+        """Yields the options of an `anyOf`: for each set of `schemas` that can apply together, the options of the set's
+        `allOf`."""
         if len(schemas) > _MAX_CHOICES:
             raise _UnknownError
         sets = chain.from_iterable(combinations(schemas, size) for size in range(1, len(schemas) + 1))

@@ -1,7 +1,9 @@
-"""Patterns for formats (V 7.3) that llguidance does not implement, or for which it accepts too much.
+"""Patterns for formats (JSON Schema validation 7.3) that llguidance does not implement, or for which it accepts too
+much.
 
-Some patterns accept less than the format does. A regular expression cannot check everything (such as the length of an
-encoded host name, or the order within a range of a regular expression), so the patterns exclude doubtful strings.
+Some patterns accept less than the format does. A regular expression cannot check everything: it cannot limit the length
+of an encoded host name, for example, or compare the two ends of a character range. So a pattern refuses the strings
+whose validity it cannot check.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ def formats(schema: Schema, document: SchemaDocument) -> None:
     if not isinstance(name, str) or name in _OF_THE_LIBRARY:
         return
     del schema["format"]
-    # Unknown formats assert nothing (V 7.2.3): for example OpenAPI's `password` and `binary`, Pydantic's `path`.
+    # Unknown formats assert nothing (JSON Schema validation 7.2.3): for example OpenAPI's `password` and `binary`, and
+    # Pydantic's `path`.
     if name in _PATTERNS:
-        # The pattern is a definition, because many members can have the same format, and some patterns are long.
+        # Puts the pattern into a definition, because many members can have the same format, and some patterns are long.
         demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": format_pattern(name)})})
 
 
 def format_pattern(name: str) -> str | None:
     """Returns a regular expression for the format's strings. If the format is unknown, the expression matches every
-    string. None if there is no expression, because only llguidance implements the format."""
+    string. Returns None if there is no expression, because only llguidance implements the format."""
     if name == "uuid":  # RFC 9562 4
         return f"^{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$"
     if name in _OF_THE_LIBRARY:
@@ -46,8 +49,8 @@ def format_pattern(name: str) -> str | None:
 
 
 def _date() -> str:
-    """Date (RFC 3339 5.6 and 5.7). llguidance allows February 29 in every year; this pattern allows it only in leap
-    years. The pattern excludes the year 0."""
+    """Returns a pattern for dates (RFC 3339 5.6 and 5.7). llguidance allows February 29 in every year; this pattern
+    allows it only in leap years. The pattern excludes the year 0."""
     year = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
     leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
     days = (
@@ -59,9 +62,9 @@ def _date() -> str:
 
 
 def _time() -> str:
-    """Time (RFC 3339 5.6 and 5.7). llguidance allows a leap second in every minute; this pattern allows it only at
-    23:59:60 UTC. Fractions have at most nine digits, which time parsers accept; without a limit, a confused model would
-    write digits until it reaches its output limit."""
+    """Returns a pattern for times (RFC 3339 5.6 and 5.7). llguidance allows a leap second in every minute; this pattern
+    allows it only at 23:59:60 UTC. The pattern allows fractions of at most nine digits, which time parsers accept.
+    Without a limit, a confused model would write digits until it reaches its output limit."""
     fraction = "(?:\\.[0-9]{1,9})?"
     usual = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
     return f"{usual}|23:59:60{fraction}(?:[zZ]|[+-]00:00)"
@@ -72,19 +75,19 @@ def _date_time() -> str:
 
 
 def _json_pointer() -> str:
-    """JSON pointer (RFC 6901 3)."""
+    """Returns a pattern for JSON pointers (RFC 6901 3)."""
     return _JSON_POINTER
 
 
 def _relative_json_pointer() -> str:
-    """Relative JSON pointer (draft-bhutton-relative-json-pointer-00 3), without index manipulation, which earlier
-    drafts lack."""
+    """Returns a pattern for relative JSON pointers (draft-bhutton-relative-json-pointer-00 3), without index
+    manipulation, which earlier drafts lack."""
     return f"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})"
 
 
 def _resource_identifier(others: str, *, relative: bool) -> str:
-    """URI or URI reference (RFC 3986 appendix A). `others`: non-ASCII characters to allow, for IRIs (RFC 3987 2.2).
-    `relative`: whether to match relative references, too."""
+    """Returns a pattern for URIs (RFC 3986 appendix A) and, if `relative` is true, also for relative references.
+    `others`: non-ASCII characters to allow, for IRIs (RFC 3987 2.2)."""
     unreserved = f"A-Za-z0-9._~!$&'()*+,;={others}\\-"
     segment = f"(?:[{unreserved}:@]|{_ENCODED})"
     h16 = f"{_HEX}{{1,4}}"
@@ -95,7 +98,8 @@ def _resource_identifier(others: str, *, relative: bool) -> str:
     further = f"(?:/{segment}*)*"
     from_the_top = f"//{authority}{further}|/(?:{segment}+{further})?"
     absolute = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{from_the_top}|{segment}+{further})?"
-    # The first segment of a relative reference must not contain a colon: it would be read as a scheme.
+    # The first segment of a relative reference must not contain a colon. The text before the colon would be read as a
+    # scheme.
     from_here = f"(?:{from_the_top}|(?:[{unreserved}@]|{_ENCODED})+{further})?"
     tail = f"(?:[{unreserved}:@/?]|{_ENCODED})*"
     start = f"(?:{absolute}|{from_here})" if relative else absolute
@@ -103,7 +107,7 @@ def _resource_identifier(others: str, *, relative: bool) -> str:
 
 
 def _uri_template() -> str:
-    """URI template (RFC 6570 2), without the reserved operators."""
+    """Returns the pattern of a URI template (RFC 6570, section 2), without the reserved operators."""
     name = f"(?:[A-Za-z0-9_]|{_ENCODED})(?:\\.?(?:[A-Za-z0-9_]|{_ENCODED}))*"
     variable = f"{name}(?:\\*|:[1-9][0-9]{{0,3}})?"
     literal = f"[!#$&(-;=?-\\[\\]_a-z~{_UCS}]"
@@ -124,13 +128,14 @@ _LONG_LABEL, _SHORT_LABEL = (f"[0-9A-Za-z](?:-?[0-9A-Za-z]){{0,{more}}}" for mor
 
 
 def _host_name() -> str:
-    """Host name (RFC 1123 2.1): at most 253 characters."""
+    """Returns a pattern for host names (RFC 1123 2.1) of at most 253 characters."""
     return f"{_LONG_LABEL}(?:\\.{_LONG_LABEL}){{0,3}}|{_SHORT_LABEL}(?:\\.{_SHORT_LABEL}){{0,8}}"
 
 
 def _international_host_name() -> str:
-    """Internationalized host name (RFC 5890 2.3.2.3). The pattern is so strict that no encoded label can have more than
-    63 octets and no encoded name more than 253: a non-ASCII letter takes up to six octets."""
+    """Returns a pattern for internationalized host names (RFC 5890 2.3.2.3). The pattern limits the number of non-ASCII
+    letters, because each takes up to six octets when it is encoded. An encoded label thus has at most 63 octets, and an
+    encoded name at most 253."""
     letter = f"[0-9a-z{_LETTERS}]"
     few = f"[0-9a-z]{{0,15}}[{_LETTERS}][0-9a-z]{{0,15}}(?:[{_LETTERS}][0-9a-z]{{0,8}})?"
     label = f"(?:{_LONG_LABEL}|{letter}(?:-?{letter}){{0,7}}|{few})"
@@ -138,7 +143,8 @@ def _international_host_name() -> str:
 
 
 def _mailbox() -> str:
-    """Mailbox (RFC 6531 3.3): at most 64 octets before the `@`, no quoted strings."""
+    """Returns the pattern of a mailbox (RFC 6531, section 3.3) with at most 64 octets before the `@` and without quoted
+    strings."""
     text = "0-9A-Za-z!#$%&'*+/=?^_`{|}~\\-"
     plain = f"[{text}]{{1,31}}(?:\\.[{text}]{{1,31}})?"
     foreign = f"[{text}{_LETTERS}]{{1,10}}(?:\\.[{text}{_LETTERS}]{{1,10}})?"

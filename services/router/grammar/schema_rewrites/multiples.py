@@ -1,4 +1,4 @@
-"""Checks `multipleOf` (V 6.2.1)."""
+"""Checks `multipleOf` (JSON Schema validation 6.2.1)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Negates a schema: makes a schema that accepts exactly the values that the schema refuses.
 
 A schema refuses a value if one of its keywords refuses it. Most keywords refuse only values of one type: the negation
-of `{minimum: 3}` requires a number below 3. So the negation is an `anyOf` with a schema for each keyword, which accepts
-the values that the keyword refuses.
+of `{minimum: 3}` requires a number below 3. So the negation is an `anyOf` with one schema for each keyword. Each of
+these schemas accepts the values that its keyword refuses.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from services.router.grammar.schema_rewrites.values import all_but, type_of
 ALL_TYPES = frozenset(TYPES)
 _NUMBERS = frozenset({"number", "integer"})
 _MAX_DEPTH = 32
-# Maximum number of schemas and values in one negation.
+# Maximum number of schemas and values that one negation can visit.
 _MAX_WORK = 2_000
-# Maximum number of options of a `oneOf`, because its negation has a schema for every pair of options.
+# Maximum number of options of a `oneOf` that can be negated. It is low, because the negation has a schema for every
+# pair of options.
 _MAX_ONE_OF = 8
 # For each keyword: the type to which it applies, the keyword that negates it, and the difference between the values of
 # the two keywords. For example, `minLength: 3` is negated by `maxLength: 2`.
@@ -43,9 +44,9 @@ class _InexpressibleError(Exception):
 
 
 def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL_TYPES) -> Any:
-    """Returns a schema that accepts the values of the `allowed` types that `schema` refuses. None if supported keywords
-    cannot express it. The result need not be right for values of other types. If `allowed` has `integer` but not
-    `number`, integers are the only allowed numbers."""
+    """Returns the negation of `schema`: a schema that accepts a value of one of the `allowed` types if `schema` refuses
+    the value. Returns None if supported keywords cannot express the negation. The result need not be right for values
+    of other types. If `allowed` has `integer` but not `number`, integers are the only allowed numbers."""
     negation = _Negation(document)
     try:
         said = negation.of(schema, allowed, 0)
@@ -85,7 +86,7 @@ class _Negation:
         return bool(names & allowed) or bool(names & _NUMBERS and allowed & _NUMBERS)
 
     def _refused(self, keyword: str, value: Any, schema: Schema, allowed: frozenset[str], depth: int) -> Sequence[Any]:
-        """Returns schemas that together accept the values that this keyword refuses. Raises _InexpressibleError."""
+        """Returns schemas that together accept the values that `keyword` refuses. Raises _InexpressibleError."""
         match keyword:
             case "type":
                 return [_other_types({value} if isinstance(value, str) else set(value), allowed)]
@@ -188,5 +189,5 @@ def _other_types(types: set[str], allowed: frozenset[str]) -> Any:
     if "number" in types:
         others -= {"integer"}
     if "number" in others and "integer" in types:
-        raise _InexpressibleError  # no keyword describes the numbers that are not integers
+        raise _InexpressibleError  # JSON Schema has no type for a number that is not an integer
     return {"type": sorted(others)} if others else False

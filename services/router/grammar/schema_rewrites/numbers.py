@@ -1,5 +1,5 @@
-"""Refuses integers in `const`, `enum` and bounds (V 6.1, 6.2) that a double cannot represent exactly, because
-llguidance would change them."""
+"""Refuses integers in `const`, `enum` and bounds (JSON Schema validation 6.1, 6.2) that a double cannot represent
+exactly, because llguidance would change them."""
 
 from __future__ import annotations
 

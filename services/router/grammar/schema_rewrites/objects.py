@@ -18,8 +18,9 @@ _LENGTHS = frozenset({"minLength", "maxLength"})
 
 
 def dependencies(schema: Schema) -> None:
-    """Replaces `dependentRequired` (V 6.5.4), `dependentSchemas` (C 10.2.2.4) and the older `dependencies` by an
-    `anyOf` for each member: the member is absent, or it is present and what depends on it holds."""
+    """Replaces `dependentRequired` (JSON Schema validation 6.5.4), `dependentSchemas` (core 10.2.2.4) and the older
+    `dependencies` by an `anyOf` for each member: the member is absent, or it is present and what depends on it holds.
+    """
     conditions = []
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, asked in schema.pop(keyword, {}).items():
@@ -31,7 +32,8 @@ def dependencies(schema: Schema) -> None:
 
 
 def property_names(schema: Schema, document: SchemaDocument) -> None:
-    """Rewrites `propertyNames` (C 10.3.2.4) as `properties` or `patternProperties`, with no additional properties."""
+    """Rewrites `propertyNames` (JSON Schema core 10.3.2.4) as `properties` or `patternProperties`, with no additional
+    properties."""
     if "propertyNames" not in schema:
         return
     names = _about_strings(schema["propertyNames"], document)
@@ -50,8 +52,8 @@ def property_names(schema: Schema, document: SchemaDocument) -> None:
 
 
 def _about_strings(names: Any, document: SchemaDocument) -> Any:
-    """Returns the value of `propertyNames` with its references followed, and without keywords that have no effect on
-    names, because names are always strings."""
+    """Returns `names`, the value of `propertyNames`, as a schema of strings: follows its references, and leaves out
+    keywords that have no effect on strings."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(names, dict):
             break
@@ -96,8 +98,8 @@ def _pattern(names: Any, document: SchemaDocument) -> str | None:
 
 
 def pattern_properties(schema: Schema) -> None:
-    """Merges those patterns of `patternProperties` (C 10.3.2.2) that have equal schemas, because llguidance refuses
-    patterns that overlap. Removes patterns without effect."""
+    """Merges those patterns of `patternProperties` (JSON Schema core 10.3.2.2) that have equal schemas, because
+    llguidance refuses patterns that overlap. Removes patterns without effect."""
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict) or len(patterns) < 2:
         return

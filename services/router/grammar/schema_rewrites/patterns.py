@@ -1,4 +1,4 @@
-"""Rewrites patterns (V 6.3.3) that llguidance would misread.
+"""Rewrites patterns (JSON Schema validation 6.3.3) that llguidance would misread.
 
 If a character class contains all control characters, as most negated classes do, llguidance lets it match all
 characters that JSON escapes. These include the quotation mark and the backslash, so `[^"]` would match a `"`. So a
@@ -21,8 +21,8 @@ _CHARACTER = re.compile(r"\\?.", re.DOTALL)
 # Matches a range, or a character that is not part of a range.
 _RANGE = re.compile(r"(\\?.)-(\\?.)|(\\?.)", re.DOTALL)
 _OPERATORS = frozenset("[&-~")
-# A class that excludes one of these escapes already lacks some control characters, so it need not exclude the null
-# character.
+# Escapes that match control characters. A negated class with one of these escapes does not contain all control
+# characters, so it need not exclude the null character, too.
 _SOME_CONTROL = {"\\s", "\\n", "\\t", "\\r"}
 
 

@@ -1,8 +1,10 @@
-"""Makes all references point to definitions of the root (C 8.2), because rewriting moves all other targets.
+"""Makes all references (JSON Schema core 8.2) point to definitions of the root, because rewriting moves all other
+targets.
 
-The target of a `$dynamicRef` depends on the schema resources through which the evaluation came to it. Only the first
-resource with the anchor counts, so there are few different cases. The schema with the `$dynamicRef` is copied once for
-each case, and in each copy the `$dynamicRef` becomes a `$ref`.
+The target of a `$dynamicRef` depends on the schema resources that the evaluation entered before it came to the
+`$dynamicRef`: the first one with the reference's anchor contains the target. So a `$dynamicRef` has only few possible
+targets. The schema with the `$dynamicRef` is copied once for each of them, and in each copy a `$ref` to this target
+replaces the `$dynamicRef`.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ _MAX_DEPTH = 64
 _MAX_SCHEMAS = 20_000
 _MAX_COPIES = 1_000
 _IDENTIFYING = frozenset({"$id", "$anchor", "$dynamicAnchor"})
-# Pairs of a dynamic anchor and the URI of the first resource with the anchor that the evaluation entered. This resource
-# determines the target of a `$dynamicRef` (C 8.2.3.2).
+# Pairs of a dynamic anchor and the URI of a resource: of all resources with this anchor, the one that the evaluation
+# entered first. This resource contains the target of a `$dynamicRef` to the anchor (JSON Schema core 8.2.3.2).
 Scope = tuple[tuple[str, str], ...]
 
 
 def with_plain_references(root: Any) -> SchemaDocument:
-    """Returns the document with all references in the forms `#`, `#/$defs/name` and `#/definitions/name`, or as
-    absolute URIs if they point outside the document. Raises GrammarError."""
+    """Returns the document with each reference rewritten to one of the forms `#`, `#/$defs/name` and
+    `#/definitions/name`, or to an absolute URI if it points outside the document. Raises GrammarError."""
     return _References(root).document() if isinstance(root, dict) else SchemaDocument(root)
 
 
@@ -50,7 +52,7 @@ class _References:
         # Schemas that have an anchor, by the URI of their resource and the name of the anchor.
         self._anchors: dict[tuple[str, str], Any] = {}
         self._dynamic_anchors: dict[tuple[str, str], Any] = {}
-        # Names of the dynamic anchors of each resource, by its URI.
+        # Names of the dynamic anchors of each resource, by the resource's URI.
         self._dynamic_names: dict[str, list[str]] = {}
         self._definitions = {
             id(schema): f"#/{keyword}/{quote(name.replace('~', '~0').replace('/', '~1'), safe='~')}"
@@ -77,7 +79,7 @@ class _References:
         return SchemaDocument(root, self._ignores_beside_ref)
 
     def _find(self, schema: Any, base: str, depth: int) -> Any:
-        """Records the resources and anchors in the schema."""
+        """Records the resources and anchors in the schema, and returns the schema unchanged."""
         if depth > _MAX_DEPTH:
             raise GrammarError(f"it is nested more than {_MAX_DEPTH} levels deep")
         if not isinstance(schema, dict):
@@ -105,8 +107,8 @@ class _References:
         return tuple(sorted((bound | new).items())) if new else scope
 
     def _plain(self, place: _Place, scope: Scope, depth: int) -> Any:
-        """Returns a copy of the place's schema for an evaluation that enters it with this scope. All references in the
-        copy are plain `$ref`s, as in with_plain_references."""
+        """Returns a copy of the place's schema in which all references are plain `$ref`s, as in with_plain_references.
+        `scope`: the dynamic scope with which the evaluation enters the place."""
         self._num_schemas += 1
         if self._num_schemas > _MAX_SCHEMAS:
             raise GrammarError("it is too complex: with copies of its references' targets, it has too many schemas")
@@ -132,9 +134,9 @@ class _References:
         return _beside(plain, references)
 
     def _reference(self, reference: Any, base: str, scope: Scope, *, dynamic: bool) -> Any:
-        """Returns a plain reference with the same target: to the root, to a definition of the root, or to a new one
-        that will be a copy of the target. Returns the target itself if it is a boolean, and an absolute URI if it is
-        outside the document.
+        """Returns a plain reference with the same target. It points to the root, to a definition of the root, or to a
+        new definition, which will be a copy of the target. If the target is a boolean, returns the target itself. If
+        the target is outside the document, returns its absolute URI.
         """
         if not isinstance(reference, str):
             raise TypeError("a reference must be a string")

@@ -1,7 +1,9 @@
-"""Pattern for the format `regex` (V 7.3.8): ECMA 262 regular expressions with groups nested up to two levels.
+"""Pattern for the format `regex` (JSON Schema validation 7.3.8): ECMA 262 regular expressions with groups nested up to
+two levels.
 
 The pattern only accepts expressions that Python and Rust read alike: no look-around, no backreferences and no named
-groups. It accepts only those ranges of characters whose form ensures the order of their ends, such as `[b-m]-[n-z]`.
+groups. A grammar cannot compare the two ends of a character range, such as `d-w`. The pattern therefore accepts only
+ranges whose first end lies in one set of characters and whose last end lies in a later set, such as `[b-m]-[n-z]`.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ def _quantifier() -> str:
 
 
 def regular_expression() -> str:
-    """Returns the pattern: a sequence of `^`, `$`, `\\b`, `|`, and characters, classes or groups with optional
-    quantifiers."""
+    """Returns a pattern that matches valid regular expressions: each a sequence of `^`, `$`, `\\b`, `|`, and of
+    characters, classes or groups with optional quantifiers."""
     quantifier = _quantifier()
     alternatives = f"(?:{_ASSERTION}|\\||{_CHARACTER}{quantifier})*"
     for _ in range(_LEVELS):

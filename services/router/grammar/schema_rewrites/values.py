@@ -32,8 +32,8 @@ def type_of(value: Any) -> str:
 
 
 def all_but(values: Sequence[Any], value_type: str) -> Any:
-    """Returns a schema that accepts all values of the type `value_type` except `values`, which all have this type. None
-    if supported keywords cannot express it."""
+    """Returns a schema that accepts all values of the type `value_type` except `values`, which all have this type.
+    Returns None if the keywords that llguidance supports cannot express such a schema."""
     match value_type:
         case "null":
             return False
@@ -45,7 +45,8 @@ def all_but(values: Sequence[Any], value_type: str) -> Any:
             return _other_strings(values)
         case "array":
             return _other_arrays(values[0]) if len(values) == 1 else None
-    return None  # no keywords accept exactly the other objects, because these can have members of any name
+    # No keywords accept exactly the objects that differ from a given one, because they can have members of any name.
+    return None
 
 
 def but(value: Any) -> Any:
@@ -83,7 +84,8 @@ def _leaving(node: _Trie) -> str:
     options = [] if _END in node else [""]
     others = "".join(map(_escaped, following))
     if '"' in following or "\\" in following:
-        # The null character gets an alternative of its own, for the reason in the docstring of patterns.py.
+        # A class that excludes the quotation mark or the backslash must also exclude the null character (see
+        # patterns.py), so the null character gets an alternative of its own.
         options.append(f"[^\\x{{0}}{others}][\\s\\S]*")
         options += [] if "\0" in following else ["\\x{0}[\\s\\S]*"]
     else:

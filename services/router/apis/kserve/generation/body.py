@@ -79,8 +79,8 @@ class KserveGenerateParameters(Body, SamplingFields):
             raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
-        """Returns the parameters of this object together with those in the JSON of `sampling_parameters`. A parameter
-        that both set has this object's value. Raises ApiError."""
+        """Returns the parameters of this object together with those in the JSON of `sampling_parameters`. If both set a
+        parameter, this object's value is used. Raises ApiError."""
         self.check_known()
         if not self.sampling_parameters:
             return self

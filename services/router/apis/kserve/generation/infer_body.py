@@ -21,7 +21,8 @@ from services.router.http import Body
 
 # Header with the length of the JSON that precedes binary tensors.
 HEADER_LENGTH = "inference-header-content-length"
-# Maximum number of digits in the header: no body has ten billion bytes, and int() raises for thousands of digits.
+# Maximum number of digits in the header. No body has ten billion bytes, so ten digits are enough. For thousands of
+# digits, int() would raise an exception.
 _MAX_LENGTH_DIGITS = 10
 _BINARY_SIZE = "binary_data_size"
 

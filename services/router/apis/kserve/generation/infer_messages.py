@@ -25,7 +25,7 @@ from services.router.rpc import Prepared
 
 @dataclass(frozen=True, slots=True)
 class GrpcGeneration:
-    """The implementation of TensorGeneration (grpc_servicer.py)."""
+    """Generates text from the tensors of KServe's gRPC requests. Implements TensorGeneration (grpc_servicer.py)."""
 
     generation: TextGeneration
 

@@ -69,9 +69,9 @@ class TextGeneration:
     threads: TextThreads
 
     async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
-        """Returns the result of `read`, which converts a request body of `num_bytes` bytes. The conversion can parse
-        JSON inside one of the body's texts, so large bodies are converted in a thread, one at a time. Raises the errors
-        of `read`."""
+        """Returns the result of `read`, which converts a request body of `num_bytes` bytes. Large bodies are converted
+        in a thread, one at a time, because the conversion can parse JSON inside one of the body's texts, which would
+        block the event loop. Raises the errors of `read`."""
         if num_bytes <= LARGE_BODY_BYTES:
             return read()
         async with self.threads.large_bodies.conversion:

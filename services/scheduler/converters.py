@@ -54,8 +54,8 @@ class WorkerHello:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log probabilities of one sampled token and its likeliest alternatives. The fields hold bytes as in the message:
-    u32 token ids and f32 log probabilities."""
+    """Log probabilities of one sampled token and its likeliest alternatives. The fields hold the bytes of the proto
+    message TokenLogprobs: u32 token ids and f32 log probabilities."""
 
     logprob: bytes
     top_token_ids: bytes
@@ -64,8 +64,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobColumns(PromptLogprobs):
-    """Log probabilities of one sequence's prompt tokens. The columns hold bytes as in the message: u32 token ids and
-    ranks, f32 log probabilities. Each token has `top_count` entries in the top columns and one in the others.
+    """Log probabilities of one sequence's prompt tokens. The columns hold the bytes of the proto message: u32 token ids
+    and ranks, f32 log probabilities. Each token has `top_count` entries in the top columns and one in the others.
     """
 
     top_count: int
@@ -81,7 +81,8 @@ class PromptLogprobColumns(PromptLogprobs):
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult(StepResult):
-    """A step's result. Its `prompt_logprobs` also hold the log probabilities, which the core does not read."""
+    """A step's result, as the core reads it, and in addition the values of the prompt log probabilities. The core only
+    reads for which tokens there are values."""
 
     prompt_logprobs: Items[PromptLogprobColumns] = ()
 

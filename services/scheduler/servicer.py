@@ -1,4 +1,4 @@
-"""Serves quire.scheduler.v1.SchedulerService for the worker groups."""
+"""Serves quire.scheduler.v1.SchedulerService to routers, and passes their requests on to the worker groups."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._abort(key)
             logger.info("router %s is gone", session.router_id)
         if end is not None:
-            # The sequences are aborted before this call, because the call can take long: gRPC sends the status only
-            # after the stalled router has read the messages before it.
+            # This call can take long if the router is stalled, because gRPC sends the status only after the router has
+            # read all earlier messages. So the sequences are aborted before this call.
             await context.abort(*end)
 
     async def GetTokenizer(  # noqa: N802
@@ -162,8 +162,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _write(
         self, session: RouterSession, context: Context, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
-        """Writes the session's messages to the stream, until the router closes its side. Meanwhile, no other code
-        writes to the stream. If the router stalls, returns the status with which to end the call. Raises
+        """Writes the session's messages to the stream, until the router closes its side. Meanwhile, no other code may
+        write to the stream. If the router stalls, returns the status with which to end the call. Raises
         MalformedRequestError if `reader` has received a message that breaks the protocol.
         """
         while not reader.done():
@@ -257,7 +257,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             session.add_finished(self._name(session, choice, submit.request_id), FinishReason.ERROR, failure)
 
     def _name(self, session: RouterSession, choice: scheduler_pb2.Choice, request_id: str) -> SequenceKey:
-        """Registers a choice as a sequence and returns its key. An earlier attempt under the same id is aborted."""
+        """Registers a choice as a sequence and returns its key. Aborts an earlier attempt with the same id."""
         if (stale := session.unfinished.pop(choice.sequence_id, None)) is not None:
             self._abort(stale)
         return session.add_sequence(choice.sequence_id, choice.attempt, request_id)

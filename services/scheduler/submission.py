@@ -1,4 +1,4 @@
-"""Makes the core's requests from one router's Submit."""
+"""Converts a router's Submit message into requests for the scheduler's core."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Task(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Size of the worker's fields in a message, in bytes."""
+        """Number of bytes that the sampling parameters, constraints and pooling take in a message to the worker."""
         return sum(part.ByteSize() for part in (self.sampling, self.constraints, self.pooling) if part is not None)
 
 

@@ -129,7 +129,7 @@ def _check_bad_words(constraints: constraints_pb2.TokenConstraints, vocab_size: 
     if offsets[0] != 0 or offsets[-1] != num_tokens:
         raise invalid(field, f"the offsets go from {offsets[0]} to {offsets[-1]}; expected 0 to {num_tokens}")
     if any(start >= end for start, end in pairwise(offsets)):
-        raise invalid(field, "each must be greater than the one before it")
+        raise invalid(field, "each offset must be greater than the one before it")
 
 
 def _check_ids(field: str, column: bytes, most: int, vocab_size: int) -> int:

@@ -1,4 +1,4 @@
-"""Requests with the fields that the core does not read and passes on to the worker."""
+"""Extends the core's requests by fields that the core does not read, but passes on to the worker."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ class _Search(Generic[RequestT]):
     budget: StepBudget
     before: StartRank | None
     num_reserved_blocks: int  # blocks that partly computed prompts still need
-    num_new_bytes: int  # size of the plan's new sequences on the wire
+    num_new_bytes: int  # size of the plan's new sequences in the message to the worker
     max_set_aside: int
     prepares_for_suspect: bool  # the worker prepares something for a suspect (losses.py)
     only_first: bool = False  # the only slots left are reserved for first sequences of requests
-    begun: list[Sequence[RequestT]] = field(default_factory=list)  # started, with more of their prompt to compute
+    begun: list[Sequence[RequestT]] = field(default_factory=list)  # started; more of their prompt is left to compute
 
 
 class Admission(Generic[RequestT]):
@@ -57,8 +57,8 @@ class Admission(Generic[RequestT]):
         self._preparations = preparations
         self._step_times = step_times
         self._counters = counters
-        # Whether the last search ended because it had set aside _MAX_SET_ASIDE sequences. If so, another search might
-        # start sequences behind them.
+        # Whether the last search of the queue stopped early because it had set aside _MAX_SET_ASIDE sequences. If so,
+        # the next search might start sequences that the last search did not reach.
         self.is_cut_short = False
 
     def admit(
@@ -98,9 +98,9 @@ class Admission(Generic[RequestT]):
         return search.begun
 
     def prepare(self, sequence: Sequence[RequestT]) -> None:
-        """Requests the preparation that a newly arrived sequence needs, if there are slots for all waiting sequences. A
-        step would request the preparation, too, but later. While there is a suspect, only steps request preparations,
-        because steps keep a suspect's preparation apart from the others.
+        """Requests the preparation that a newly arrived sequence needs, without waiting for the next step. Does so only
+        if there are slots for all waiting sequences. Does nothing while there is a suspect (losses.py): then a step
+        requests the preparation, because only steps keep a suspect's preparation apart from the others.
         """
         needs, roster = sequence.request.needs, self._roster
         if needs is None or roster.num_waiting > roster.num_common_slots_free or self._preparations.is_ready(needs):
@@ -130,8 +130,8 @@ class Admission(Generic[RequestT]):
         )
 
     def _is_over(self, search: _Search[RequestT]) -> bool:
-        """Whether the search ends: the step is full, no sequence waits, a suspect runs alone, or the search has set
-        aside the maximum number of sequences.
+        """Whether the search ends: the step is full, no sequence waits, a sequence that might crash the worker runs
+        alone, or the search has set aside the maximum number of sequences.
         """
         if search.budget.tokens <= 0 or not self._roster.waiting or self._runs_suspect():
             return True
@@ -167,8 +167,8 @@ class Admission(Generic[RequestT]):
         return True
 
     def _set_aside_for_prefix(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> bool:
-        """Sets the sequence aside if another sequence computes a prefix that it needs. Returns whether the sequence was
-        set aside.
+        """Sets the sequence aside if one of its `found` prefixes is still being computed or loaded by another sequence.
+        Returns whether the sequence was set aside.
         """
         last_owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
         if last_owned is None:
@@ -195,8 +195,8 @@ class Admission(Generic[RequestT]):
         return search.num_reserved_blocks + num_needed <= self._memory.pool.num_free
 
     def _fits_plan(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """Whether the plan stays small enough to send when the sequence is added. A sequence above the limit fits only
-        if the plan has no other new sequence."""
+        """Whether the plan stays small enough to send when the sequence is added. A sequence that exceeds the limit by
+        itself fits only if the plan has no other new sequence."""
         search.num_new_bytes += sequence.num_bytes
         return not search.step.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
 
@@ -229,7 +229,7 @@ class Admission(Generic[RequestT]):
     # -- Suspects ------------------------------------------------------------------------------------------------------
 
     def _runs_suspect(self) -> bool:
-        """Whether a suspect runs. No other sequence runs beside a suspect."""
+        """Whether a suspect runs. A suspect runs alone, so it is the only sequence in `running`."""
         running = self._roster.running
         return bool(running) and is_suspect(running[0])
 
@@ -241,9 +241,9 @@ class Admission(Generic[RequestT]):
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 
     def _find_prefixes(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Returns the known prefixes of a starting sequence. It shares those on the device, and loads those in host
-        memory. The latter are left out if they take longer to load than to compute, or if the sequence has swapped out
-        its own blocks.
+        """Returns the known prefixes of a starting sequence. The sequence shares prefixes on the device, and loads
+        prefixes in host memory. The latter are left out if they take longer to load than to compute, or if the sequence
+        has swapped out its own blocks.
         """
         found = self._memory.find(sequence)
         if not self._config.num_host_blocks:

@@ -112,8 +112,8 @@ class BlockPool:
             self._blank.append(block_id)
 
     def check_integrity(self, held: Iterable[int]) -> None:
-        """Asserts that each block has as many holders as `held` has entries for it, and that a block without entries is
-        free exactly once.
+        """Asserts that each block has as many holders as `held` has entries for it, and that the list of free blocks
+        contains each block without entries exactly once, and no other block.
         """
         counts = Counter(held)
         assert [counts[block_id] for block_id in range(self.num_blocks)] == self._num_holders, "holders are miscounted"

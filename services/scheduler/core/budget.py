@@ -9,8 +9,8 @@ from services.scheduler.core.pacing import StepTimes
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.sequence import Sequence
 
-# Maximum number of prompt tokens in one step whose log probabilities are wanted. It keeps the step's result under half
-# a megabyte (172 bytes per token, with the 20 likeliest candidates), and bounds the output layer's work.
+# Maximum number, per step, of prompt tokens whose log probabilities are wanted. The limit keeps the step's result under
+# half a megabyte (172 bytes per token, with the 20 likeliest candidates), and bounds the output layer's work.
 _MAX_PROMPT_LOGPROBS = 2048
 # A step of prompts alone can take as long as this number of steps without prompts, even if it misses the target time.
 # Smaller chunks would be inefficient, because every step reads all the weights.
@@ -18,12 +18,12 @@ _SHORT_STEPS = 8
 
 
 class StepBudget:
-    """Budget of a step for prompts: tokens, tokens whose log probabilities are wanted, and seconds.
+    """Budget of a step for prompts: number of tokens, number of tokens whose log probabilities are wanted, and seconds.
 
-    A sequence that decodes beside prompts waits for its next token no longer than the target time between tokens, or
-    twice as long as without prompts, whichever is longer. A step of prompts alone takes no longer than the target time,
-    or _SHORT_STEPS times as long as a step without prompts, whichever is longer. It is limited, too, because requests
-    that arrive during the step must wait for its end.
+    A step with prompts and decodes takes no longer than the target time between tokens, or than twice the time of its
+    decodes alone, whichever is longer. A step of prompts alone takes no longer than the target time between tokens, or
+    than _SHORT_STEPS steps without prompts, whichever is longer. A step of prompts alone is limited, too, because
+    requests that arrive during the step must wait for its end.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:

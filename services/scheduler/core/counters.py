@@ -21,9 +21,8 @@ class Counters:
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     aborts: int = 0
-    # Number of tokens that sequences had at their first start, and how many of these were found in the cache.
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
+    prefix_cache_queries: int = 0  # number of tokens that sequences had at their first start
+    prefix_cache_hits: int = 0  # number of these tokens that were found in the cache
     # Number of prompt and output tokens that steps computed.
     scheduled_tokens: int = 0
     # Number of steps in each bucket of STEP_TOKENS, then in a last bucket for larger steps.

@@ -1,4 +1,4 @@
-"""Host memory for the KV blocks of swapped-out sequences, and of prefixes that were evicted from the device."""
+"""Host memory for KV blocks: those of swapped-out sequences, and those of prefixes evicted from the device's memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class HostPool(Generic[OwnerT]):
         self.num_slots = num_slots
         self._blank = list(range(num_slots - 1, -1, -1))
         self._cached: OrderedDict[int, Prefix[OwnerT]] = OrderedDict()
-        self._held: dict[int, tuple[Prefix[OwnerT], int]] = {}  # prefix, number of plans that read its slot
+        # Slot -> (the prefix in it, number of plans that read it).
+        self._held: dict[int, tuple[Prefix[OwnerT], int]] = {}
         # Called with a prefix that has lost its slot.
         self.on_evict: Callable[[Prefix[OwnerT]], None] = lambda _: None
 
@@ -40,7 +41,7 @@ class HostPool(Generic[OwnerT]):
         return len(self._cached) + len(self._held)
 
     def take(self, count: int) -> list[int]:
-        """Takes slots for a sequence's blocks. The caller has checked `num_free`."""
+        """Takes slots for a sequence's blocks. The caller must have checked that at least `count` slots are free."""
         return [self._take_one() for _ in range(count)]
 
     def give_back(self, slots: Iterable[int]) -> None:
@@ -81,8 +82,8 @@ class HostPool(Generic[OwnerT]):
         self._blank.append(slot)
 
     def check_integrity(self, taken: Iterable[int]) -> None:
-        """Asserts that every slot is either blank, or holds one prefix, or is in `taken`, and that each prefix on the
-        host refers to its slot. `taken`: the slots with blocks of sequences."""
+        """Asserts that every slot is exactly one of these: blank, occupied by a prefix, or in `taken`; and that each
+        prefix in the pool refers to its slot. `taken`: the slots that hold the blocks of swapped-out sequences."""
         every_slot = sorted([*self._blank, *self._cached, *self._held, *taken])
         assert every_slot == list(range(self.num_slots)), "a host slot is lost or taken twice"
         assert all(prefix.host_slot == slot for slot, prefix in self._cached.items())

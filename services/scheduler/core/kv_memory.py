@@ -46,8 +46,8 @@ class KVMemory(Generic[RequestT]):
         self._shares_prefixes = config.enable_prefix_caching
         # Running sequences of requests with several choices, by the request's group.
         self._groups: dict[Hashable, list[Sequence[RequestT]]] = {}
-        # The prefixes that the last look-up for a request with several choices found, and the look-up's key. They are
-        # kept because the request's other choices have the same prompt and come next.
+        # Result and key of the last look-up of prefixes for a request with several choices. They are kept because the
+        # request's other choices have the same prompt and come next.
         self._found: list[SequencePrefix[RequestT]] = []
         self._found_for: tuple[Hashable, int, int] | None = None
         self._moves: Moves[RequestT] = Moves()
@@ -62,8 +62,9 @@ class KVMemory(Generic[RequestT]):
         request = sequence.request
         if request.group is None or sequence.num_output_tokens:
             return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
-        # The key contains the cache's version, because the cache might have forgotten any of the found prefixes since
-        # that look-up. To check only the last prefix would not suffice: it can be known while an earlier one is not.
+        # `_found` is used again only while the cache has the same version. In another version, the cache might have
+        # forgotten some of the found prefixes. It would not suffice to check that the cache still knows the last
+        # prefix, because it can have forgotten an earlier one.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
             self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
@@ -71,8 +72,9 @@ class KVMemory(Generic[RequestT]):
         return self._found.copy()
 
     def num_blocks_needed(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> int:
-        """Number of free blocks that a waiting sequence takes to compute all its known tokens. Found blocks that no
-        sequence holds are included, because they count as free until this sequence holds them."""
+        """Number of free blocks that a waiting sequence takes to compute all its known tokens. `found`: its prefixes in
+        the cache. Their blocks are included unless another sequence holds them, because blocks without a holder count
+        as free."""
         num_held = sum(prefix.is_computed and self.pool.num_holders(prefix.block_id) > 0 for prefix in found)
         return self.num_blocks_short(sequence, len(sequence.token_ids)) - num_held
 
@@ -86,7 +88,7 @@ class KVMemory(Generic[RequestT]):
         return held * self._block_size - sequence.num_computed_tokens
 
     def attach(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a starting sequence the blocks of the prefixes found for it and its swapped-out blocks. If another
+        """Gives a starting sequence the blocks of the prefixes in `found`, and its swapped-out blocks. If another
         choice of its request has computed the prompt, also gives the sequence a copy of the prompt's last, partial
         block. Announces the prefixes that the sequence will compute.
         """
@@ -112,7 +114,8 @@ class KVMemory(Generic[RequestT]):
         return new_blocks
 
     def release(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Takes a running sequence's blocks away. Returns the prefixes that it announced but will not compute."""
+        """Takes a running sequence's blocks away. Returns the prefixes that the sequence announced but will now not
+        compute."""
         if sequence.request.group is not None:
             self._leave_group(sequence)
         abandoned = [
@@ -128,8 +131,8 @@ class KVMemory(Generic[RequestT]):
         return abandoned
 
     def publish(self, sequence: Sequence[RequestT], num_blocks: int) -> list[SequencePrefix[RequestT]]:
-        """Publishes a sequence's first `num_blocks` blocks. All tokens in them must be computed and known. Returns the
-        newly published prefixes."""
+        """Publishes a sequence's first `num_blocks` blocks, so that other sequences can find them in the prefix cache.
+        All tokens in these blocks must be computed and known. Returns the newly published prefixes."""
         if not self._shares(sequence):
             return []
         if num_blocks > len(sequence.prefixes):
@@ -236,10 +239,9 @@ class KVMemory(Generic[RequestT]):
             self._moves.filled.append((sequence, sequence.wire_id, num_full))
 
     def _hold(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a sequence the blocks of the prefixes found for it. Has prefixes on the host copied to new blocks,
-        where other sequences find them after the copy.
-        """
-        # Hold all the prefixes before any block is allocated: the allocation must not evict one of them.
+        """Gives a sequence the blocks of the prefixes found for it. Adds copies to the next plan for the prefixes that
+        are only on the host: each is copied to a new block, where other sequences can find it after the copy."""
+        # Hold all the prefixes before any block is allocated, because the allocation must not evict one of them.
         for prefix in found:
             if prefix.is_computed:
                 self.pool.hold(prefix.block_id)
@@ -258,14 +260,15 @@ class KVMemory(Generic[RequestT]):
 
     def _announce(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
         """Extends a sequence's prefixes to all full blocks in its first `num_tokens` tokens, and announces the new
-        ones."""
+        prefixes to the cache."""
         prefixes = sequence.prefixes
         token_ids = sequence.token_ids[len(prefixes) * self._block_size : num_tokens].tobytes()
         parent = prefixes[-1] if prefixes else sequence.request.cache_salt
         prefixes += self.prefix_cache.announce(token_ids, parent, sequence)
 
     def _swap_in(self, sequence: Sequence[RequestT]) -> None:
-        """Has a sequence's swapped-out blocks copied back, except those whose prefixes were found in the cache."""
+        """Has the next plan copy a sequence's swapped-out blocks back to the device, except the blocks whose prefixes
+        were found in the cache."""
         slots = sequence.host_slots[len(sequence.block_ids) :]
         blocks = self.pool.allocate(len(slots))
         self._moves.swap_in += zip(slots, blocks, strict=True)
@@ -275,9 +278,9 @@ class KVMemory(Generic[RequestT]):
         sequence.host_slots = []
 
     def _enter_group(self, sequence: Sequence[RequestT]) -> None:
-        """Adds a sequence to the running choices of its request. If another choice has computed the prompt, has the
-        prompt's last, partial block copied from it. The block is not shared, because the choices write different output
-        tokens to it.
+        """Adds a sequence to the running choices of its request. If another choice has computed the prompt, plans a
+        copy of that choice's last, partial block of the prompt. The choices cannot share this block, because they write
+        different output tokens to it.
         """
         others = self._groups.setdefault(sequence.request.group, [])
         num_tokens = len(sequence.request.prompt_token_ids) - 1
@@ -300,5 +303,5 @@ class KVMemory(Generic[RequestT]):
 
 
 def num_computed(found: list[SequencePrefix[RequestT]]) -> int:
-    """Number of prefixes at the front of `found` that are on the device."""
+    """Number of prefixes in `found` before the first that is not on the device."""
     return next((index for index, prefix in enumerate(found) if not prefix.is_computed), len(found))

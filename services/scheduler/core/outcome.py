@@ -30,7 +30,7 @@ class FinishedSequence(Generic[RequestT]):
 
 @dataclass(slots=True)
 class StepOutcome(Generic[RequestT]):
-    """What a step's result has brought for routers: log probabilities of prompts, new tokens, and ended sequences."""
+    """What routers must be told about a step: log probabilities of prompts, new tokens, and ended sequences."""
 
     # (sequence, index in the StepResult's `prompt_logprobs`)
     prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)

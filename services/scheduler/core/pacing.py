@@ -31,19 +31,22 @@ _SHARE_OF_LAST = 0.25
 # The weight of the last step in the running mean of the duration of steps without prompts, if the step was quicker than
 # the mean.
 _SHARE_OF_SHORT = 0.05
-# The same weight, if the step took longer than the mean. Other load on the device usually causes the excess.
+# The same weight, if the step took longer than the mean. It is much smaller, because other load on the device usually
+# causes the excess.
 _SHARE_OF_LONGER = 0.0005
-# The slowness stays between this value and its inverse.
+# Upper bound of the slowness (see StepTimes). The lower bound is the inverse of this value.
 _MOST_SLOWNESS = 4.0
 # The ratio of a step's measured time to its estimate is clipped to slowness / _MOST_CHANGE .. slowness * _MOST_CHANGE.
 # So a single page fault does not make the device seem slow.
 _MOST_CHANGE = 2.0
-# A step with fewer than _PROMPT_TOKENS prompt tokens moves the slowness towards 1 by this fraction of the distance.
+# After a step with fewer than _PROMPT_TOKENS prompt tokens, the slowness moves towards 1 by this fraction of its
+# difference from 1.
 _RELAXATION = 0.02
 # Number of steps that must have been observed before the estimate is used.
 _MIN_STEPS = 4
 # The estimate is trusted for steps of up to _GROWTH times as many tokens as the largest step so far, and at least for
-# _FIRST_TOKENS tokens. It can be far off for larger steps: decodes alone say little about long prompts.
+# _FIRST_TOKENS tokens. For larger steps it can be far off: if, for example, only decodes were observed, they say little
+# about long prompts.
 _GROWTH = 2
 _FIRST_TOKENS = 256
 # Safety margin between the time when the next plan reaches the worker and the expected end of the plans in flight: this
@@ -102,8 +105,8 @@ class StepTimes:
         # A separate fit for steps without prompts. A fit that includes long steps with prompts predicts the short steps
         # without prompts badly.
         self._decodes = _Fit()
-        # Running mean, over the last steps with prompts, of a step's time divided by the time that the weights predict
-        # for the step.
+        # Running mean, over the last steps with prompts, of a step's measured time divided by the time that `_all`
+        # predicts for the step.
         self._slowness = 1.0
         # Running mean of the duration of steps without prompts, in seconds. Quick steps count much more than slow ones.
         self._short_step: float | None = None
@@ -153,12 +156,14 @@ class StepTimes:
         return self.decode_seconds(num_tokens, num_pairs)
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
-        """Seconds that a step is expected to take, by the fit over steps with and without prompts."""
+        """Seconds that a step is expected to take, as predicted by the linear fit to all steps, with and without
+        prompts."""
         without = _dot(self._all.weights, _features(num_tokens, num_pairs, 0))
         return self._slowness * max(0.0, without + self._per_logprob * num_prompt_logprobs)
 
     def decode_seconds(self, num_tokens: int, num_pairs: float) -> float:
-        """Seconds that a step without prompts is expected to take: the smaller prediction of the two fits."""
+        """Seconds that a step without prompts is expected to take: the smaller one of the predictions of the fit to all
+        steps and of the fit to steps without prompts."""
         seconds = self.seconds(num_tokens, num_pairs)
         if not self._decodes.is_known:
             return seconds
@@ -173,12 +178,12 @@ class StepTimes:
         per_pair = max(0.0, self._all.weights[2] * _PAIRS_SCALE)
         per_token = self._all.weights[1] * _TOKENS_SCALE + per_pair * position
         per_token = max(1e-9, per_token + self._per_logprob * with_logprobs)
-        # The solution n of per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair,
-        # too.
+        # The solution n of per_token · n + per_pair · n² / 2 = seconds. This form of the solution is also exact if
+        # per_pair is small or 0.
         return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
 
     def chunk_seconds(self, position: int, num_tokens: int, *, with_logprobs: bool = False) -> float:
-        """Seconds that a chunk of a prompt adds to a step."""
+        """Returns the seconds that a chunk of a prompt adds to a step."""
         num_prompt_logprobs = num_tokens if with_logprobs else 0
         return self.seconds(num_tokens, pairs(position, num_tokens), num_prompt_logprobs) - self.seconds(0, 0)
 
@@ -238,7 +243,7 @@ class RunAhead:
         return self._in_flight.popleft()[0]
 
     def lost(self) -> None:
-        """Forgets all plans in flight, whose worker is lost."""
+        """Forgets all plans in flight, because their worker is lost."""
         self._in_flight.clear()
 
     def seconds_to_hold(self, now: float) -> float:
@@ -254,9 +259,9 @@ class RunAhead:
         return hold if hold > _LEAST_HOLD_S else 0.0
 
     def observe(self, round_trip: float, run: float) -> None:
-        """Learns from one plan. `round_trip`: seconds from sending the plan until its result had come and was answered
-        with the next plan, without the time that the plan waited at the worker. `run`: duration of the plan's step in
-        seconds.
+        """Updates the estimates with the times of one plan, in seconds. `round_trip`: from the sending of the plan to
+        the sending of the next plan, which answers the plan's result; without the time that the plan waited at the
+        worker. `run`: duration of the plan's step.
         """
         if self._is_fixed or run <= 0:
             return
@@ -264,8 +269,8 @@ class RunAhead:
         share = 0.05 if self._run else 1.0
         self._hop += share * (hop - self._hop)
         self._run += share * (run - self._run)
-        # 0.01 is subtracted because one more plan in flight is not worthwhile if, without it, the worker idles for only
-        # a hundredth of a step.
+        # Subtract 0.01, because one more plan in flight is not worthwhile if the worker would otherwise idle for only a
+        # hundredth of a step.
         needed = 1 + math.ceil(self._hop / self._run - 0.01)
         self.depth = max(1, min(needed, self._most))
 

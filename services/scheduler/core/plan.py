@@ -57,11 +57,11 @@ class StepPlan(Generic[RequestT]):
     released_wire_ids: array[int]
     new_sequences: list[NewSequence[RequestT]]
     rows: Rows
-    # Wire ids of the rows that compute the last token that their sequence has so far. Only these rows sample a token,
-    # or pool a vector: the result must have one for each of them.
+    # Wire ids of the rows that compute the last of the tokens that their sequence has so far. Only these rows have a
+    # result: a sampled token or a pooled vector. The worker must return a result or an error for each of them.
     sampling_wire_ids: array[int]
     num_pairs: float  # number of (token, position that it attends to) pairs, from which attention's time is estimated
-    num_prompt_logprobs: int  # number of prompt tokens for which the output layer runs to get their log probabilities
+    num_prompt_logprobs: int  # number of prompt tokens whose log probabilities the step computes, with the output layer
     moves: Moves[RequestT]
 
     @property

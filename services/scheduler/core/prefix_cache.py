@@ -39,8 +39,8 @@ class PrefixCache(Generic[OwnerT]):
     def __init__(self, pool: BlockPool, host: HostPool[OwnerT], block_size: int) -> None:
         self._pool = pool
         self._host = host
-        # Host slot to block id: blocks of evicted prefixes and swapped-out sequences. The next plan must copy them to
-        # the host before anything else.
+        # Maps each host slot to the id of the block to copy to it. These are the blocks of evicted prefixes and of
+        # swapped-out sequences. The next plan must copy them to the host before anything else.
         self.saves: dict[int, int] = {}
         # Changes when a prefix becomes known or is forgotten. While the version is the same, a look-up with the same
         # tokens has the same result.
@@ -72,9 +72,9 @@ class PrefixCache(Generic[OwnerT]):
         return found
 
     def announce(self, token_ids: bytes, parent: Hashable, owner: OwnerT) -> list[Prefix[OwnerT]]:
-        """Returns the prefixes of all full blocks of `token_ids`, and makes unknown ones known. `owner`: the sequence
-        that will compute the unknown ones. `parent`: the prefix before `token_ids`, or the salt if there is none.
-        """
+        """Returns the prefixes of all full blocks of `token_ids`, and enters those that the cache does not know yet.
+        `owner`: the sequence that will compute the new prefixes. `parent`: the prefix before `token_ids`, or the salt
+        if there is none."""
         size = self._block_bytes
         prefixes = self._prefixes
         announced = []
@@ -104,7 +104,7 @@ class PrefixCache(Generic[OwnerT]):
             self._pool.keep(block_id)
 
     def abandon(self, prefix: Prefix[OwnerT]) -> None:
-        """Takes note that the owner will neither compute the prefix nor load it to the device."""
+        """Takes note that the prefix's owner will neither compute the prefix nor load it to the device."""
         prefix.owner = None
         self._drop_if_nowhere(prefix)
 

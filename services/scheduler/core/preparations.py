@@ -27,7 +27,8 @@ class Preparations:
         # Preparations that wait because MAX_PENDING others are pending; first come, first served.
         self._backlog: OrderedDict[bytes, Preparation] = OrderedDict()
         self._ready: OrderedDict[bytes, None] = OrderedDict()
-        self._num_awaited = 0  # length of the backlog when it was last pruned
+        # Length of the backlog after the last removal of preparations that no sequence awaited any more.
+        self._num_awaited = 0
 
     def is_ready(self, preparation: Preparation) -> bool:
         """Whether the worker has the preparation, so that sequences that need it can be planned."""
@@ -100,8 +101,8 @@ class Preparations:
         return preparation
 
     def forget_worker(self) -> list[Preparation]:
-        """Forgets everything: the next worker has prepared nothing. Returns the pending preparations in the order of
-        their requests, and then the backlog."""
+        """Forgets all preparations, because the next worker has made none of them. Returns those that were not ready:
+        first the pending ones in the order in which they were requested, then the backlog."""
         forgotten = [*self._pending.values(), *self._backlog.values()]
         self._wanted.clear()
         self._pending.clear()

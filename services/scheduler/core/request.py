@@ -1,4 +1,4 @@
-"""The core's input: one choice of one request, and the work that it asks for."""
+"""The core's input: one choice of one request, and the work that the choice asks for."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The work of making one vector of the prompt. The vector comes with the step that computes the prompt's last
-    token.
+    """The work of making one vector of the prompt. The vector comes with the result of the step that computes the
+    prompt's last token.
     """
 
     # Whether every token must be computed to make the vector: True if the model is an encoder, or if the vector is made
@@ -53,7 +53,8 @@ class Pool:
         return not self.needs_all_tokens
 
 
-# The work that a sequence asks for. Both types have the same properties, so that the core need not tell them apart.
+# The work that a sequence asks for. `Generate` and `Pool` have the same properties, so that the core need not
+# distinguish them.
 Work = Generate | Pool
 
 
@@ -70,20 +71,21 @@ class SequenceRequest:
     prompt_token_ids: array[int]
     work: Work
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
-    was_accepted: bool = False  # whether another scheduler accepted it before; if so, a full queue does not refuse it
+    # Whether another scheduler accepted the sequence before. If so, a full queue does not refuse the sequence.
+    was_accepted: bool = False
     # Number of worker groups that other schedulers lost in a row while the groups worked on the sequence, since its
     # last new token. The router passes it on.
     num_losses: int = 0
     choice_index: int = 0
-    # Equal for all sequences of one client's request: `Turns` adds up their work to compute their delays. None: only
-    # this sequence's work counts for its delay.
+    # Id of the client's request, the same for all its sequences. `Turns` delays a sequence according to the total work
+    # of all sequences with this id. None: only this sequence's work counts.
     turn_id: Hashable = None
     group: Hashable = None  # equal for the choices of one request, which have the same prompt
     cache_salt: Hashable = ""  # only sequences with equal salts share blocks
     priority: int = 0  # a sequence with a lower number starts first
     tenant: str = ""  # the client's tenant, for fair queueing
-    # Number of prompt log probabilities, of len(prompt) - 1 in all, that the router has received before; None: log
-    # probabilities of the prompt are not wanted.
+    # Number of prompt log probabilities, of len(prompt) - 1 in all, that the router has already received from earlier
+    # attempts; None: log probabilities of the prompt are not wanted.
     num_prompt_logprobs: int | None = None
     sampling_bytes: int = 0  # size in bytes of the subclass's fields that are sent to the worker
     needs: Preparation | None = None
@@ -96,7 +98,7 @@ class SequenceRequest:
 
     @property
     def shares_prompt(self) -> bool:
-        """Whether the first choice of the same request computes the prompt for this one."""
+        """Whether the first choice of the same request computes the prompt for this choice, too."""
         return self.group is not None and self.choice_index > 0
 
 

@@ -131,8 +131,8 @@ class Roster(Generic[RequestT]):
         self._memory.attach(sequence, found)
 
     def set_aside(self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation) -> None:
-        """Takes a sequence out of the queue. `wake` puts it back when the prefix is computed, when the prefix's owner
-        stops before that, or when the preparation ends."""
+        """Takes a sequence out of the queue until `wake(waits_for)` puts it back: when the prefix is computed, when the
+        sequence that computes the prefix stops before that, or when the preparation ends."""
         self.waiting.remove(sequence)
         sequence.waits_for = waits_for
         self._set_aside.setdefault(waits_for, {})[sequence.arrival] = sequence
@@ -199,12 +199,13 @@ class Roster(Generic[RequestT]):
         return released
 
     def forget_worker(self) -> None:
-        """Begins wire ids at 1 again. Call it when the worker is gone and no sequence runs."""
+        """Restarts wire ids at 1. Call it when the worker is gone and no sequence runs."""
         self._released = array(U32)
         self._next_wire_id = 1
 
     def check_integrity(self) -> None:
-        """Asserts that every sequence is either waiting, set aside or running, and that the counts are right."""
+        """Asserts that every sequence is either waiting, set aside or running, and that the counts of slots, sequences
+        and tokens are right."""
         assert sorted([*self._free_slots, *(s.slot for s in self.running)]) == list(range(self._num_slots))
         assert self._num_in_reserve == sum(s.is_in_reserve for s in self.running) <= self._num_reserved_slots
         assert list(self.by_wire_id.values()) == sorted(self.running, key=attrgetter("wire_id"))

@@ -41,8 +41,9 @@ from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.core.step_builder import StepBuilder
 
-# For each _SPARE_PART places that are open to any sequence, the queue has one more place, which only first sequences of
-# requests (see `Turn.is_first`) get. So one request for hundreds of sequences cannot fill the queue.
+# Besides the places that are open to every sequence, the queue has reserved places: one for each _SPARE_PART open
+# places. Only first sequences of requests (see `Turn.is_first`) get a reserved place. So one request for hundreds of
+# sequences cannot fill the queue.
 _SPARE_PART = 16
 
 
@@ -257,8 +258,8 @@ class Scheduler(Generic[RequestT]):
         return finished
 
     def sequences_with_losses(self) -> list[Sequence[RequestT]]:
-        """Sequences that have got no token since a worker was lost while it computed them or prepared something for
-        them."""
+        """Sequences that have received no token since a worker was lost while it computed them or prepared something
+        for them."""
         return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
     def fits(self, request: RequestT) -> bool:
@@ -266,8 +267,8 @@ class Scheduler(Generic[RequestT]):
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
     def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
-        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to adopt. If that
-        scheduler is given as `taker`, only the sequences that fit in its context."""
+        """Removes sequences, and returns them in the order of arrival for another group's scheduler to adopt. These are
+        all sequences or, if that scheduler is given as `taker`, those that fit in its context."""
         sequences = [
             sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
         ]

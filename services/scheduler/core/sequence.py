@@ -1,4 +1,4 @@
-"""One sequence: its known tokens, and the tokens that plans have computed so far."""
+"""One sequence: its known tokens, and how many of its tokens the plans so far compute."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Failure:
     kind: ErrorKind
     message: str
     retry_after_s: float | None = None
-    field: str = ""  # name of the wrong field of Submit; empty if `message` names the field
+    field: str = ""  # name of the invalid field of Submit; empty if none is invalid or if `message` names it
 
 
 class Sequence(Generic[RequestT]):
@@ -102,8 +102,8 @@ class Sequence(Generic[RequestT]):
         self.block_ids: list[int] = []
         # One prefix for each full block of the tokens known at the start, and for each later block that was published.
         self.prefixes: list[SequencePrefix[RequestT]] = []
-        self.num_hit_blocks = 0  # blocks at the front that were found in the cache
-        self.num_published_blocks = 0  # blocks at the front that other sequences can find, including the hit blocks
+        self.num_hit_blocks = 0  # leading blocks that were found in the cache
+        self.num_published_blocks = 0  # leading blocks that other sequences can find, including the hit blocks
         self.num_cached_tokens: int | None = None  # prompt tokens found in the cache at the first start
         # While the sequence is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
@@ -112,7 +112,7 @@ class Sequence(Generic[RequestT]):
         # that the worker makes.
         self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
         self.slot = -1
-        self.is_in_reserve = False  # whether its slot is reserved for first sequences of requests
+        self.is_in_reserve = False  # whether its slot is one of those reserved for the first sequences of requests
         self.wire_id = 0  # 0: the worker does not know the sequence
         self.status = Status.WAITING
         self.num_losses = 0
@@ -130,7 +130,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def start_rank(self) -> StartRank:
-        """Order among waiting sequences and partly computed prompts: the lowest rank starts or continues first."""
+        """Order among waiting sequences and partly computed prompts. The one with the lowest rank starts or continues
+        first."""
         return self.request.priority, self.turn.step, self.arrival
 
     def __lt__(self, other: Sequence[RequestT]) -> bool:
@@ -164,8 +165,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def has_sampled(self) -> bool:
-        """Whether a result has brought a token of the sequence since it last started. If so, all tokens known at that
-        start have been computed."""
+        """Whether a result has brought a token of the sequence since the sequence last started. If so, all tokens known
+        at that start have been computed."""
         return len(self.token_ids) > self.num_tokens_at_start
 
     @property
@@ -175,8 +176,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Number of planned tokens that no plan computes yet. Returns 0 once the sequence's last token is planned,
-        because the last token need not be computed."""
+        """Number of known and promised tokens that a later plan must compute. 0 once the sequence's last token is known
+        or promised, because the last token need not be computed."""
         if self.num_planned_tokens >= self.max_num_tokens:
             return 0
         return self.num_planned_tokens - self.num_computed_tokens

@@ -84,8 +84,8 @@ class StepBuilder(Generic[RequestT]):
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def add_prefills(self, prefills: list[Sequence[RequestT]], budget: StepBudget) -> None:
-        """Adds chunks of partly computed prompts, in order. No sequence is preempted for a chunk: admission left enough
-        free blocks for the whole prompt, and if decodes have taken these blocks since, the prompt waits.
+        """Adds chunks of partly computed prompts, in order. Never preempts a sequence for a chunk. Admission made sure
+        that enough blocks were free for the whole prompt. If decodes have taken these blocks since, the prompt waits.
         """
         for sequence in prefills:
             room = min(budget.max_chunk(sequence), self._memory.num_slots_free(sequence))
@@ -111,7 +111,7 @@ class StepBuilder(Generic[RequestT]):
         )
 
     def _add_row(self, sequence: Sequence[RequestT], num_tokens: int, is_new: bool = False) -> None:
-        """Adds a row for the next `num_tokens` of a running sequence."""
+        """Adds a row for the next `num_tokens` tokens of a running sequence."""
         rows, position = self.rows, sequence.num_computed_tokens
         new_blocks = self._memory.extend(sequence, num_tokens)
         rows.wire_ids.append(sequence.wire_id)

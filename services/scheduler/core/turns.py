@@ -16,9 +16,9 @@ from dataclasses import dataclass
 # Number of prompt tokens in one unit of work. The work of a sequence is its prompt tokens plus one unit; the extra unit
 # is the cost of its slot in the batch.
 _UNIT = 256
-# Delay in steps: _STEPS_OF_A_UNIT for a request's first unit, twice as many for its second, four times as many for the
-# 3rd and 4th, eight times for the 5th to 8th, and so on, but at most _MOST_STEPS (some minutes). Sequences with equal
-# delays start in the order of arrival.
+# A sequence's delay, in steps, depends on the number of units that its request has asked for so far, including this
+# sequence. The delay is _STEPS_OF_A_UNIT for one unit, twice as long for two, four times as long for 3 or 4, eight
+# times as long for 5 to 8, and so on, but at most _MOST_STEPS (some minutes).
 _STEPS_OF_A_UNIT = 16
 _MOST_STEPS = 4096
 
@@ -39,10 +39,10 @@ FIRST_TURN = Turn(0, True)
 
 @dataclass(slots=True)
 class _Share:
-    """The work that a request has asked for since it last had no unfinished sequence."""
+    """The work that a request has asked for so far. It is forgotten when all sequences of the request have ended."""
 
-    num_sequences: int = 0
-    num_tokens: int = 0
+    num_sequences: int = 0  # unfinished sequences
+    num_tokens: int = 0  # prompt tokens that all its sequences had to compute, plus _UNIT for each sequence
 
 
 class Turns:
@@ -61,8 +61,8 @@ class Turns:
         return self._shares[request].num_sequences if request in self._shares else 0
 
     def join(self, request: Hashable, num_tokens: int, *, is_put_off: bool = True) -> Turn:
-        """Returns the turn of the request's next sequence. `num_tokens`: prompt tokens that no other choice computes
-        for the sequence. `is_put_off`: whether the sequence is delayed."""
+        """Counts one more sequence of the request, and returns the sequence's turn. `num_tokens`: prompt tokens that no
+        other choice computes for the sequence. `is_put_off`: whether the sequence is delayed."""
         is_first = request not in self._shares
         share = self._shares.setdefault(request, _Share())
         share.num_sequences += 1
@@ -74,7 +74,7 @@ class Turns:
         return Turn(self.num_steps + delay, is_first)
 
     def leave(self, request: Hashable) -> None:
-        """Takes note that one of the request's sequences has ended."""
+        """Counts one sequence of the request less, because it has ended."""
         share = self._shares[request]
         share.num_sequences -= 1
         if not share.num_sequences:

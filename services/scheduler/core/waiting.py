@@ -9,19 +9,19 @@ from typing import Generic
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.sequence import Sequence, StartRank
 
-# The queue remembers up to about this number of tenants without a waiting sequence before it forgets some of them.
+# Approximate maximum number of tenants without a waiting sequence that the queue remembers.
 _MAX_IDLE_TENANTS = 1024
 
 Entry = tuple[StartRank, Sequence[RequestT]]
 
 
 class RankedQueue(Generic[RequestT]):
-    """Orders sequences by priority, turn and arrival. Every operation takes logarithmic time at most: a sequence that
-    was removed from the middle stays in its heap, and is skipped when it comes to the front.
+    """Orders sequences by priority, turn and arrival. Every operation takes at most logarithmic time, because a
+    sequence that is removed from the middle stays in its heap, and is skipped when it comes to the front.
     """
 
     def __init__(self) -> None:
-        # Two heaps: the first sequences of requests, and all other sequences.
+        # One heap for the first sequence of each request, and one for all other sequences.
         self._heaps: tuple[list[Entry[RequestT]], list[Entry[RequestT]]] = ([], [])
         self._members: dict[int, Sequence[RequestT]] = {}  # by arrival
 
@@ -55,17 +55,18 @@ class RankedQueue(Generic[RequestT]):
             heapq.heapify(heap)
 
     def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Does nothing: the order of this queue does not depend on tokens served. FairQueue has the same method."""
+        """Does nothing, because the order of this queue does not depend on the tokens served. Only FairQueue needs the
+        call."""
 
 
 class FairQueue(Generic[RequestT]):
     """Serves the tenant that has received the fewest tokens first. Orders a tenant's sequences as RankedQueue does.
 
     It uses virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2).
-    When a tenant comes back after a pause, its count is compared with the count of the least served waiting tenant, or,
-    if no tenant waits, of the last tenant that waited. If the tenant's own count is lower, it is raised to that count,
-    so a tenant cannot save up tokens during a pause. Every operation takes logarithmic time: if a tenant was served
-    after it was put in line, it is moved to its right place only when it reaches the front.
+    Each tenant has a count of the tokens that it has received. When a tenant comes back after a pause, its count is
+    raised to at least the lowest count of all waiting tenants or, if no tenant waits, to the count of the last tenant
+    that waited. So a tenant cannot save up tokens during a pause. Every operation takes logarithmic time, because a
+    tenant whose count has grown is moved to its right place in line only when it reaches the front.
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ class FairQueue(Generic[RequestT]):
             self._last_tenant = tenant
 
     def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Adds tokens computed for a sequence to its tenant's count."""
+        """Adds `num_tokens` tokens, computed for the sequence, to the count of the sequence's tenant."""
         tenant = sequence.request.tenant
         self._num_served[tenant] = self._num_served.get(tenant, 0) + num_tokens
 

@@ -1,4 +1,4 @@
-"""Builds Frame messages with the log probabilities of the prompts of one router's sequences."""
+"""Builds Frame messages that carry prompt log probabilities, for the sequences of one router."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class RouterSession:
 
     def __init__(self, router_id: str) -> None:
         self.router_id = router_id
-        # Keyed by the router's id of the sequence.
+        # Keys of the router's unfinished sequences, by the id that the router gave the sequence.
         self.unfinished: dict[int, SequenceKey] = {}
         self._frame = FrameBuilder()
         self._full_frames: list[FrameBuilder] = []
@@ -105,7 +105,7 @@ class RouterSession:
         if self._frame:
             frames.append(self._frame)
             self._frame = FrameBuilder()
-        # The log probabilities of a prompt are sent before its first output token.
+        # The log probabilities of a prompt are sent before the first output token of the prompt's sequences.
         built = [*self._prompt_frames.take(), *(frame.build() for frame in frames)]
         messages = [scheduler_pb2.ConnectResponse(frame=frame) for frame in built]
         if self._load is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SequenceSpans:
-    """The spans of unfinished sequences. For a sequence that is not traced, each call costs at most a dictionary
+    """The trace spans of unfinished sequences. For a sequence that is not traced, each call costs at most a dictionary
     look-up.
     """
 

@@ -11,7 +11,8 @@ class OtherModelError(Exception):
 
 
 class FleetModel:
-    """The model's description. The first worker that is claimed sets it; later workers must match it."""
+    """The description of the model that all workers serve. The first worker that is claimed sets it; later workers must
+    match it."""
 
     def __init__(self) -> None:
         self._info: model_pb2.ModelInfo | None = None
@@ -50,7 +51,7 @@ class FleetModel:
         return Pool(needs_all_tokens=not is_last)
 
     def check_task(self, request: SequenceRequest) -> None:
-        """Raises RefusedError if the model cannot do the request's work."""
+        """Raises RefusedError if the model cannot do what the request asks for: generate text or make an embedding."""
         problem = None
         if request.work.gives_vector and not self.info.HasField("embedding"):
             problem = "the model gives no embeddings"

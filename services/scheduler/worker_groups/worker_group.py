@@ -55,11 +55,11 @@ RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class UnusableWorkerError(Exception):
-    """The first worker cannot do what the scheduler's options ask for. The message says why."""
+    """The first worker that a group claimed cannot do what the scheduler's options ask for. The message says why."""
 
 
 class WorkerGroup:
-    """The core for one worker group and the connection to its worker. Not thread-safe.
+    """The scheduler core of one worker group, and the connection to the group's worker. Not thread-safe.
 
     `ready` is set while a worker is claimed.
     """
@@ -85,7 +85,7 @@ class WorkerGroup:
         self._config = config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
-        # Timer that calls `_pump` when the next plan, which was held back, is due.
+        # While the next plan is held back: the timer that calls `_pump` when the plan is due.
         self._held: asyncio.TimerHandle | None = None
         # Seconds since the last result, or since the worker was lost, without the time for which this process was
         # paused. While a worker is claimed, the number is meaningful only if plans are in flight.
@@ -187,7 +187,7 @@ class WorkerGroup:
                     await link.close()
                 if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
                     # The worker ran some steps, so begin with the shortest delay again. Delays grow only for a worker
-                    # that is lost at once each time.
+                    # that is lost each time before it has run some steps.
                     attempt = 0
             await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
             attempt += 1
@@ -216,7 +216,7 @@ class WorkerGroup:
             hello.num_blocks,
             hello.block_size,
         )
-        # Lost workers of other groups might not come back, so this group takes over those groups' sequences.
+        # Take over the sequences of groups that have lost their workers: those workers might not come back.
         self._adopt(self.drain_lost())
         self.ready.set()
         self._pump()
@@ -265,7 +265,7 @@ class WorkerGroup:
                 self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
     def _adopt(self, sequences: list[Sequence[RoutedRequest]]) -> None:
-        """Queues sequences that another core's `drain` returned. Sequences that this group's core refuses fail."""
+        """Queues sequences that another core's `drain` returned. Fails the sequences that this group's core refuses."""
         assert self.core is not None
         for sequence in sequences:
             try:
@@ -356,11 +356,11 @@ class WorkerGroup:
             raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
         self.silent_s = 0.0
         sent_at = self._run_ahead.answered(time.monotonic())
-        # The next plan is sent before the tokens, because the device waits for the plan.
+        # Send the next plan before the tokens go to the routers, because the device waits for the plan.
         self._pump()
         timings = message.timings
-        # Seconds from sending this plan until its result was answered with the next plan, without the time that this
-        # plan waited at the worker.
+        # Seconds from the sending of this result's plan to the sending of the next plan, without the time that this
+        # result's plan waited at the worker.
         round_trip = time.monotonic() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
         self._deliver(outcome, result, logprobs)

@@ -33,7 +33,7 @@ class Fields:
         self.where = where
 
     def count(self, name: str, high: int, default: int | None = None, low: int = 1) -> int:
-        """Returns an integer from `low` to `high`. Raises ModelError if it is missing and there is no `default`."""
+        """Returns an integer from `low` to `high`. If it is missing and there is no `default`, raises ModelError."""
         value = self._value(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.wrong(name, f"an integer from {low:,} to {high:,}")
@@ -43,7 +43,7 @@ class Fields:
         return None if self.values.get(name) is None else self.count(name, high, low=low)
 
     def number(self, name: str, default: float, above: float, high: float) -> float:
-        """Returns a number greater than `above` and at most `high`."""
+        """Returns the field's number. Raises ModelError unless it is greater than `above` and at most `high`."""
         value = self._value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= high:
             raise self.wrong(name, f"a number over {above:g}, at most {high:g}")
@@ -71,7 +71,7 @@ class Fields:
         return value
 
     def items(self, name: str, length: int) -> list[Any] | None:
-        """Returns a list of exactly `length` values of any type; None if it is missing."""
+        """Returns the field as a list of exactly `length` values of any type; None if the field is missing."""
         value = self.values.get(name)
         if value is not None and (not isinstance(value, list) or len(value) != length):
             raise self.wrong(name, f"a list of {length:,} values")
@@ -108,8 +108,8 @@ def show(value: object) -> str:
 
 @contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Context manager that turns errors that malformed input causes in the `with` block, such as TypeError or
-    LookupError, into ModelError. `what`: the input's name in the message."""
+    """Context manager that raises ModelError if malformed input causes an error in the `with` block, such as TypeError
+    or LookupError. `what`: the input's name in the message."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -117,7 +117,7 @@ def reading(what: object) -> Iterator[None]:
 
 
 def is_finite(value: object) -> bool:
-    """Returns whether `value` is a finite number. An integer that is too large for a float is not."""
+    """Returns whether `value` is a finite number. Returns False for an integer that is too large for a float."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:

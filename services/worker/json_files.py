@@ -8,7 +8,7 @@ from typing import Any
 
 from services.worker.errors import ModelError
 
-# The largest of these files, tokenizer.json and the index of a sharded checkpoint, have tens of megabytes.
+# The largest JSON files of a model, tokenizer.json and the index of a sharded checkpoint, have tens of megabytes.
 MAX_BYTES = 256 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 
@@ -22,7 +22,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_any_json(path: Path) -> Any:
-    """Returns any JSON value; None if the file does not exist. Raises ModelError if it is not valid JSON."""
+    """Returns the file's JSON value, of any type; None if the file does not exist. Raises ModelError if the file is not
+    valid JSON."""
     data = read_file(path)
     if data is None:
         return None
@@ -35,7 +36,7 @@ def read_any_json(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str | None:
-    """Returns the text; None if the file does not exist. Raises ModelError if it is not valid UTF-8."""
+    """Returns the file's text; None if the file does not exist. Raises ModelError if the text is not valid UTF-8."""
     data = read_file(path)
     try:
         return None if data is None else data.decode()
@@ -44,7 +45,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_file(path: Path) -> bytes | None:
-    """Returns the content; None if the file does not exist.
+    """Returns the file's content; None if the file does not exist.
 
     Raises ModelError if the file cannot be read, is too large, or is a Git LFS pointer."""
     try:

@@ -39,7 +39,8 @@ WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
 # Time limit for flushing spans and logs once the device is lost.
 FLUSH_S = 2.0
-# Python's thread switch interval. With the default of 5 ms, the event loop could delay the step thread by 5 ms.
+# Python's thread switch interval. With the default of 5 ms, the event loop could keep the GIL from the step thread for
+# 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 # GOMP_SPINCOUNT: how long idle OpenMP threads spin. Torch uses these threads for the few operations without a Quire
 # kernel. With libgomp's default of 300,000, they would take cores from Quire's kernel threads and from other processes.
@@ -72,7 +73,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _flush() -> None:
-    """Flushes logs and exports spans. Waits at most FLUSH_S, because the process that reads them might be stuck."""
+    """Flushes logs and exports spans. Waits at most FLUSH_S, because the process that reads the logs or receives the
+    spans might be stuck."""
 
     def flush() -> None:
         logging.shutdown()
@@ -149,7 +151,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
 
 
 def raise_death(steps: StepThread) -> None:
-    """Raises StepThreadError, or DeviceLostError, if the step thread died of an error."""
+    """If the step thread died of an error, raises this error if it is a DeviceLostError, and StepThreadError if not."""
     died_of = steps.ended.exception() if steps.ended.done() else None
     if isinstance(died_of, DeviceLostError):
         raise died_of
@@ -174,7 +176,7 @@ async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ende
 
 async def drain(steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event) -> None:
     """Refuses new work and waits up to DRAIN_S for running steps to end. If the step thread has died, cuts the streams
-    at once: no step can end, and schedulers should move their sequences to other workers."""
+    at once, because no step can end, and schedulers should move their sequences to other workers."""
     await servicer.close()
     drained = asyncio.ensure_future(server.stop(DRAIN_S))
     died = asyncio.ensure_future(ended.wait())
@@ -194,7 +196,8 @@ async def _first_of(*events: asyncio.Event, within_s: float) -> None:
 
 
 def _event_of(future: Future[None]) -> asyncio.Event:
-    """Returns an event that is set once `future` is done. The future's thread can outlive the event loop."""
+    """Returns an event that is set once `future` is done. The future's thread can outlive the event loop; the event is
+    then never set."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def tell(_: Future[None]) -> None:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Above this --gpu-memory-utilization, too little memory is left for allocations by torch and the driver that the worker
-# cannot measure.
+# Above this --gpu-memory-utilization, too little memory is left for what the worker cannot measure: some allocations by
+# torch and by the driver.
 HIGHEST_SAFE_UTILIZATION = 0.97
 
 
 def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReporter) -> None:
-    """Warns about risky options. Call it before the model is loaded, because loading might fail."""
+    """Warns about risky options. Call it before the model is loaded, so that the user sees the warning even if loading
+    fails."""
     if device_type != "cuda" or config.gpu_memory_utilization <= HIGHEST_SAFE_UTILIZATION:
         return
     text = (

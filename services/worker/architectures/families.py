@@ -19,8 +19,8 @@ class Windowed(Enum):
     # TYPED: layer_types in config.json names the layers with a window. If layer_types is missing, the part of the name
     # after ELSE applies.
     TYPED_ELSE_ALL = auto()
-    TYPED_ELSE_LAST = auto()  # layers from max_window_layers on; no layer unless use_sliding_window is set
-    TYPED_ELSE_WITHOUT_ROPE = auto()  # layers without RoPE; no layer unless use_sliding_window is set
+    TYPED_ELSE_LAST = auto()  # if use_sliding_window is set, layers from max_window_layers on; otherwise no layer
+    TYPED_ELSE_WITHOUT_ROPE = auto()  # if use_sliding_window is set, layers without RoPE; otherwise no layer
     TYPED_ELSE_THREE_OF_FOUR = auto()  # all layers but the first, the fifth, ...
 
 
@@ -30,8 +30,8 @@ Bias = bool | str | tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family of decoders. Defaults are those of the family's configuration class in transformers, for keys that
-    config.json leaves out."""
+    """One family of decoders. Fields that are named like keys of config.json hold the values for models whose
+    config.json leaves those keys out. They are the defaults of the family's configuration class in transformers."""
 
     qkv_bias: Bias = False
     output_bias: Bias = False

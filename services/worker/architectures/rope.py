@@ -29,11 +29,11 @@ class RopeConfig:
     attention_factor: float = 1.0  # yarn: multiplies cosines and sines
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    truncate: bool = True  # yarn: round the ends of the ramp between kept and divided frequencies to whole dimensions
+    truncate: bool = True  # yarn: round the first and last dimension whose frequencies are interpolated to integers
     frequency_factors: tuple[float, ...] = ()  # [head_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
-        """Returns the number of tokens in the longest sequence, with RoPE scaling.
+        """Returns the maximum length of a sequence in tokens, with RoPE scaling.
 
         Linear scaling multiplies max_position_embeddings by `factor`. YaRN multiplies original_max_positions, but gives
         at least max_position_embeddings. Other kinds give max_position_embeddings.
@@ -128,7 +128,8 @@ def read_rope(config: Fields, head_dim: int, family: Family) -> RopeConfig:
         )
     if any(fields.number("partial_rotary_factor", 1.0, above=0, high=1) != 1.0 for fields in (parameters, config)):
         raise ModelError("RoPE on only a part of each head (partial_rotary_factor) is not supported")
-    # Dynamic scaling applies only to sequences beyond max_position_embeddings, which Quire does not accept.
+    # Dynamic scaling has no effect: it applies only to sequences longer than max_position_embeddings, and Quire accepts
+    # no such sequences.
     if kind in ("default", "dynamic"):
         return RopeConfig(head_dim, theta)
     positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
@@ -158,8 +159,8 @@ def _theta(config: Fields, family: Family) -> float:
 
 
 def _attention_factor(parameters: Fields, factor: float) -> float:
-    """Returns YaRN's factor for cosines and sines: `attention_factor` if it is given, or from DeepSeek's keys `mscale`
-    and `mscale_all_dim`, or otherwise from YaRN's equation 22.
+    """Returns YaRN's factor for cosines and sines: `attention_factor` if it is given; else the factor by DeepSeek's
+    keys `mscale` and `mscale_all_dim` if they are given; else the factor by YaRN's equation 22.
     """
     given = parameters.values
     if given.get("attention_factor") is not None:

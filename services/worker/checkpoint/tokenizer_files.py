@@ -48,9 +48,9 @@ def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFil
 
 
 def _check(path: Path, tokenizer_json: bytes) -> None:
-    """Raises ModelError if the tokenizers library cannot read the tokenizer, or if the tokenizer has no tokens. So the
-    worker does not start, and its operator sees the error. A router that found the error could only wait for another
-    worker."""
+    """Raises ModelError if the tokenizers library cannot read the tokenizer, or if the tokenizer has no tokens. The
+    worker checks this at its start, where its operator sees the error. A router that found the error could only wait
+    for another worker."""
     from tokenizers import Tokenizer
 
     try:
@@ -90,8 +90,8 @@ def _named_templates(known: str | list[dict[str, str]] | None, further: list[Pat
 
 
 def _check_template(path: Path, template: object) -> None:
-    """Raises ModelError if `template` is neither a string nor a list of named strings. Does not check whether a
-    template parses (routers do that), because a model with a broken template can still complete texts."""
+    """Raises ModelError if `template` is neither a string, nor a list of named strings, nor None. Does not check
+    whether a template parses (routers do that), because a model with a broken template can still complete texts."""
     named = template if isinstance(template, list) else []
     is_list = isinstance(template, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
@@ -120,7 +120,7 @@ def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _from_gguf(file: Path) -> tuple[bytes, dict[str, Any]]:
-    """Returns tokenizer.json and the configuration, both built from the file's metadata."""
+    """Returns tokenizer.json and the tokenizer's configuration, both built from the metadata of the GGUF file."""
     try:
         from transformers import PreTrainedTokenizerFast
 
@@ -130,7 +130,7 @@ def _from_gguf(file: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _saved(tokenizer: Any) -> tuple[bytes, dict[str, Any]]:
-    """Returns tokenizer.json and the configuration as transformers saves them."""
+    """Returns tokenizer.json and the tokenizer's configuration, as transformers saves them."""
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer.save_pretrained(scratch)
         return (Path(scratch) / "tokenizer.json").read_bytes(), _config(Path(scratch))

@@ -18,7 +18,8 @@ from services.worker.quantization import CheckpointQuantization, Targets
 # llama.cpp's name of each architecture, and its class in transformers. GGUF files of Mistral models have the
 # architecture llama, so they run without a sliding window, as in llama.cpp.
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's RoPE scaling: stored as a tensor of divisors, not as metadata
+# Tensor that holds Llama 3's RoPE scaling, as divisors of the frequencies. The metadata does not contain this scaling.
+ROPE_FACTORS = "rope_freqs.weight"
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -86,8 +87,8 @@ def _rope_scaling(file: GGUFFile) -> Mapping[str, Any] | None:
         "original_max_position_embeddings": file.setting("rope.scaling.original_context_length"),
     }
     if (attention_factor := file.setting("rope.scaling.attn_factor")) is not None:
-        # In transformers, attention_factor replaces YaRN's default, 0.1 ln(factor) + 1. llama.cpp multiplies the
-        # default by attn_factor.
+        # In llama.cpp, attn_factor multiplies YaRN's default, 0.1 ln(factor) + 1. In transformers, attention_factor
+        # replaces the default, so it is set to the product.
         scaling["attention_factor"] = attention_factor * (0.1 * math.log(factor) + 1.0)
     return scaling
 

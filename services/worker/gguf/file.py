@@ -70,7 +70,7 @@ class GGUFFile:
         return self.value(f"{self.architecture}.{key}", default)
 
     def required(self, key: str) -> Any:
-        """Returns what `setting` returns. Raises ModelError if the value is missing."""
+        """Returns the metadata value of "<architecture>.<key>". Raises ModelError if the file lacks this value."""
         value = self.setting(key)
         if value is None:
             raise ModelError(f"{self.path} lacks {self.architecture}.{key} in its metadata")
@@ -94,8 +94,8 @@ def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
 
 
 def tensor_name(parameter: str) -> str:
-    """Returns llama.cpp's name of a tensor. `parameter`: the tensor's name in `architectures.parameters`. A matrix has
-    the name of its layer there; the names of all other tensors end in .weight or .bias."""
+    """Returns llama.cpp's name of a tensor. `parameter`: the tensor's name in `architectures.parameters`. In this form,
+    a matrix has the name of its layer, and the name of any other tensor ends in .weight or .bias."""
     layer, _, suffix = parameter.rpartition(".")
     if suffix not in ("weight", "bias"):
         layer, suffix = parameter, "weight"

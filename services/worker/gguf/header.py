@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file (version 2 or 3): metadata and the position of each tensor.
 
 The gguf package has a reader too, but it takes many seconds: it makes a numpy array for every token and every merge of
-the vocabulary. Workers do not read the vocabulary.
+the vocabulary. This reader skips the vocabulary, because workers do not need it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
 MAX_DIMENSIONS = 4  # ggml's own limit
-# Limits far above the counts of any real file. They let a file with false counts be refused within a second.
+# Limits far above the counts of any real file. Because of them, a file with false counts is refused within a second.
 MAX_KEYS, MAX_TENSORS = 1 << 16, 1 << 18
 MAX_ELEMENTS = 1 << 24
 # Numpy types by GGUF's type numbers: integers and floats of 1 to 8 bytes, and bool.
@@ -55,8 +55,8 @@ class HeaderReader:
         self._position = 0
 
     def read(self) -> tuple[dict[str, Any], list[TensorInfo]]:
-        """Returns the metadata and the tensors. The value of an array of strings is None. Raises ValueError or
-        struct.error if the header is not valid GGUF.
+        """Returns the metadata and the tensors. Does not read arrays of strings; their value is None. Raises ValueError
+        or struct.error if the header is not valid GGUF.
         """
         if bytes(self._buffer[:4]) != MAGIC:
             raise ValueError("it does not begin with GGUF")
@@ -65,7 +65,7 @@ class HeaderReader:
         if version not in VERSIONS:
             raise ValueError(f"its version is {version}; only {VERSIONS[0]} and {VERSIONS[1]} are supported")
         if num_keys > MAX_KEYS or num_tensors > MAX_TENSORS:
-            raise ValueError(f"its header claims {num_keys} keys and {num_tensors} tensors")
+            raise ValueError(f"its header claims {num_keys} keys and {num_tensors} tensors, which is too many")
         metadata = {}
         for _ in range(num_keys):
             key = self._string()
@@ -82,7 +82,7 @@ class HeaderReader:
         name = self._string()
         (num_dimensions,) = self._unpack("<I")
         if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-            raise ValueError(f"{name} has {num_dimensions} dimensions")
+            raise ValueError(f"{name} has {num_dimensions} dimensions; expected 1 to {MAX_DIMENSIONS}")
         sizes = self._unpack(f"<{num_dimensions}Q")
         kind, offset = self._unpack("<IQ")
         return TensorInfo(name, tuple(reversed(sizes)), kind, offset)

@@ -15,10 +15,11 @@ from services.worker.quantization.kinds import join
 
 
 class Decoder:
-    """Holds the weights in the layout of `ops`. Keeps no state between calls: the caller passes the KV pages."""
+    """A decoder-only model with its weights, which are in the layout of `ops`. It keeps no state between calls; the
+    caller passes the KV pages."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> None:
-        """Takes all weights from `source`, layer by layer. `max_positions`: tokens in the longest sequence."""
+        """Takes all weights from `source`, layer by layer. `max_positions`: maximum number of tokens in a sequence."""
         self.config = config
         self._ops = ops
         builder = _Builder(config, ops, source)

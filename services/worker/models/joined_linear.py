@@ -1,4 +1,5 @@
-"""Projections of one input whose weights cannot be joined into one matrix, because their formats differ."""
+"""Several projections of the same input. Their weights cannot be joined into one matrix, because the weights' formats
+differ."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from services.worker.ops.reference import ReferenceOps
 
 def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
     """Returns None if there are kernels for `device` and `dtype`. Otherwise `create_ops` uses the slow reference, and
-    this function returns a line for the log, which says why and what it costs."""
+    this function returns a line for the log, which says why the reference is used and what its drawbacks are."""
     if device.type == "cuda":
         return _fallback_reason_on_cuda(dtype)
     if device.type != "cpu":

@@ -33,10 +33,11 @@ def find_gpu() -> tuple[torch.device | None, str | None]:
 
 
 def select_gpu(device: torch.device) -> None:
-    """Makes the GPU torch's current device, and sets the precision of matrix products. If cuBLAS splits a product
-    along the reduced dimension, it adds the partial results in float32; by torch's default, it could round them to 16
-    bits first. TF32 is turned off: torch's default is off, too, but an environment variable in some container images
-    turns it on."""
+    """Makes the GPU torch's current device, and sets the precision of matrix products.
+
+    Partial results of a product that cuBLAS splits along the reduced dimension are added in float32. With torch's
+    default settings, cuBLAS may round them to 16 bits first. TF32 is off. It is off in torch's default settings, too,
+    but an environment variable in some container images turns it on."""
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

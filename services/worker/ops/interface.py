@@ -32,7 +32,7 @@ class AttentionWork:
     numbers. So a launch that a CUDA graph recorded can serve every batch within these bounds.
     """
 
-    items: Tensor  # int32; each Ops has its own layout, of constant length; on the host until `to` moves it
+    items: Tensor  # int32, on the host until `to` copies it; its layout and constant length depend on the Ops
     num_decodes: int  # rows (sequences) with one query that a separate kernel computes
     num_tiles: int  # tiles into which the queries of all other rows are cut
 
@@ -52,9 +52,9 @@ class AttentionBatch:
         Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
     )
     work: AttentionWork | None = None  # None: the kernels of this device use no `AttentionWork`
-    # int64 [num_tokens], page id · block_size + slot in the page of each token; -1 for padding, which is not written.
-    # None: each layer derives it from positions, query_starts and block_tables. A GPU computes it once per step
-    # instead.
+    # int64 [num_tokens], for each token: page id · block_size + the token's slot in the page. -1 for padding, for which
+    # nothing is written. None: each layer derives these numbers from positions, query_starts and block_tables. A GPU
+    # computes them only once per step.
     slot_mapping: Tensor | None = None
 
 
@@ -86,8 +86,8 @@ class KVPages:
         return self.keys.shape[2]
 
     def copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
-        """Copies each page in `sources` to the page in `destinations`, both page ids, int64 [n]. Reads all sources
-        before it writes a destination."""
+        """Copies page `sources[i]` to page `destinations[i]`, for each i. Both hold page ids, int64 [n]. Reads all
+        sources before it writes a destination."""
         self.keys[destinations] = self.keys[sources]
         self.values[destinations] = self.values[sources]
 
@@ -125,7 +125,7 @@ class Layer:
 
 
 class RunLayers(Protocol):
-    """Runs all layers of a step, and the norm that follows them."""
+    """Runs all layers of a model for one step, and the norm after the last layer."""
 
     def __call__(
         self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
@@ -158,8 +158,8 @@ class Ops(Protocol):
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
-        """Returns the rows `token_ids` (int64 [n]) of the weight of `linear`, dequantized: [n, in_features]. So tied
-        embeddings need no second copy of the weight.
+        """Returns the rows `token_ids` (int64 [n]) of the weight of `linear`, dequantized: [n, in_features]. Reads the
+        layout that `linear` computes with, so that tied embeddings need no second copy of the weight.
         """
         ...
 
@@ -231,8 +231,8 @@ class Ops(Protocol):
         ...
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
-        """Returns `AttentionBatch.work` for a batch with these `query_starts` and `positions`; None if this device's
-        kernels use none."""
+        """Returns `AttentionBatch.work` for a batch with these `query_starts` and `positions`. Returns None if this
+        device's kernels do not use `work`."""
         ...
 
     def paged_attention(
@@ -244,8 +244,8 @@ class Ops(Protocol):
         sliding_window: int | None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        """Returns the causal attention of every query over its sequence's pages, up to and including its own position:
-        [num_tokens, num_heads * head_dim].
+        """Returns the causal attention of every query over the pages of its sequence, up to and including the query's
+        position: [num_tokens, num_heads * head_dim].
 
         q: [num_tokens, num_heads, head_dim]. Query head h reads KV head h // (num_heads / num_kv_heads). With
         `sliding_window` w, a query at position p attends to positions p - w + 1 .. p. With `soft_cap` c, a score s,
@@ -259,8 +259,8 @@ class Ops(Protocol):
 
         logits [n, vocab] float32, already divided by the temperature; -inf is never drawn. seeds int64 [n] (bits of a
         uint64), positions and choice_indices int32 [n]. Philox's key is (low, high 32 bits of the seed); its counter is
-        (position, choice index, token id // 4, 0). Let x be word token id % 4 of the output, and u = (x + 0.5) · 2⁻³².
-        The noise of the token is -log(-log1p(-u)).
-        Ties go to the lowest token id.
+        (position, choice index, token id // 4, 0). Philox's output has four words. Let x be the word with index
+        token id % 4, and u = (x + 0.5) · 2⁻³². The noise of the token is -log(-log1p(-u)). Ties go to the lowest token
+        id.
         """
         ...

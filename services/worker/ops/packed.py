@@ -41,9 +41,9 @@ class PackedArrays:
         return HostArrays(self, torch.zeros(len(self._bytes), dtype=torch.uint8, pin_memory=self._bytes.is_cuda))
 
     def send(self, host: HostArrays) -> None:
-        """Copies all arrays to the device, in order on the current stream. `host` must not be used afterwards.
-
-        torch's allocator reuses the pinned memory only after the copy has run.
+        """Copies all arrays to the device, in order on the current stream. `host` must not be used afterwards. The
+        caller need not keep `host` until the copy has run, because torch's allocator reuses the pinned memory only
+        after that.
         """
         self._bytes.copy_(host.memory, non_blocking=True)
 

@@ -204,8 +204,8 @@ class ReferenceOps:
 
 
 def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """Returns x / scale in the type of the pages. Values beyond the range of fp8 are clamped: a plain conversion would
-    make them NaN or infinite."""
+    """Returns x / scale in the type of the pages. Clamps values beyond the range of fp8, because a plain conversion
+    would make them NaN or infinite."""
     if scale != 1.0:
         x = x / scale
     if dtype.itemsize == 1:

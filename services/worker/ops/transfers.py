@@ -50,7 +50,7 @@ class Download:
         return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> list[Tensor]:
-        """Waits, and returns the tensors on the host."""
+        """Waits until the copy has finished, and returns the tensors on the host."""
         if self.event is not None:
             self.event.synchronize()
         return self._host

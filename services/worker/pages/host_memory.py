@@ -105,8 +105,8 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
 
 
 def require_memory(num_bytes: int, purpose: str) -> None:
-    """Raises ModelError if host or container have less than `num_bytes` of memory in total. Call it before
-    allocating the memory: Linux kills a process that uses too much, without a message."""
+    """Raises ModelError if the host or the container has less than `num_bytes` of memory in total. Call it before
+    allocating the memory, because Linux kills a process that uses too much memory, without a message."""
     total = _total_memory()
     if total is not None and num_bytes > total.num_bytes:
         raise ModelError(
@@ -151,8 +151,8 @@ def _of_host() -> Available | None:
 
 
 def _of_container(version: ControlGroup) -> Available | None:
-    """Returns the control group's limit minus its usage, without cached files. The kernel counts cached files as used,
-    but drops them when a process needs memory."""
+    """Returns the control group's limit minus the memory it uses; None if it has no limit. Cached files do not count
+    as used here, although the kernel counts them, because the kernel drops them when a process needs memory."""
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in (version.limit, version.used))
         statistics = (_CGROUP / version.statistics).read_text().splitlines()

@@ -70,8 +70,8 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, d
 
 
 def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
-    """Returns the default budget in host memory. It leaves room for weights and swap space, which are allocated
-    later."""
+    """Returns the default size of a KV cache in host memory. It leaves room for weights and swap space, which are
+    allocated later."""
     available = available_memory()
     if available is None:
         return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)
@@ -88,7 +88,8 @@ def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
 
 
 def asked_bytes(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[Asked, ...]:
-    """Returns the memory that an option requests for the KV cache; empty if no such option is set."""
+    """Returns the option that fixes the size of the KV cache, with that size in bytes. Returns () if no such option is
+    set."""
     if config.num_gpu_blocks_override is not None:
         num_bytes = config.num_gpu_blocks_override * block_bytes(model, config.block_size, dtype)
         return (Asked("--num-gpu-blocks-override", num_bytes),)

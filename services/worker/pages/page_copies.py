@@ -1,7 +1,7 @@
 """Copies KV blocks: to other blocks, to slots in host memory, and back.
 
-Copies run on the device's compute stream in the order of the calls, and the host never reads the slots. So nothing has
-to wait for a copy to end, and a block can be reused as soon as its copy is launched.
+Copies run on the device's compute stream in the order of the calls, and only these copies read the slots. So the host
+never waits for a copy to end, and a block can be reused as soon as its copy is launched.
 """
 
 from __future__ import annotations

@@ -24,20 +24,20 @@ _FLAGS = 1 | 2
 
 class _Pinned(mmap.mmap):
     """A memory mapping that is unpinned before it is unmapped. `__del__` unpins it, because Python calls `__del__`
-    while the mapping still exists. Callbacks of weak references would be called too late."""
+    while the mapping still exists. Python calls callbacks of weak references only after the unmapping."""
 
     unpin: Callable[[], object] | None = None
 
     def __del__(self) -> None:
-        # Not called while Python exits, because the operating system unpins the memory when the process ends. The
-        # result is ignored, because on a lost device unpinning fails and nothing can be done about that.
+        # While Python exits, `unpin` is not called, because the operating system unpins the memory when the process
+        # ends. The result of `unpin` is ignored, because on a lost device it fails and nothing can be done about that.
         if self.unpin is not None and not sys.is_finalizing():
             self.unpin()
 
 
 def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Returns zeros in pinned memory, which is freed with the last tensor that uses it. Raises PinningError if the
-    operating system or CUDA refuses."""
+    operating system does not allocate the memory, or if CUDA cannot pin it."""
     num_bytes = math.prod(shape) * dtype.itemsize
     try:
         memory = _Pinned(-1, num_bytes)

@@ -1,4 +1,4 @@
-"""Plans and results of steps, and the state of the sequence slots that plans change. Imports no torch."""
+"""Plans and results of steps, and the state of the sequence slots, which every plan updates. Imports no torch."""
 
 from services.worker.plan.batch import I32, I64, Batch, BatchState, Limits, PromptTokens
 from services.worker.plan.sampling_params import SamplingParams

@@ -42,13 +42,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Prompt tokens of a step whose successor, the next prompt token, needs a log probability. Grouped by sequence: m
-    tokens of n sequences."""
+    """The m prompt tokens of a step that are followed, in their prompt, by a token that needs a log probability (the
+    successor). They are grouped by their n sequences."""
 
     wire_ids: I64  # [n]
     first_positions: I64  # [n], prompt position of the first successor
     offsets: I64  # [n + 1], into the columns below
-    top_counts: I64  # [n], likeliest tokens to report with each successor
+    top_counts: I64  # [n], number of likeliest tokens to report with each successor
     tokens: I64  # [m], indices into the step's tokens
     following: I64  # [m], token ids of the successors
 
@@ -93,7 +93,7 @@ class BatchState:
         self._slot_of: dict[int, int] = {}
         self._wire_id = np.full(slots, -1, np.int64)  # -1: free
         self._num_tokens = np.zeros(slots, np.int64)  # known tokens plus sampled tokens
-        self._num_known = np.zeros(slots, np.int64)  # tokens that the host knows: those in NewSequence
+        self._num_known = np.zeros(slots, np.int64)  # tokens whose ids the host knows: those in NewSequence
         self._num_computed = np.zeros(slots, np.int64)
         self._num_blocks = np.zeros(slots, np.int64)
         self._is_pooled = np.zeros(slots, bool)
@@ -160,8 +160,8 @@ class BatchState:
         return problem is None
 
     def fail(self, error: SequenceError) -> None:
-        """Leaves the sequence's rows out of all later steps and reports `error` for them. Ignores a sequence that was
-        released meanwhile."""
+        """Marks the sequence `error.wire_id` as failed: leaves its rows out of all later steps, and reports `error`
+        instead. Does nothing if the sequence has been released."""
         if error.wire_id in self._slot_of:
             self._failed[error.wire_id] = error
 
@@ -188,7 +188,8 @@ class BatchState:
         return self._lay_out(slots, scheduled, start, ends, num_known, failed)
 
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
-        """Fails the most recently admitted sequence of the batch with `reason`. Returns the batch without its row."""
+        """Fails the most recently admitted sequence of the batch with `reason`. Returns the batch without that
+        sequence's row."""
         newest = int(self._admission[batch.slots].argmax())
         error = SequenceError(int(batch.wire_ids[newest]), reason)
         self.fail(error)

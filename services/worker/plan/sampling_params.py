@@ -27,7 +27,7 @@ class SamplingParams:
         return self.temperature == 0.0
 
     def check(self, vocab_size: int) -> str | None:
-        """Returns a sentence for the client about the first field that is out of range, or None."""
+        """Returns a sentence for the client about the first invalid field, or None if all fields are valid."""
         for name, allowed in RANGES.items():
             value = getattr(self, name)
             if value is not None and value not in allowed:

@@ -66,7 +66,7 @@ class NewSequence(ABC):
 
 @dataclass(frozen=True, slots=True)
 class GeneratingSequence(NewSequence):
-    """A sequence that generates: each step that computes its last token samples the next one."""
+    """A sequence that generates text. Each step that computes the sequence's last token samples its next token."""
 
     is_pooled = False
 
@@ -120,8 +120,8 @@ class PoolingSequence(NewSequence):
         return pool(self)
 
     def check(self, vocab_size: int) -> str | None:
-        """See `NewSequence`. Returns None: the pooler checks the values, because their range depends on the model's
-        vector size."""
+        """See `NewSequence`. Always returns None here. The pooler checks the values instead, because their range
+        depends on the model's vector size."""
         return None
 
     def rules(self) -> tuple[tuple[bool, str], ...]:

@@ -31,7 +31,7 @@ _MODES = {
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
     "pooling_mode_cls_token": PoolingKind.CLS,
 }
-# Modes by the name that newer files have in `pooling_mode`, instead of the flags in _MODES.
+# Newer files have no flags such as those in _MODES, but one of these names in `pooling_mode`.
 _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
 
 

@@ -1,4 +1,4 @@
-"""Resolves `--quantization` against the checkpoint's own quantization."""
+"""Decides from `--quantization` and the checkpoint's own quantization how weights are quantized at load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checkpoints of llm-compressor: `quantization_config` as the compressed-tensors library writes it.
 
-Each entry of `config_groups` describes how its target layers are quantized. Static scales of activations are ignored:
-Quire computes a scale per token, which is finer. Static scales of the KV cache are read if the cache is in fp8.
+Each entry of `config_groups` describes how its target layers are quantized. Static scales of activations are ignored,
+because Quire computes a scale per token, which is finer. Static scales of the KV cache are read if the cache is in fp8.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
 
 
 def _is_eight_bit(inputs: Mapping[str, Any], kind: str) -> bool:
-    """Returns whether activations are quantized to 8 bits, symmetrically and to the type of the weights, per token or
-    per tensor. Quire quantizes such activations per token."""
+    """Returns whether activations are quantized to 8 bits in the type of the weights (`kind`), symmetrically, and per
+    token or per tensor. In both cases, Quire quantizes the activations per token."""
     return (
         inputs.get("num_bits", 8) == 8
         and inputs.get("type", "int") == kind

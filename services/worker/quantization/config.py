@@ -17,8 +17,8 @@ SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4
 
 
 def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuantization | None:
-    """Reads a whole config.json. Returns None if nothing is quantized. Raises ModelError for settings that cannot be
-    read. `where`: path or name of the file, for the error message."""
+    """Returns how a checkpoint is quantized; None if nothing is. Raises ModelError for settings that cannot be read.
+    `config`: the whole config.json. `where`: its path or name, for the error message."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
@@ -40,8 +40,8 @@ def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
 
 
 def _read_fp8(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
-    """Reads fp8 settings of vLLM, AutoFP8 and transformers. Static scales of activations are ignored: Quire computes a
-    scale per token, which is finer."""
+    """Reads fp8 settings of vLLM, AutoFP8 and transformers. Ignores static scales of activations, because Quire
+    computes finer scales, one per token."""
     if settings.get("weight_block_size"):
         raise ModelError(
             f"{where} has fp8 weights with a scale per block of {settings['weight_block_size']}, which is not "

@@ -1,6 +1,6 @@
 """Storage formats of a matrix: which tensors of a checkpoint store it, their shapes and types, and how to read it.
 
-torch is imported only when a matrix is read: `quire estimate` needs only the descriptions of tensors, to count bytes.
+torch is imported only when a matrix is read, because `quire estimate` needs only the descriptions of the tensors.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class MatrixFormat(Protocol):
         ...
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        """Returns the matrix, on the device of `tensors`. Raises ModelError for invalid content. `tensors`: all tensors
-        that `stored` requires, and those of its optional tensors that the checkpoint has."""
+        """Builds the matrix [rows, columns] from the tensors that store it, on their device. `tensors`: all tensors
+        that `stored` requires, and those of its optional tensors that the checkpoint has. Raises ModelError for invalid
+        content."""
         ...
 
     def quantize(self, weight: Tensor) -> Weight:
@@ -67,8 +68,8 @@ class DenseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """Stores the numbers as `weight`, in float8_e4m3fn, and their scales as `weight_scale`: one for the whole matrix,
-    or one per output."""
+    """Stores the quantized numbers as `weight`, in float8_e4m3fn, and the scales as `weight_scale`: one scale for the
+    whole matrix, or one per output."""
 
     quantize_activations: bool = True
 
@@ -92,8 +93,8 @@ class Fp8Format:
 
 @dataclass(frozen=True, slots=True)
 class Int8Format:
-    """Stores the numbers as `weight`, in int8, and their scales as `weight_scale`: one for the whole matrix, one per
-    output, or one per group of inputs of an output."""
+    """Stores the quantized numbers as `weight`, in int8, and the scales as `weight_scale`: one scale for the whole
+    matrix, one per output, or one per group of inputs of an output."""
 
     quantize_activations: bool
     group_size: int | None = None

@@ -1,4 +1,5 @@
-"""Reads a checkpoint's scheme of KV cache quantization from config.json, and recognizes the names of its scales."""
+"""Reads a checkpoint's scheme of KV cache quantization from config.json, and recognizes the names of the cache's scales
+among the checkpoint's tensors."""
 
 from __future__ import annotations
 

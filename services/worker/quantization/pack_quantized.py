@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedInt4Format:
-    """`weight_packed` packs eight inputs per word, `weight_zero_point` eight outputs, the first in the lowest bits.
-    Both store each value plus 8, as an unsigned number. `weight_g_idx` is the same as GPTQ's `g_idx`."""
+    """4-bit weights. `weight_packed` packs eight inputs per word, and `weight_zero_point` eight outputs per word. The
+    first is in the lowest bits. Both tensors store each value plus 8, as an unsigned number. `weight_g_idx` is the same
+    as GPTQ's `g_idx`."""
 
     group_size: int | None  # None: all inputs of an output form one group
     symmetric: bool
@@ -62,7 +63,8 @@ class PackedInt4Format:
 
 @dataclass(frozen=True, slots=True)
 class PackedInt8Format:
-    """`weight_packed` packs four inputs per word. It stores each value plus 128, as an unsigned number."""
+    """8-bit weights. `weight_packed` packs four inputs per word. It stores each value plus 128, as an unsigned
+    number."""
 
     group_size: int | None  # None: all inputs of an output form one group
 

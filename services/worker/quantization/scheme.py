@@ -40,13 +40,15 @@ class CheckpointQuantization:
     rules: tuple[tuple[Selection, MatrixFormat], ...] = ()
     # Last parts of the names of tensors that Quire does not read, such as static scales of activations.
     unused: tuple[str, ...] = ()
-    # Whether the checkpoint may have biases for layers without a bias in the model's architecture, if the biases are 0.
+    # Whether the checkpoint may have biases for layers that have no bias in the model's architecture. All values of
+    # these biases must be 0.
     zero_biases: bool = False
     # Quantization of keys and values that the checkpoint asks for; None: the checkpoint asks for none.
     kv_cache: KVCacheScheme | None = None
 
     def format_of(self, layer: str) -> MatrixFormat:
-        """Returns the format of a layer's matrix: that of the first rule that selects the layer, else floats."""
+        """Returns the format of a layer's matrix: the format of the first rule that selects the layer, or floats if no
+        rule does."""
         return next((form for selection, form in self.rules if selection.selects(layer)), DENSE)
 
 

@@ -78,7 +78,8 @@ class DeviceSampler:
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
         logprobs = self._room_for_logprobs(slots)
         given = None if logprobs is None else self._given.of(logits, logprobs[1].rows, slots[logprobs[1].rows])
-        # `run` changes the slots' state. So memory for log probabilities is allocated before it, see `Sampler.sample`.
+        # `run` changes the slots' state, so memory must not run out after it (see `Sampler.sample`). The memory for log
+        # probabilities was therefore allocated before.
         tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
         if logprobs is None:
             return Sample(tokens, valid, None)

@@ -18,7 +18,8 @@ from shared.sampling_ranges import MAX_LOGPROBS
 
 @dataclass(frozen=True, slots=True)
 class GivenTokens:
-    """Named tokens on the device. Of the m rows that ask for log probabilities, g rows name tokens."""
+    """The tokens that requests name in `logprob_token_ids`, on the device. Of the m rows that ask for log
+    probabilities, g rows name tokens."""
 
     rows: Tensor  # int64 [g], indices into the m rows
     token_ids: Tensor  # int64 [g, width], sorted by value, descending, ties by id; then padding
@@ -58,8 +59,9 @@ class GivenColumns:
         return np.where(given > 0, given, top_counts)
 
     def of(self, values: Tensor, rows: I64, slots: I64) -> GivenTokens | None:
-        """Returns the slots' named tokens with their values, sorted; None if no slot names tokens. values [n, vocab]
-        are logits or log probabilities; its row rows[i] belongs to slots[i]."""
+        """Returns the tokens that the requests of `slots` name in `logprob_token_ids`, with their values, sorted by
+        value; None if no request names tokens. values [n, vocab]: logits or log probabilities; row rows[i] belongs to
+        slots[i]."""
         given = np.flatnonzero(self._counts[slots])
         if not len(given):
             return None

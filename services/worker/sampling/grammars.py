@@ -37,9 +37,9 @@ class Grammars:
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
-        """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which
-        stands at the start of an output. The matcher is shared, so callers must not advance it. If the grammar cannot
-        be compiled, the future fails with GrammarError."""
+        """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
+        in the state at the start of an output. The matcher is shared, so callers must not advance it. If the grammar
+        cannot be compiled, the future fails with GrammarError."""
         with self._lock:
             future = self._compiled.get(grammar)
             if future is None:

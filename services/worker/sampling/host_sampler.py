@@ -52,8 +52,8 @@ class HostSampler:
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
         """See `Sampler`. Takes logits of any float type; float32 logits are overwritten."""
         logits = logits.float()
-        # amax treats NaN as the greatest value, so one pass finds NaN, +inf and rows of nothing but -inf. The stages
-        # can compute anything for such rows: their results are ignored.
+        # amax treats NaN as the greatest value, so one pass finds the rows with NaN, the rows with +inf, and the rows
+        # that are -inf throughout. The stages may compute anything for these rows, because the results are ignored.
         valid = logits.amax(-1).isfinite()
         raw = self._logprobs.distribution(logits, slots)
         for stage in self._shaping:

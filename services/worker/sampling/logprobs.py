@@ -36,11 +36,11 @@ class RawDistribution:
     given: GivenTokens | None = None
 
     def look_up(self, tokens: Tensor) -> LogprobTensors:
-        """Returns the log probabilities of the sampled tokens, and of the likeliest tokens or those that the request
-        names. tokens int64 [n]: the sampled tokens, one per row of the sample."""
+        """Returns the log probabilities of the sampled tokens, and of either the likeliest tokens or the tokens that
+        the request names. tokens int64 [n]: the sampled tokens, one per row of the sample."""
         drawn = tokens[upload(self.rows, tokens.device)]
-        # k is the same for every request, whatever number it asks for: which of several equal values topk returns can
-        # depend on k.
+        # All requests use the same k, even if they ask for fewer tokens, because topk can choose differently among
+        # equal values if k differs.
         top = self.logprobs.topk(min(MAX_LOGPROBS, self.logprobs.shape[1]))
         by_id = top.indices.argsort(-1)
         ids, values = top.indices.gather(1, by_id), top.values.gather(1, by_id)
@@ -53,7 +53,8 @@ class RawDistribution:
 
 
 class LogprobColumns:
-    """What each slot's request asks for: no log probabilities, or a number of likeliest tokens, or tokens it names."""
+    """Which log probabilities each slot's request asks for: none, those of a number of likeliest tokens, or those of
+    tokens that it names."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
@@ -65,8 +66,8 @@ class LogprobColumns:
         self._given.admit(sequence)
 
     def distribution(self, logits: Tensor, slots: I64) -> RawDistribution | None:
-        """Returns the log probabilities of all tokens in the rows that ask for them; None if no row asks. The result
-        does not share memory with `logits`, which the sampler overwrites."""
+        """Returns the log probabilities of all tokens, for the rows that ask for log probabilities; None if no row
+        does. The result does not share memory with `logits`, which the sampler overwrites."""
         counts = self._top_count[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):

@@ -13,9 +13,9 @@ NEUTRAL = np.array((1.0, 0.0, 0.0), np.float32)  # repetition, presence, frequen
 
 
 class Penalties:
-    """Keeps, for slots with a penalty, which tokens are in the prompt and how often each is in the output.
+    """Keeps, for slots with a penalty, which tokens are in the prompt and how often each token is in the output.
 
-    Few sequences have penalties. So rows of [vocab] come from a pool, which doubles when no row is free.
+    Few sequences have penalties, so slots take rows of [vocab] from a pool. The pool doubles when no row is free.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:

@@ -35,8 +35,8 @@ def compute_prompt_logprobs(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int, following: NDArray[np.int64]
 ) -> PromptLogprobTensors:
     """Returns the log probabilities of m >= 1 prompt tokens. hidden [m, hidden]: for each of them, the hidden state of
-    the token before it; `logits`: the output layer; following [m]: ids of the prompt tokens. Computes a slice of rows
-    at a time: all logits of a long chunk at once could take more memory than the rest of a step."""
+    the token before it; `logits`: the output layer; following [m]: ids of the prompt tokens. Computes only a
+    slice of rows at a time, because all logits of a long chunk could take more memory than the rest of a step."""
     num_rows = max(1, _SLICE_VALUES // vocab_size)
     targets = upload(following, hidden.device)
     slices = [

@@ -6,7 +6,8 @@ import torch
 
 
 class RowPool:
-    """The pool doubles its size when no row is free, so that it grows rarely. It never has more rows than slots."""
+    """Assigns rows to slots. Doubles the number of rows when no row is free, so that the pool grows rarely. Never has
+    more rows than there are slots."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows = torch.zeros((1, vocab_size), dtype=dtype, device=device)  # replaced when the pool grows

@@ -21,15 +21,15 @@ from services.worker.sampling.token_mask import TokenMask
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Results of a sample on the device, one entry per row of logits."""
+    """Results of sampling, on the device, with one entry per row of logits."""
 
     tokens: Tensor  # int64 [n]; 0 where `valid` is False
     valid: Tensor  # bool [n]; False if the logits are not finite or the mask allows no token
     logprobs: LogprobTensors | None
 
     def tensors(self) -> list[Tensor]:
-        """Returns `tokens`, `valid` and, unless `logprobs` is None, its tensors on the device in the order of its
-        fields."""
+        """Returns `tokens` and `valid`, and then, unless `logprobs` is None, the tensors of `logprobs` in the order of
+        their fields. All are on the device."""
         of = self.logprobs
         return [self.tokens, self.valid, *(() if of is None else (of.logprobs, of.top_token_ids, of.top_logprobs))]
 

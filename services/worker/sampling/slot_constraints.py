@@ -61,9 +61,9 @@ class SlotConstraints:
         self.watched = np.zeros(max_num_seqs, bool)
         # Slots that need a mask in every step.
         self._always_masked = np.zeros(max_num_seqs, bool)
-        # Number of tokens after the last observed token that surely need no mask.
+        # Number of tokens after the last observed token that can surely be sampled without a mask.
         self._num_free = np.full(max_num_seqs, _UNLIMITED, np.int64)
-        # Number of tokens after the last observed token whose steps were launched already.
+        # Number of tokens that launched steps sample for the slot, and that were not observed yet.
         self._num_unobserved = np.zeros(max_num_seqs, np.int64)
         self._vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)
@@ -119,13 +119,13 @@ class SlotConstraints:
         return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
     def draw(self, slots: I64) -> None:
-        """Notes the launch of a step that samples a token for each of these slots. The caller passes the tokens to
-        `observe` when they are known."""
+        """Records that a step was launched that samples one token for each of `slots`. Once the tokens are known, the
+        caller must pass them to `observe`."""
         self._num_unobserved[slots] += 1
 
     def need_tokens(self, slots: I64) -> bool:
-        """Returns whether the next token of any of these slots might need a mask. If it does, the caller must pass all
-        earlier tokens to `observe` before it calls `mask`."""
+        """Returns whether the next token of any of these slots might need a mask. If this method returns True, the
+        caller must pass all earlier tokens to `observe` before it calls `mask`."""
         return bool(self._may_be_masked(slots).any())
 
     def _may_be_masked(self, slots: I64) -> NDArray[np.bool_]:
@@ -171,7 +171,8 @@ class SlotConstraints:
         return TokenMask(rows, torch.from_numpy(packed) if device.type == "cpu" else upload(packed, device))
 
     def _fill(self, sequence: _Sequence, bits: Bits) -> str:
-        """Writes the sequence's allowed tokens into `bits`. Returns an error text if there are none."""
+        """Writes the sequence's allowed tokens into `bits`. Returns an error text if no token is allowed, otherwise an
+        empty text."""
         matcher, constraints = sequence.matcher, sequence.constraints
         if matcher is None:
             bits.fill(0xFFFFFFFF)
@@ -183,8 +184,8 @@ class SlotConstraints:
                 bits.fill(0)
                 return f"The grammar of this request failed: {error}."
         forced = None if sequence.thinking is None else sequence.thinking.forced
-        # The token that ends the reasoning overrides every constraint except the grammar: the others concern only the
-        # answer.
+        # The token that ends the reasoning overrides every constraint except the grammar, because the other constraints
+        # are meant for the answer after the reasoning.
         if forced is not None and bits[forced // 32] >> np.uint32(forced % 32) & 1:
             bits.fill(0)
             bits[forced // 32] = np.uint32(1 << forced % 32)

@@ -6,7 +6,8 @@ from services.worker.plan import ThinkingLimit
 
 
 class ThinkingBudget:
-    """Follows one output, token by token. Only the first reasoning section counts."""
+    """Counts the reasoning tokens of one output, and forces the end of the reasoning once the limit is reached. Only
+    the first reasoning section is counted and limited."""
 
     __slots__ = ("_is_inside", "_limit", "_num_tokens", "is_over")
 
@@ -29,8 +30,8 @@ class ThinkingBudget:
 
     @property
     def num_free_tokens(self) -> int | None:
-        """Number of tokens that are certainly sampled before `forced` names a token, whichever tokens they are. None:
-        `forced` names no token any more."""
+        """Least number of tokens that are sampled before `forced` can name a token, whatever these tokens are. None:
+        `forced` never names a token again."""
         if self.is_over:
             return None
         left = self._limit.num_tokens - self._num_tokens

@@ -36,8 +36,8 @@ class Temperature:
 
 
 class MinP:
-    """Min-p (Nguyen et al., 2024). The likeliest token has the logit 0, so exp(logit) is the ratio of a token's
-    probability to that of the likeliest token."""
+    """Min-p (Nguyen et al., 2024): drops the tokens that are less than min_p times as likely as the likeliest token.
+    The likeliest token must have the logit 0, so that exp(logit) is this ratio of probabilities."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self.active = np.zeros(max_num_seqs, bool)
@@ -88,8 +88,8 @@ class TopP:
         missing = torch.arange(len(logits), device=logits.device)  # rows whose threshold is not found yet
         vocab_size = logits.shape[1]
         for width in (*TOP_P_WIDTHS, vocab_size):
-            # The width does not change the threshold: a wider row begins with the same probabilities, so with the same
-            # cumulative sums.
+            # The width does not change the threshold, because a wider row begins with the same probabilities, and
+            # therefore with the same cumulative sums.
             likeliest = _likeliest(probabilities[missing], min(width, vocab_size))
             threshold[missing], reached = _nucleus(likeliest, top_p[missing])
             missing = missing[~reached]

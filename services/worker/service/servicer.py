@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # The worker ends the stream if the scheduler reads no message for this long.
 WRITE_TIMEOUT_S = 2.0
-# A scheduler that sends neither a plan nor a heartbeat for this long counts as hung. Another can then claim the worker.
+# A scheduler that sends neither a plan nor a heartbeat for this long counts as hung. Another scheduler can then claim
+# the worker.
 OWNER_SILENCE_S = 10.0
 # Maximum number of grammars that the worker prepares at a time for its owner, the scheduler that has claimed it.
 MAX_PENDING_GRAMMARS = 128
@@ -93,8 +94,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if isinstance(end, MalformedRequestError):
             raise end
         if end is not None:
-            # `abort` comes after `_let_go`, because `abort` can block: gRPC sends the status only after all results
-            # written before, and a stalled scheduler does not read them.
+            # `abort` is called after `_let_go`, because `abort` can block. gRPC sends the status only after all earlier
+            # results, and a stalled scheduler does not read these results.
             await context.abort(*_status(epoch.number, end))
 
     async def GetTokenizer(  # noqa: N802 - gRPC's name

@@ -17,9 +17,9 @@ FLUSH_INTERVAL_S = 1.0
 
 
 class StepLog:
-    """Writes the log's lines. Used only on the step thread. The lines are buffered, and reach the file about once per
-    second while steps run. After the first write error the log is closed with a warning, and steps continue without
-    it."""
+    """Writes the lines of the step log. Used only on the step thread. The lines are buffered, and reach the file about
+    once per second while steps run. After the first write error, the log is closed with a warning, and steps continue
+    without it."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if the file cannot be written."""

@@ -37,8 +37,9 @@ Outcome = StepResult | Exception
 
 @dataclass(slots=True)
 class Recipient:
-    """Receives the results of one epoch. The step thread calls `deliver` once per step, in order. If an exception ends
-    the epoch, the last call of `deliver` receives the exception."""
+    """Receives the results of one epoch: the time for which a scheduler owns the worker. The step thread calls
+    `deliver` once per step, in order. If an exception ends the epoch, the last call of `deliver` receives the
+    exception."""
 
     deliver: Callable[[Outcome], None]
     closed: bool = False
@@ -69,7 +70,8 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Reset:
-    """Command to start a new epoch. `done` is set once all earlier steps have ended and all sequences are freed."""
+    """Command to free all sequences, so that a new epoch can start. `done` is set once all earlier steps have ended and
+    the sequences are freed."""
 
     done: Future[None] = field(default_factory=Future)
 
@@ -107,8 +109,8 @@ class StepThread:
         self._thread.join(timeout)
 
     def stuck_for(self) -> float:
-        """Returns for how many seconds the thread has worked on, or waited for, the same step or reset; 0 if it is
-        idle."""
+        """Returns how many seconds the thread has spent so far on the current step or reset, including waits for the
+        device; 0 if the thread is idle."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -194,8 +196,9 @@ class StepThread:
         self._collect(runner, down_to=0 if runner.device.is_synchronous else 1)
 
     def _collect(self, runner: ModelRunner, down_to: int) -> None:
-        """Delivers launched steps, oldest first, until `down_to` are left. If the device is lost, raises
-        DeviceLostError and delivers nothing more, because results of a lost device cannot be trusted."""
+        """Collects launched steps and delivers their results, oldest first, until `down_to` launched steps are left. If
+        the device is lost, raises DeviceLostError and delivers nothing more, because results of a lost device cannot be
+        trusted."""
         while len(self._launched) > down_to:
             recipient, launched = self._launched.popleft()
             try:

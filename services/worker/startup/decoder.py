@@ -80,8 +80,8 @@ class DecoderStart:
             # wrong size, the error of open_weights names it. An error about memory would not.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
             require_memory(num_weight_bytes, f"the weights of {path}")
-            # Counted only once, before the weights are loaded. A second count after loading might give fewer blocks
-            # than a sequence of `longest` tokens needs.
+            # The blocks are counted only once, before the weights are loaded. A second count after loading might give
+            # fewer blocks than a sequence of `longest` tokens needs.
             num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
         longest = _longest(config, model, kv_dtype, device, num_blocks)
         with (
@@ -102,7 +102,8 @@ class DecoderStart:
             num_blocks = count_blocks(config, model, kv_dtype, lambda: measured)
         max_model_len = min(longest, resolve_max_model_len(config, model, num_blocks * config.block_size))
         with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
-            require_asked(device, asked, swap.asked)  # again, because the weights now take part of the same memory
+            # The second check: since the first one, the weights have taken part of the available memory.
+            require_asked(device, asked, swap.asked)
             runner, copies = _build_with_swap(builder, num_blocks, max_model_len, swap)
         with torch.inference_mode():
             swap_seconds = measure_swap(copies, num_blocks, device)
@@ -119,8 +120,8 @@ class DecoderStart:
 def _build_with_swap(
     builder: _RunnerBuilder, num_blocks: int, max_model_len: int, swap: SwapSpace
 ) -> tuple[ModelRunner, PageCopies]:
-    """Builds the runner. If the host cannot pin the swap space, raises PinningError if --swap-space was set, and else
-    builds the runner without swap space."""
+    """Builds the runner. If the host cannot pin the swap space, builds the runner without swap space, or raises
+    PinningError if --swap-space was set."""
     num_host_blocks = count_host_blocks(swap, builder.setting.config, builder.model, builder.kv_dtype)
     try:
         return builder.build(num_blocks, max_model_len, num_host_blocks)
@@ -168,8 +169,9 @@ class _RunnerBuilder:
 
 
 def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
-    """Runs the largest step, and returns the bytes that --gpu-memory-utilization leaves for the KV cache of a GPU;
-    negative if everything else takes more. Raises ModelError if the step does not fit."""
+    """Runs the largest step, and returns the bytes that --gpu-memory-utilization leaves for the KV cache of a GPU. The
+    result is negative if everything but the KV cache already exceeds --gpu-memory-utilization. Raises ModelError if the
+    step does not fit into the GPU's memory."""
     setting = builder.setting
     config, report, device = setting.config, setting.report, setting.device.ops.device
     report("measuring the memory of a step", None)

@@ -109,7 +109,7 @@ def require_asked(device: torch.device, kv_cache: Sequence[Asked], swap: Sequenc
         require(CudaMemory(device).available(), *kv_cache)
         require(available_memory(), *swap)
     else:
-        # The KV cache of a CPU lies in host memory, beside the swap space.
+        # The KV cache of a CPU lies in host memory, too, so host memory must hold it and the swap space together.
         require(available_memory(), *kv_cache, *swap)
 
 

@@ -41,12 +41,12 @@ def load_worker(config: WorkerConfig, report: Report, device: torch.device | Non
     `device`: the result of `resolve_device`, if the caller has it already.
     Raises ModelError, or DeviceLostError if the device is lost during the call."""
     device = resolve_device(config.device) if device is None else device
-    # The swap space is checked first, because downloading and loading a model take minutes.
+    # Check the swap space first, so that an error appears before the minutes that a model takes to download and load.
     swap = resolve_swap_space(config.swap_space, device.type)
     try:
         return _load(config, report, device, swap)
     except Exception as error:
-        # `error` might be a CUDA error that lost the device; then `after` raises DeviceLostError.
+        # If `error` is a CUDA error after which the device cannot be used, `after` raises DeviceLostError.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             create_device_check(device).after(error)
         raise
@@ -113,9 +113,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
-    """Returns the data type to compute in: the one that --dtype names; with "auto" the checkpoint's, or bfloat16
-    if Quire cannot compute in that. A CPU computes in float32 only. Raises ModelError if --dtype names another type for
-    a CPU."""
+    """Returns the data type to compute in: the one that --dtype names. With "auto", returns the checkpoint's data type,
+    or bfloat16 if Quire cannot compute in the checkpoint's type. A CPU computes in float32 only. Raises ModelError if
+    --dtype names another type for a CPU."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if device.type == "cpu":
         if name not in ("auto", "float32"):
@@ -125,7 +125,7 @@ def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> tor
 
 
 def describe_numerics(ops: Ops, reason: str | None) -> str:
-    """Returns a description for the log: which operations run, and whether the tokens of a sequence depend on the rest
+    """Returns a description for the log: which kernels run, and whether the tokens of a sequence depend on the rest
     of its batch. `reason`: why the worker runs without the device's own kernels; None if it runs with them."""
     if reason is not None:
         return reason

@@ -24,8 +24,9 @@ def create_decoder_runner(
     grammars: Grammars | None = None,
     pooling: PoolingConfig = LAST_TOKEN,
 ) -> ModelRunner:
-    """Builds a decoder's runner. `copies`: copies blocks of `pages` to the host and back; None: the function creates
-    it. `grammars`: compiles grammars for the model's tokenizer; None: sequences with a grammar fail."""
+    """Builds a decoder's runner. `copies`: the object that copies blocks of `pages` to the host and back; None: the
+    function creates one. `grammars`: the object that compiles grammars for the model's tokenizer; None: sequences with
+    a grammar fail."""
     ops, clock = device.ops, device.create_clock()
     forward = device.create_forward_pass(decoder, ops, pages, limits, clock)
     sampler = device.create_sampler(ops, limits.max_num_seqs, limits.vocab_size)

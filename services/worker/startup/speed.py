@@ -101,7 +101,8 @@ def measure_steps(runner: ModelRunner, probe: Probe) -> tuple[float, float]:
 
 
 def _run_prompt(runner: ModelRunner, probe: Probe, num_tokens: int) -> float:
-    """Runs a prompt of `num_tokens` in one step, then starts a new epoch. Returns the seconds that the step took."""
+    """Runs a prompt of `num_tokens` in one step and returns the seconds that the step took. Then resets the runner, so
+    that it forgets the prompt's sequence."""
     zero, one = np.zeros(1, np.uint32), np.ones(1, np.uint32)
     num_blocks = -(-num_tokens // runner.limits.block_size)
     sequence = probe.sequence(np.zeros(num_tokens, np.uint32), np.arange(num_blocks, dtype=np.uint32))

@@ -1,6 +1,7 @@
 """Steps over made-up sequences, which run before the first request to compile kernels and to measure memory.
 
-Each function leaves the runner in a new epoch. The made-up sequences share block 0, which no request uses yet.
+Each function resets the runner at its end, so that the runner forgets the made-up sequences. These sequences share
+block 0, which no request uses yet.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def warm_up(runner: ModelRunner) -> None:
 def run_largest_step(runner: ModelRunner) -> None:
     """Runs a step with the maximum number of tokens and sequences, in which every sequence samples."""
     limits = runner.limits
-    # No penalties or biases: their memory is allocated only when a sequence asks for them.
+    # There are no penalties or biases, because memory for them is allocated only when a sequence asks for them.
     sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS, prompt_logprobs=MAX_LOGPROBS)
     _run_prompts(runner, _spread(limits.max_num_batched_tokens, limits), partial(_generating, sampling))
     runner.reset()

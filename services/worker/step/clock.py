@@ -1,4 +1,5 @@
-"""Measures when the device begins and ends each step, with CUDA events on its stream. The host never waits for them.
+"""Measures when the device begins and ends each step, with CUDA events on the device's stream. The host never waits for
+an event.
 
 Idle time lies between the end of one step's work and the first kernel of the next step's model. It includes the small
 copies of the next step's inputs, and all time that the device waits for the host, the scheduler's plan or the next

@@ -29,8 +29,8 @@ class Computed:
         return [tensor for part in self._parts() for tensor in part]
 
     def split(self, arrived: Sequence[NDArray[Any]]) -> list[Sequence[NDArray[Any]]]:
-        """Splits `arrived`, the host copies of `tensors`, into three parts: sample, prompt log probabilities, pooled
-        vectors."""
+        """Splits `arrived`, the host copies of the tensors that `tensors` returns, into three parts: sample, prompt log
+        probabilities, pooled vectors."""
         counts = [len(part) for part in self._parts()]
         return [arrived[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
 
@@ -42,7 +42,8 @@ NOTHING = Computed(None, None, None)
 
 
 def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
-    """Returns the log probabilities of those rows that asked for them and have a valid token; None if there are none.
+    """Returns the log probabilities of the rows that ask for log probabilities and have a valid token; None if there
+    are no such rows.
 
     `valid` [n]: for each row of the sample, whether its token is valid. `arrays`: host copies of the device tensors in
     `of`."""

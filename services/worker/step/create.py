@@ -17,9 +17,9 @@ from services.worker.step.forward_pass import ForwardPass, PlainForwardPass
 def create_device_forward_pass(
     decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
 ) -> ForwardPass:
-    """Creates the forward pass that launches GPU kernels and keeps its inputs on the device. In each step
-    it marks on `clock` when the model begins. Triton is imported only when this function is called: workers on a CPU do
-    not need it."""
+    """Creates the forward pass that launches GPU kernels and keeps its inputs on the device. In each step, the forward
+    pass marks on `clock` when the model begins. Triton is imported only when this function is called, because workers
+    on a CPU do not need Triton."""
     from services.worker.step.device_forward_pass import DeviceForwardPass
 
     return DeviceForwardPass(decoder, ops, pages, limits, clock)

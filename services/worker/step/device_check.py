@@ -1,7 +1,8 @@
 """Checks whether the device still works, after an error that neither the plan nor a lack of memory explains.
 
 A CUDA error such as an illegal memory access destroys the context: every later call of the process fails, and the error
-appears at whichever call comes next. The process cannot repair it. It has to end, and a new one has to start.
+appears at whichever call comes next. The process cannot repair the context. The process has to end, and a new process
+has to start.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from services.worker.errors import DeviceLostError, PlanError
 
 class DeviceCheck(Protocol):
     def after(self, error: Exception) -> None:
-        """Checks the device after loading the model, launching a step or collecting its results raised `error`. Raises
-        DeviceLostError if the device is lost; returns if only the work that raised `error` failed. Call it before any
-        later result is delivered."""
+        """Checks the device after an error. Loading the model, launching a step or collecting its results has raised
+        `error`. Raises DeviceLostError if the device is lost; returns if only the work that raised `error` failed. Call
+        it before any later result is delivered."""
         ...
 
 

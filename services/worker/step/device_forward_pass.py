@@ -39,12 +39,12 @@ class DeviceForwardPass:
         self._hidden: Tensor | None = None
 
     def reset(self) -> None:
-        """See `ForwardPass`. Graphs are kept: the tensors that they read and write stay the same."""
+        """See `ForwardPass`. Keeps the graphs, because the tensors that they read and write stay the same."""
         self._tables.reset()
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """See `ForwardPass`. Records the largest bucket first, so that smaller ones reuse its memory. Steps run
-        during the recording; they have no tokens, so they write nothing to pages."""
+        """See `ForwardPass`. Records the largest bucket first, so that smaller buckets reuse its memory. The recording
+        runs steps, but these steps have no tokens, so they write nothing to the pages."""
         self._inputs.clear()
         config = self._decoder.config
         if self._hidden is None:
@@ -66,8 +66,8 @@ class DeviceForwardPass:
         return self._hidden[: len(wanted)]
 
     def _bucket(self, batch: Batch) -> int | None:
-        """Returns the smallest recorded bucket that holds the step; None if no graph serves the step, so that its
-        kernels must be launched."""
+        """Returns the smallest recorded bucket that holds the step. Returns None if no recorded graph can run the step:
+        its kernels must then be launched one by one."""
         if len(batch.token_ids) != len(batch.slots):
             return None
         return min((size for size in self._replays if size >= len(batch.slots)), default=None)
@@ -82,8 +82,8 @@ class DeviceForwardPass:
         return run
 
     def _launch(self, num_tokens: int, num_wanted: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
-        """Runs the model on the inputs that were sent last. Returns the hidden states of the wanted tokens,
-        [num_wanted, hidden]."""
+        """Runs the model on the inputs that were last sent to the device. Returns the hidden states [num_wanted,
+        hidden] of the tokens `inputs.wanted[:num_wanted]`."""
         inputs = self._inputs
         token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
         fill_last_tokens(token_ids, last_tokens)

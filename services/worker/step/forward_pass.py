@@ -24,23 +24,23 @@ from services.worker.step.graphs import Recorder
 class ForwardPass(Protocol):
     """Runs batches in the order of the calls, on the device's current stream. Never waits for a batch to end."""
 
-    buckets: list[int]  # ascending token counts for which graphs of decode-only steps can be recorded
+    buckets: list[int]  # ascending: numbers of tokens for which graphs of decode-only steps can be recorded
 
     def reset(self) -> None:
-        """Starts a new epoch: forgets the sequences of the last one."""
+        """Forgets all sequences, for example because another scheduler claims the worker."""
         ...
 
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
-        """Records a graph for each of the given `buckets`. Call it between epochs."""
+        """Records a graph for each of the given `buckets`. Call it only while no scheduler owns the worker."""
         ...
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
-        """Returns hidden states [n, hidden] of the wanted tokens, valid until the next run. wanted [n]: distinct
-        indices into the batch's tokens.
+        """Computes the batch. Returns hidden states [n, hidden] of the tokens `wanted`, which are valid until the next
+        run. If a run raises an error, the caller can run the same batch again.
 
-        block_tables [max_num_seqs, max_blocks_per_sequence]: of all slots, on the host. last_tokens int64
-        [max_num_seqs]: the last token sampled for each slot, on the device, in the same tensor in every call. A run
-        that raises an error can be repeated.
+        wanted [n]: distinct indices into the batch's tokens. block_tables [max_num_seqs, max_blocks_per_sequence]: the
+        block tables of all slots, on the host. last_tokens int64 [max_num_seqs]: the last token sampled for each slot,
+        on the device; every call must pass the same tensor.
         """
         ...
 

@@ -33,7 +33,7 @@ class Generation(Protocol):
     last_tokens: Tensor  # int64 [max_num_seqs] on the device: the last token sampled for each slot
 
     def reset(self) -> None:
-        """Starts a new epoch: forgets the sequences of the last one."""
+        """Forgets all sequences, for example because another scheduler claims the worker."""
         ...
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
@@ -91,7 +91,8 @@ class DecoderGeneration:
         self._unobserved: deque[tuple[Batch, Download]] = deque()
 
     def admit(self, sequence: GeneratingSequence) -> str | None:
-        """See `Generation`. The sampler might have to allocate memory for the sequence's penalties and biases."""
+        """See `Generation`. Can raise torch.OutOfMemoryError, because the sampler might have to allocate memory for the
+        sequence's penalties and biases."""
         self._sampler.admit(sequence)
         return self._constraints.admit(sequence)
 

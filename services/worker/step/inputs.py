@@ -16,7 +16,7 @@ from services.worker.plan import I32, I64, Batch, Limits
 
 
 class StepInputs:
-    """Tokens and rows of the latest step. Buffers have the largest size that `Limits` allows."""
+    """Tokens and rows of the latest step, in device buffers that are large enough for every step within `Limits`."""
 
     def __init__(self, ops: Ops, limits: Limits) -> None:
         self._ops = ops
@@ -42,7 +42,7 @@ class StepInputs:
         self.positions = self._arrays.on_device("positions")  # int32 [max_num_batched_tokens]
 
     def clear(self) -> None:
-        """Sends the inputs of a step without tokens."""
+        """Sends the device the inputs of a step without tokens."""
         self._arrays.send(self._arrays.blank())
 
     def plan_decodes(self, num_rows: int) -> AttentionWork:
@@ -95,14 +95,15 @@ class SlotTables:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all tables: a sequence of the next epoch can have the same wire id as a sequence of this epoch."""
+        """Forgets which entries were sent, because the sequences of the worker's next scheduler can have the same wire
+        ids as the present ones."""
         self._owner = np.full(len(self.tables), -1, np.int64)
         self._num_sent = np.zeros(len(self.tables), np.int64)
 
     def send(self, wire_ids: I64, slots: I64, num_blocks: I64, tables: I32) -> None:
-        """Sends the table entries that the device does not have yet. wire_ids, slots, num_blocks [num_rows]; tables
-        [max_num_seqs, max_blocks_per_sequence], of all slots. A sequence's table only grows: an entry that was sent
-        never changes."""
+        """Sends the table entries that the device does not have yet. A sequence's table only grows; entries that were
+        sent never change. wire_ids, slots, num_blocks [num_rows]: one per row of the step. tables [max_num_seqs,
+        max_blocks_per_sequence]: the tables of all slots."""
         have = np.where(self._owner[slots] == wire_ids, self._num_sent[slots], 0)
         missing = num_blocks - have
         at = np.repeat(slots * tables.shape[1], missing) + _ranges(have, missing)

@@ -82,7 +82,7 @@ class ModelRunner:
         pooler: Pooler,
         copies: PageCopies,
     ) -> None:
-        """`clock`: the clock that was given to `forward`. `forward` marks on it when a step's model begins."""
+        """`clock`: the same clock that `forward` was created with. `forward` marks on it when a step's model begins."""
         self.device = device
         self.limits = limits
         self._clock = clock
@@ -90,7 +90,7 @@ class ModelRunner:
         self._generation = generation
         self._pooler = pooler
         self._copies = copies
-        self._finished_at = 0.0  # when the last step was collected, seconds, monotonic
+        self._finished_at = 0.0  # time at which the last step was collected, in monotonic seconds
         self.reset()
 
     @property
@@ -98,7 +98,8 @@ class ModelRunner:
         return self.device.ops
 
     def reset(self) -> None:
-        """Starts a new epoch: no sequences, all pages free. Weights stay loaded."""
+        """Forgets all sequences and frees all pages. Weights stay loaded. Called before each epoch, the time for which
+        one scheduler owns the worker."""
         self._state = BatchState(self.limits)
         self._forward.reset()
         self._clock.reset()
@@ -107,12 +108,14 @@ class ModelRunner:
 
     @property
     def graph_buckets(self) -> list[int]:
-        """Ascending numbers of sequences for which graphs of decode-only steps can be recorded."""
+        """Batch sizes, ascending, for which graphs of decode-only steps can be recorded. The batch size is the number
+        of sequences."""
         return self._forward.buckets
 
     @torch.inference_mode()
     def record_graphs(self, recorder: Recorder, buckets: Sequence[int]) -> None:
-        """Records graphs for the given buckets. Call it between epochs."""
+        """Records a CUDA graph of a decode-only step for each number of sequences in `buckets`. Call it only while no
+        scheduler owns the worker."""
         self._forward.record(recorder, buckets, self._generation.last_tokens)
 
     def close(self) -> None:
@@ -178,7 +181,8 @@ class ModelRunner:
         sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
         embeddings: tuple[PooledSequence, ...] = ()
-        invalid: dict[int, SequenceError] = {}  # by wire id; for results that are not finite, or if no token is allowed
+        # By wire id, the errors of sequences whose results are not finite or for which no token is allowed.
+        invalid: dict[int, SequenceError] = {}
         if step.computed.prompt is not None:
             assert batch.prompt is not None
             of_prompts, without_numbers = collect_prompt_logprobs(batch.prompt, prompt_columns)

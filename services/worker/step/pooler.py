@@ -26,11 +26,11 @@ class Pooled:
     """Results of a step for the rows that are pooled."""
 
     wire_ids: I64  # [n], of the sequences that are complete
-    params: tuple[PoolingParams, ...]  # [n]; copied: the slot can have a new owner when the vectors reach the host
+    params: tuple[PoolingParams, ...]  # [n], copies, because a slot can have a new owner when the vectors arrive
     counts: I64  # [n], number of tokens summed in each vector; 1 unless mean pooling
     vectors: Tensor  # float32 [n, hidden], on the device
-    # Slots [m], and their sums including this step's tokens, float32 [m, hidden], on the device. None if pooling needs
-    # no sums.
+    # Slots [m], and their sums of hidden states, including this step's tokens, float32 [m, hidden], on the device. None
+    # if pooling needs no sums.
     sums: tuple[Tensor, Tensor] | None
 
     def tensors(self) -> list[Tensor]:
@@ -38,7 +38,7 @@ class Pooled:
 
 
 class Pooler:
-    """Pools the sequences in slots. Not thread-safe: only the step thread calls it."""
+    """Pools the hidden states of the sequences in slots. Not thread-safe: only the step thread calls it."""
 
     def __init__(self, config: PoolingConfig, ops: Ops, max_num_seqs: int, hidden_size: int) -> None:
         self.config = config
@@ -50,9 +50,9 @@ class Pooler:
             self._sums = torch.zeros(max_num_seqs, hidden_size, device=ops.device)
 
     def admit(self, sequence: PoolingSequence) -> str | None:
-        """Assigns the slot to the sequence from the next step on. Returns None, or a sentence for the client that says
-        why the model cannot pool as requested. Raises PlanError if pooling needs the hidden states of all tokens, but
-        the sequence starts with computed tokens, whose hidden states are gone."""
+        """Assigns the slot `sequence.slot` to the sequence from the next step on. Returns None, or a sentence for the
+        client that says why the model cannot pool as requested. Raises PlanError if pooling needs the hidden states of
+        all tokens, but the sequence starts with computed tokens, whose hidden states are gone."""
         if self.config.needs_all_tokens and sequence.num_computed_tokens:
             raise PlanError(f"sequence {sequence.wire_id} is pooled over all tokens, but some are computed already")
         self._params[sequence.slot] = sequence.pooling
@@ -69,9 +69,9 @@ class Pooler:
         return starts[rows] if self.config.kind is PoolingKind.CLS else starts[rows + 1] - 1
 
     def pool(self, hidden: Tensor, batch: Batch) -> Pooled:
-        """Returns the vectors of the sequences that end in this step, and the new running sums. hidden
-        [len(tokens(batch)), hidden]. Does not change the stored sums, so that a step that runs out of memory can be
-        repeated with fewer rows; `keep` stores the new ones."""
+        """Returns the vectors of the sequences that end in this step, and the new running sums. `hidden` [n, hidden]:
+        the hidden states of the n tokens that `tokens` returns. Does not change the stored sums, so that a step that
+        runs out of memory can be repeated with fewer rows; `keep` stores the new sums."""
         rows = batch.pooled_rows
         ends = batch.ends[rows]
         slots, complete = batch.slots[rows], rows[ends]
@@ -91,7 +91,8 @@ class Pooler:
         return Pooled(batch.wire_ids[complete], params, counts, vectors, sums)
 
     def keep(self, pooled: Pooled) -> None:
-        """Stores the new running sums. Call it when the step cannot be repeated any more."""
+        """Stores the new running sums. Call it only when the step cannot be repeated any more, because a repeated step
+        adds to the old sums."""
         if pooled.sums is not None:
             assert self._sums is not None
             at, totals = pooled.sums
@@ -104,6 +105,6 @@ class Pooler:
         if params.dimensions is not None:
             wide = wide[: params.dimensions]
         if self.config.normalize if params.normalize is None else params.normalize:
-            # Like torch's normalize: the zero vector stays zero.
+            # As in torch's `normalize`, the zero vector stays zero.
             wide = wide / max(float(np.sqrt(np.add.reduce(wide * wide))), 1e-12)
         return wide.astype(np.float32)

@@ -20,7 +20,7 @@ class _Record:
 
 
 class SequenceSpans:
-    """Spans of the traced sequences. Without tracing, each call only looks into an empty dict."""
+    """Trace spans of the sequences that are traced. If no sequence is traced, each call returns at once."""
 
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}  # by slot

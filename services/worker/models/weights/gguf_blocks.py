@@ -40,7 +40,8 @@ def _decode_q8_0(data: NDArray[np.generic]) -> Weight:
 
 
 def _decode_q4_0(data: NDArray[np.generic]) -> Weight:
-    """Decodes blocks of a float16 scale and 16 bytes. Byte i has value i in its low half, 16 + i in its high half."""
+    """Decodes blocks of a float16 scale and 16 bytes. Byte i holds value i in its low half and value 16 + i in its high
+    half."""
     scales, halves = _split(data, _SCALE_BYTES + GROUP_SIZE // 2)
     q = np.concatenate((halves & 15, halves >> 4), axis=-1)  # [rows, groups, 32]
     packed = torch.from_numpy(q[..., ::2] | q[..., 1::2] << 4).flatten(1)

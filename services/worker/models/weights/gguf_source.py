@@ -27,7 +27,8 @@ class GGUFSource:
     """
 
     def __init__(self, path: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
-        """`progress` receives the fraction of bytes taken. Raises ModelError if the file does not match `config`."""
+        """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
+        Raises ModelError if the file does not match `config`."""
         self._file = GGUFFile(path)
         self._config, self._progress, self._device = config, progress, device
         shapes = parameters(config)

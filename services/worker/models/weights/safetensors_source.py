@@ -41,7 +41,8 @@ class SafetensorsSource:
     `WeightSource`."""
 
     def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
-        """`progress` receives the fraction of bytes taken. Raises ModelError if the files do not match `config`."""
+        """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
+        Raises ModelError if the files do not match `config`."""
         self._device = device
         self._files = CheckpointFiles(directory, device)
         self._quantization = config.quantization or CheckpointQuantization("none")
@@ -193,6 +194,6 @@ class CheckpointFiles:
 
 
 def some(names: Iterable[str]) -> str:
-    """Returns the first name, and the number of further names."""
+    """Returns a text for errors that has the first name and the number of further names."""
     first, *rest = sorted(names)
     return f"{first} and {len(rest)} more tensors" if rest else first

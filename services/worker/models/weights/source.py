@@ -41,9 +41,9 @@ class QuantizingSource:
         self._told = False
 
     def weight(self, layer: str) -> Weight:
-        """Returns a layer's matrix, quantized unless it is quantized already or the scheme leaves this layer out. If
-        `ops` cannot compute with quantized activations, quantizes only the weights. Raises ModelError if `ops` can
-        compute with the weights only as floats."""
+        """Returns a layer's matrix. Quantizes a matrix of floats, unless the scheme leaves this layer out. If `ops`
+        cannot compute with quantized activations, only the weights are quantized. Raises ModelError if `ops` cannot
+        compute with the quantized weights either."""
         weight = self._source.weight(layer)
         if not isinstance(weight, Tensor) or not self._scheme.applies(layer, self._tied):
             return weight
@@ -85,8 +85,8 @@ class NativeSource:
         if type(weight) not in self._told:
             self._told.add(type(weight))
             logger.warning(
-                "the %s operations do not compute with the checkpoint's quantized weights (%s): they are turned into "
-                "%s, which takes the memory of an unquantized model",
+                "the %s operations do not compute with the checkpoint's quantized weights (%s), so these weights are "
+                "turned into %s and take as much memory as in an unquantized model",
                 self._ops.name, type(weight).__name__, str(self._ops.dtype).removeprefix("torch."),
             )  # fmt: skip
         return weight.dequantize().to(self._ops.dtype)
@@ -96,9 +96,9 @@ class NativeSource:
 
 
 def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
-    """Returns the weight in a format that `ops` computes with; None if there is none. If `ops` computes with
-    this format only if activations stay floats, the returned weight has `quantize_activations` False. This makes
-    products more precise, never less."""
+    """Returns the weight as `ops` can compute with it, or None if `ops` cannot. If `ops` supports the weight's format
+    only with float activations, the returned weight has `quantize_activations` False. Float activations make products
+    more precise, never less."""
     if ops.computes_with(weight):
         return weight
     if not isinstance(weight, Int4Weight) and weight.quantize_activations:

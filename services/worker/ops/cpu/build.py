@@ -90,8 +90,8 @@ def find_compiler() -> list[str]:
 
 
 def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Sequence[str] = ()) -> list[Path]:
-    """Compiles every level into `directory` and returns the libraries. `machine` and `compiler` are for cross
-    compiling; the defaults are this machine's. Raises `BuildError`."""
+    """Compiles one library per instruction-set level into `directory`, and returns the libraries' paths. `machine` and
+    `compiler` are for cross compiling; the defaults are this machine's. Raises `BuildError`."""
     compiler = compiler or find_compiler()
     directory.mkdir(parents=True, exist_ok=True)
     libraries = []
@@ -115,7 +115,7 @@ def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Seque
 
 
 def spelled(flags: Sequence[str], compiler: Sequence[str]) -> list[str]:
-    """Returns the flags of a level as this compiler spells them."""
+    """Returns a level's compiler flags, spelled as `compiler` expects them."""
     return [_ZIG_SPELLINGS.get(flag, flag) if "ziglang" in compiler else flag for flag in flags]
 
 

@@ -19,8 +19,8 @@ def check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, 
         raise ValueError(f"q must be float32 [num_tokens, num_heads, {head_dim}], last dimension contiguous")
     if q.shape[1] % kv_heads or head_dim > MAX_HEAD_DIM:
         raise ValueError(
-            f"{q.shape[1]} heads must be a multiple of {kv_heads} KV heads, and head_dim {head_dim} at most "
-            f"{MAX_HEAD_DIM}"
+            f"{q.shape[1]} heads must be a multiple of {kv_heads} KV heads, and head_dim must be at most "
+            f"{MAX_HEAD_DIM}, not {head_dim}"
         )
     check_batch(batch, q.shape[0])
     return kv_heads, head_dim

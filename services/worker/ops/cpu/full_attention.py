@@ -41,12 +41,13 @@ class FullAttention:
     def _room(self, num_blocks: int, heads: int, head_dim: int) -> KVPages:
         shape = (heads, BLOCK_SIZE, head_dim)
         if self._pages is None or self._pages.keys.shape[1:] != shape or len(self._pages.keys) < num_blocks:
-            # Slots that were never written hold zeros. The kernel does not read them, or masks their scores.
+            # The content of slots that were never written does not matter: the kernel does not read it, or masks its
+            # scores.
             self._pages = KVPages(torch.zeros(num_blocks, *shape), torch.zeros(num_blocks, *shape))
         return self._pages
 
     def _no_rotation(self, num_positions: int, head_dim: int) -> Tensor:
-        """Returns `cos_sin` of no rotation: cosines 1 and sines 0, because x · 1 - y · 0 is exactly x."""
+        """Returns a `cos_sin` that rotates nothing: with cosines 1 and sines 0, x · 1 - y · 0 is exactly x."""
         if self._cos_sin.shape[0] < num_positions or self._cos_sin.shape[1] != head_dim:
             self._cos_sin = torch.cat(
                 (torch.ones(num_positions, head_dim // 2), torch.zeros(num_positions, head_dim // 2)), 1

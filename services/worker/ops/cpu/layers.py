@@ -83,7 +83,7 @@ class FusedLayers:
             self._point_to(pages)
         check_batch(batch, x.shape[0])
         if not is_plain(x) or not is_plain(residual) or residual.shape != x.shape or sampled.dtype is not torch.int64:
-            raise ValueError("x and residual must be contiguous float32 in the same shape, sampled int64")
+            raise ValueError("x and residual must be contiguous float32 of the same shape, and sampled must be int64")
         tokens, hidden = x.shape
         y = x.new_empty((len(sampled), hidden))
         step = StepStruct(

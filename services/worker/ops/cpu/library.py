@@ -42,7 +42,8 @@ class Library:
 
 
 def open_library(path: Path) -> CDLL:
-    """Loads the library at `path` and declares its functions. Raises `LibraryError`."""
+    """Loads the library at `path` and declares its functions. Raises LibraryError if the library does not load or
+    was compiled from other sources."""
     try:
         functions = CDLL(str(path))
         functions.quire_source_digest.restype = c_char_p
@@ -86,7 +87,8 @@ def supported_levels() -> list[str]:
 
 @functools.cache
 def load(level: str | None = None) -> Library:
-    """Loads the kernels of `level`, or of the best level for this processor. Raises `LibraryError`."""
+    """Loads the kernels of `level`; None: the highest level that this processor supports. Raises `LibraryError` if the
+    kernels cannot be loaded."""
     level = level or supported_levels()[-1]
     functions = open_library(build.SOURCE_DIRECTORY / build.library_name(level))
     held = PyDLL(functions._name, handle=functions._handle)

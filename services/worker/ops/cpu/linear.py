@@ -71,7 +71,7 @@ class PackedLinear:
         return self._words.nbytes
 
     def description(self) -> dict[str, int]:
-        """Returns the nonzero fields of `struct linear` in layers.c."""
+        """Returns the values of the fields of `struct linear` in layers.c. Fields that are left out are zero."""
         return {
             "weight": self._pointer, "bias": self._bias_pointer, "in_features": self.in_features,
             "out_features": self.out_features, "bits": 32, "flag": self.half,

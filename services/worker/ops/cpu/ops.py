@@ -33,7 +33,7 @@ from services.worker.ops.interface import (
 from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 # Elementwise calls with fewer elements than this take at most about 20 us and do not release the GIL. Whenever a call
-# releases the GIL, another thread can take it and delay the step, and a step has hundreds of short calls.
+# releases the GIL, another thread can acquire the GIL and delay the step. A step has hundreds of short calls.
 HELD_BELOW = 50_000
 
 
@@ -149,7 +149,7 @@ class CPUOps:
                     f"k and v must be float32 [{q.shape[0]}, {kv_heads}, {head_dim}], last dimension contiguous"
                 )
         if not is_plain(cos_sin) or cos_sin.shape[1] != head_dim or head_dim % 2:
-            raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}], head_dim even")
+            raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}] with an even head_dim")
         functions = self._held if q.numel() < HELD_BELOW else self._functions
         functions.quire_rope_and_write_kv(
             q.data_ptr(), k.data_ptr(), v.data_ptr(), cos_sin.data_ptr(), batch.positions.data_ptr(),

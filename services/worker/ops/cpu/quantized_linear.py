@@ -9,12 +9,13 @@ from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids, is_plain
 from services.worker.quantization.kinds import Int4Weight, Int8Weight, QuantizedWeight, unpack_nibbles
 
-# As HELD_BELOW, but bytes are read and multiplied in a quarter of the time that floats take.
+# HELD_BELOW for weights in bytes. It is four times as large, because bytes are read and multiplied in a quarter of the
+# time that floats take.
 HELD_BELOW_BYTES = 4 * HELD_BELOW
 
 
 class QuantizedLinear:
-    """A weight packed into the panels of `quantized.c`, which defines how it is multiplied. The bits of an output row
+    """A weight packed into panels. `quantized.c` defines the layout and the multiplication. The bits of an output row
     depend only on its input row."""
 
     def __init__(self, library: Library, weight: QuantizedWeight, bias: Tensor | None) -> None:
@@ -53,8 +54,8 @@ class QuantizedLinear:
 
     @staticmethod
     def takes(weight: QuantizedWeight) -> bool:
-        """Returns whether the kernels support the weight: 8- or 4-bit integers, in one group per row, or in groups that
-        fill whole 32-bit words."""
+        """Returns whether the kernels support the weight. It must have 8- or 4-bit integers, and either one group per
+        row or groups that fill whole 32-bit words."""
         if not isinstance(weight, Int8Weight | Int4Weight):
             return False
         return weight.scales.shape[1] == 1 or weight.group_size % (32 // _bits(weight)) == 0

@@ -61,8 +61,8 @@ class PagePlace:
 
     @classmethod
     def of_device(cls, pages: Sequence[KVPages]) -> PagePlace:
-        """Returns the place of all layers' pages. Raises ValueError if they differ in shape or type, are not
-        contiguous, or if an address or the size of a page is no multiple of 16 bytes."""
+        """Returns the place of all layers' pages. Raises ValueError if the layers' tensors differ in shape or type, if
+        a tensor is not contiguous, or if a tensor's address or the size of a page is no multiple of 16 bytes."""
         tensors = [tensor for layer in pages for tensor in (layer.keys, layer.values)]
         first = tensors[0]
         if any(t.shape != first.shape or t.dtype != first.dtype or not t.is_contiguous() for t in tensors):

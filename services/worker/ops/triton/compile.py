@@ -4,8 +4,8 @@
 
 Registers and spills are ptxas's report on the served code; shared memory is what a launch requests. For kernels that
 should be bound by memory, it also reports the time to issue the inner loop's instructions, relative to the time to read
-the loop's bytes. Exits with 1 if a kernel spills, or needs more shared memory than the target allows a program. Run it
-without TRITON_INTERPRET: that variable decides at import whether kernels are compiled at all.
+the loop's bytes. Exits with 1 if a kernel spills, or needs more shared memory than a program can have on the target.
+TRITON_INTERPRET must not be set, because at import this variable decides whether kernels are compiled at all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ over the time to read its bytes, on an A100, an RTX 3090, an L40S and an H200. O
 _THREADS_PER_WARP = 32
 _REGISTERS = 65536  # of one multiprocessor, allocated in units of 8 per thread
 _WORTH_A_PROCESS = 16  # number of kernels that compile in the time that a new process takes to import Triton and torch
-_RESERVED = 1024  # bytes of shared memory that the system reserves per program
+_RESERVED = 1024  # bytes of shared memory that CUDA reserves for itself per program
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class Processor:
     bytes_per_cycle: float  # its share of the memory bandwidth
 
 
-# Bandwidth and clock of an A100 80 GB, an RTX 3090, an L40S and an H200, from their data sheets.
+# Multiprocessors by compute capability. The bandwidths and clocks are those of an A100 80 GB, an RTX 3090, an L40S and
+# an H200, from their data sheets.
 PROCESSORS = {
     80: Processor(163 << 10, 164 << 10, 64, 2.04e12 / 108 / 1.41e9),
     86: Processor(99 << 10, 100 << 10, 48, 0.936e12 / 82 / 1.70e9),
@@ -86,8 +87,8 @@ class Compiled:
     registers: int  # per thread
     spilled_bytes: int  # per thread, stored and loaded
     shared_bytes: int
-    # Time to issue the inner loop's instructions, divided by the time to read its bytes; None if the kernel is not
-    # bound by memory.
+    # Time to issue the inner loop's instructions, divided by the time to read the bytes that the loop loads; None if
+    # the kernel is not bound by memory.
     issue: float | None
 
     @property
@@ -105,7 +106,7 @@ class Compiled:
 
 
 def tasks() -> Iterator[Task]:
-    """Yields every variant of every module of this package, for every target that it is served on."""
+    """Yields a task for each variant in this package's modules and each compute capability that the variant is for."""
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if info.name != __name__ and hasattr(importlib.import_module(info.name), "variants"):
             for index, variant in enumerate(_variants(info.name)):
@@ -188,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no variant has {options.only!r} in its name")
     num_processes = min(len(os.sched_getaffinity(0)), -(-len(chosen) // _WORTH_A_PROCESS))
-    # Spawned, because a process that has started LLVM must not fork.
+    # Spawn the processes instead of forking: a process that has started LLVM must not fork.
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as cache_directory,
@@ -215,8 +216,8 @@ def _variants(module: str) -> tuple[Variant, ...]:
 
 
 def _types(variant: Variant) -> dict[str, str]:
-    """Returns each parameter's type in Triton's notation, in the order of the kernel's parameters, without the mark
-    ":16". Raises ValueError if a parameter is missing, unknown or given twice."""
+    """Returns each parameter's type in Triton's notation, in the order of the kernel's parameters. Leaves out the mark
+    ":16" of integers (see `Variant`). Raises ValueError if a parameter is missing, unknown or given twice."""
     signature, constexprs, names = set(variant.signature), set(variant.constexprs), set(variant.kernel.arg_names)
     wrong = ((signature | constexprs) ^ names) | (signature & constexprs)
     if wrong:
@@ -228,7 +229,7 @@ def _types(variant: Variant) -> dict[str, str]:
 
 
 def _attributes(variant: Variant) -> dict[tuple[int], list[list[object]]]:
-    """Returns Triton's attributes for the arguments that are multiples of 16, as it would find them at a launch."""
+    """Returns the attributes that Triton would give, at a launch, to the arguments that are multiples of 16."""
     multiples = {}
     for index, parameter in enumerate(variant.kernel.params):
         kind = variant.signature.get(parameter.name, "")

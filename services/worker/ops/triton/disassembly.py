@@ -1,7 +1,7 @@
 """Counts the instructions of a compiled kernel's inner loop, with the disassembler that comes with Triton.
 
-On every target, a multiprocessor has four partitions, and each issues one instruction per cycle, for the 32 threads of
-a warp (CUDA C++ Programming Guide, section on compute capabilities). So a loop takes at least the time to issue its
+On every target, an SM has four partitions. Each partition issues one instruction per cycle, for the 32 threads of a
+warp (CUDA C++ Programming Guide, section on compute capabilities). A loop takes at least the time to issue its
 instructions, and at least the time to read its bytes. If the first time is longer, the kernel does not wait for memory.
 """
 
@@ -24,8 +24,8 @@ PARTS = 4  # partitions of a multiprocessor
 
 
 def product_loop(cubin: bytes) -> int:
-    """Returns the number of instructions per iteration of the innermost loop that uses tensor cores; if there are
-    several such loops, of the longest. Raises ValueError if there is no such loop."""
+    """Returns the number of instructions per iteration of the innermost loop that uses tensor cores. If several
+    innermost loops use them, returns the highest number. Raises ValueError if none does."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -37,10 +37,10 @@ def product_loop(cubin: bytes) -> int:
 
 
 def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the instructions of each loop without an inner loop, from its label to the branch back to it."""
+    """Yields the instructions of each innermost loop, from the loop's label to the branch back to this label."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
-    begins: list[int] = []  # indices of the first instructions of the loops that have ended
+    begins: list[int] = []  # for each loop found so far, the index of its first instruction
     for line in map(str.strip, listing):
         if label := _LABEL.match(line):
             labels[label[1]] = len(instructions)

@@ -23,7 +23,7 @@ from services.worker.ops.triton.join_splits import join_splits
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
 from services.worker.ops.triton.variant import TARGETS, Variant
 
-# All tiles fit into 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+# All tiles fit into 99 KiB of shared memory. Every GPU of compute capability 8.0 or higher has at least that much.
 QUANTIZED = TileTable(
     few=Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=5),
     some=Tiles(rows=64, outs=64, k=128, num_warps=4, num_stages=4),
@@ -38,7 +38,7 @@ def eight_bit_kernel(
     scales,  # float32 [N]
     row_scales,  # float32 [m]
     bias,  # [N], read if BIAS
-    y,  # [m, N]; float32 or int32 [splits, m, N] if SPLIT
+    y,  # output: [m, N], of any float type; if SPLIT, partial sums [splits, m, N], int32 or float32
     m,
     x_stride,
     N: tl.constexpr,

@@ -88,8 +88,8 @@ def eight_bit_weights_kernel(
     num_steps: tl.constexpr = (K + 2 * LANES - 1) // (2 * LANES)
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
-    # With num_stages given only at launch, Triton reads ahead only the operands of `tl.dot`. Given at the loop, it also
-    # applies to the loads of scales, which are no operands.
+    # Triton applies the num_stages of the launch only to the loads of operands of `tl.dot`. It applies the num_stages
+    # of the loop also to the loads of scales, which are not such operands.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
         low, high = from_bytes(word, x.dtype.element_ty, IS_FP8)
@@ -147,8 +147,8 @@ class EightBitLayout:
 def eight_bit_weights(
     x: Tensor, weight: EightBitLayout, bias: Tensor | None, *, batch_invariant: bool = False
 ) -> Tensor:
-    """Returns y [m, N]. x [m, K]: contiguous rows, in the `dtype` that `EightBitLayout.of` was given. bias [N]. Raises
-    ValueError for arguments that the kernel would misread."""
+    """Returns x · weightᵀ + bias, [m, N]. x [m, K]: has contiguous rows, in the `dtype` that `EightBitLayout.of` was
+    given. bias [N]. Raises ValueError for arguments that the kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
         raise ValueError(f"x must be [m, {weight.in_features}] with contiguous rows")

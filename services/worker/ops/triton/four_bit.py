@@ -3,7 +3,7 @@
     y[m, n] = Σ_g scale[n, g] · (Σ_{k in g} x[m, k] · (q[n, k] - zero[n, g])) + b[n]
 
 (AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an integer, which x's type represents
-exactly. The scale multiplies the sum of its group, in float32. So W = scale · (q - zero) is never computed, and not
+exactly. The scale multiplies the sum of its group, in float32. So W = scale · (q - zero) is never computed, and never
 rounded.
 
 The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which threads would
@@ -44,14 +44,15 @@ from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_nibbles
 from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_nibbles
 
-# In these tables, `k` is the largest number of columns per step. All tiles fit into 99 KiB of shared memory, which
-# every GPU from compute capability 8.0 on has.
+# In these tables, `k` is the largest number of columns per step. All tiles fit into 99 KiB of shared memory. Every GPU
+# of compute capability 8.0 or higher has at least that much.
 HALF = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
-# Smaller tiles, for steps with several groups: their scales and their sums take registers.
+# For steps with several quantization groups. The tiles are smaller, because the scales and sums of the groups take
+# registers, too.
 HALF_IN_GROUPS = TileTable(
     few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
     some=Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
@@ -69,7 +70,8 @@ def _scale_and_zero(
     words, quarter, outs, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, scale_type: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """Returns the float32 scales and uint8 zero points of the group that a quarter of a step belongs to."""
+    """Returns the scales (float32) and zero points (uint8) of outputs `outs`, for the group that contains a quarter of
+    a step. `quarter`: index of the quarter, counted over all steps of K."""
     last_group: tl.constexpr = (K - 1) // GROUP
     word = tl.load(words + tl.minimum(quarter * LANES // GROUP, last_group) * N + outs)
     if scale_type == tl.float32:
@@ -112,8 +114,8 @@ def four_bit_kernel(
     shared: tl.constexpr = 4 if GROUP % (4 * LANES) == 0 else 2 if GROUP % (2 * LANES) == 0 else 1
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
-    # With num_stages given only at launch, Triton reads ahead only the operands of `tl.dot`. Given at the loop, it also
-    # applies to the loads of scales and zero points, which are no operands.
+    # If num_stages is given only at launch, Triton reads ahead only the operands of `tl.dot`. If num_stages is given at
+    # the loop, Triton also reads ahead the scales and zero points, which are not operands of `tl.dot`.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
         scale_0, zero_0 = _scale_and_zero(words, step * 4, last_out, N, K, GROUP, SCALE, LANES)
@@ -176,11 +178,12 @@ class FourBitLayout:
 
     @classmethod
     def of(cls, weight: Int4Weight, dtype: torch.dtype) -> FourBitLayout:
-        """Repacks a weight. `dtype`: type of the activations."""
+        """Repacks a weight into the layout that the kernel reads. `dtype`: type of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
         lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).few.k // 4)
-        # All steps compute with bytes: tensors of a wider type would take several times the memory of the weight.
+        # The values are repacked as bytes, because tensors of a wider type would take several times the weight's
+        # memory.
         q = unpack_nibbles(functional.pad(weight.packed, (0, -k % (4 * lanes) // 2))).view(n, -1, 4, lanes)
         pairs = q[:, :, ::2] | q[:, :, 1::2] << 4  # low bytes of the words, then high bytes
         word = pairs.permute(1, 0, 3, 2).contiguous().view(torch.int16)
@@ -191,7 +194,8 @@ class FourBitLayout:
         return cls(word.squeeze(3), words.t().contiguous(), weight.scales.dtype, k, weight.input_order)
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
-        """Returns rows (outputs) `ids` of the weight, in the checkpoint's layout. ids: int64 [n]."""
+        """Returns the rows `ids` (int64 [n]) of the weight, in the checkpoint's layout. Each row belongs to one
+        output."""
         word = self.packed[:, ids].transpose(0, 1)  # [n, steps, lanes]
         q = torch.stack([(word >> shift & 15).to(torch.uint8) for shift in (0, 4, 8, 12)], dim=2)
         words = self.words[:, ids].t().contiguous()
@@ -202,9 +206,9 @@ class FourBitLayout:
 
 
 def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_invariant: bool = False) -> Tensor:
-    """Returns y [m, N]. x [m, K]: contiguous rows, in the `dtype` that `FourBitLayout.of` was given. bias [N]. If the
-    weight has an `input_order`, x's columns are first copied in that order. Raises ValueError for arguments that the
-    kernel would misread."""
+    """Returns x · weightᵀ + bias, [m, N]. x [m, K]: has contiguous rows, in the `dtype` that `FourBitLayout.of` was
+    given. bias [N]. If the weight has an `input_order`, x's columns are first copied in that order. Raises ValueError
+    for arguments that the kernel would misread."""
     steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
         raise ValueError(f"x must be [m, {weight.in_features}] with contiguous rows")

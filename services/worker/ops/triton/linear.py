@@ -12,7 +12,8 @@ from services.worker.quantization.kinds import Int4Weight, Weight
 
 
 class DenseLinear:
-    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies it, or `matmul.py` in batch-invariant mode.
+    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies by it; in batch-invariant mode, `matmul.py`
+    does.
 
     weight [out_features, in_features] and bias [out_features]: contiguous, on the device, in the activations' type.
     """
@@ -38,7 +39,7 @@ Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
 def create_linear(
     weight: Weight, bias: Tensor | None, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool
 ) -> Linear:
-    """Moves weight and bias to `device` and returns their layer, for activations in `dtype`."""
+    """Moves weight and bias to `device`, and returns a layer that applies them to activations in `dtype`."""
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)

@@ -4,9 +4,9 @@
 
 cuBLAS chooses tiles, and whether to split k, by the number of rows, so the bits of a row change with the number of
 rows. This kernel never splits k, and its steps of k depend only on the type. The number of rows per tile does depend on
-m, but it does not change which products an element of y adds up in which order. It only changes the number of columns
-of the tensor-core instruction. W is the left operand (`tiles.py`), so these columns are rows of x, and each column is
-computed independently.
+m, but it changes neither the products that are added up for an element of y nor their order. It only changes the number
+of columns of the tensor-core instruction. W is the left operand (`tiles.py`), so these columns are rows of x, and each
+column is computed independently.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, finish, tile_of_program
 from services.worker.ops.triton.variant import Variant
 
-# For 16-bit types, on tensor cores. All tiles fit into 99 KiB of shared memory, which every GPU from compute capability
-# 8.0 on has.
+# For 16-bit types, on tensor cores. All tiles fit into 99 KiB of shared memory. Every GPU of compute capability 8.0 or
+# later has at least this much.
 HALF = TileTable(
     few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
     some=Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=4),
@@ -68,8 +68,8 @@ def matmul_kernel(
 
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns y [m, N]. x [m, K]: contiguous rows. weight [N, K] and bias [N]: contiguous, of x's type. Raises
-    ValueError if x or the weight has another shape, layout or type."""
+    """Returns x · weightᵀ + bias, [m, N]. x [m, K]: contiguous rows. weight [N, K] and bias [N]: contiguous, of x's
+    type. Raises ValueError if x or the weight has another shape, layout or type."""
     n, k = weight.shape
     if x.dim() != 2 or x.shape[1] != k or x.stride(1) != 1 or not weight.is_contiguous() or x.dtype != weight.dtype:
         raise ValueError(f"x must be {weight.dtype} [m, {k}] with contiguous rows, and the weight must be contiguous")

@@ -43,7 +43,7 @@ class TritonOps:
     fp8_kv_cache = True
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
-        """Raises ValueError for a type that the kernels do not support."""
+        """Raises ValueError if the kernels do not support `dtype`."""
         if dtype not in DTYPES:
             raise ValueError(f"the GPU kernels compute in bfloat16, float16 and float32, not {dtype}")
         self.device = device
@@ -55,7 +55,7 @@ class TritonOps:
         return quantized_linear.computes_with(weight, self.device)
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
-        """Raises TypeError for a weight that `computes_with` refuses."""
+        """Raises TypeError for a weight for which `computes_with` returns False."""
         if not isinstance(weight, Tensor) and not self.computes_with(weight):
             raise TypeError(f"the GPU kernels do not support the groups or the type of this {type(weight).__name__}")
         return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
@@ -84,8 +84,8 @@ class TritonOps:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        """Launches torch's attention kernel once per sequence, so that the bits of a sequence do not depend on the
-        lengths of others."""
+        """Launches torch's attention kernel once per sequence, so that the bits of a sequence's result do not depend on
+        the lengths of other sequences."""
         parts = []
         for of_one in zip(*(torch.split(x, list(batch.lengths)) for x in (q, k, v)), strict=True):
             queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in of_one)  # [1, num_heads, length, head_dim]

@@ -1,4 +1,4 @@
-"""Quantizes rows of activations to 8 bits by their largest magnitude, with the same bits as `kinds/rows.py`.
+"""Quantizes rows of activations to 8 bits by their largest magnitude. The results are bitwise those of `kinds/rows.py`.
 
     a = max(max |x|, 1e-10)      q = round(x · (Q / a))      scale = a / Q      Q = 448 (fp8 e4m3) or 127 (int8)
 
@@ -21,7 +21,7 @@ from services.worker.ops.triton.fp8 import to_e4m3
 from services.worker.ops.triton.variant import Variant
 from services.worker.quantization.kinds import FLOOR, FP8_MAX, INT8_MAX
 
-# Largest number of elements of a row that are loaded at a time. The rows of most models are not longer.
+# Maximum number of elements of a row that are loaded at a time. In most models, this is enough for a whole row.
 MAX_BLOCK = 8192
 
 _FLOOR = tl.constexpr(FLOOR)
@@ -59,8 +59,8 @@ def quantize_rows_kernel(
         if FP8:
             code = to_e4m3(scaled)
         else:
-            # |scaled| never exceeds the limit. The bounds only keep the compiler from fusing the multiplication above
-            # with the addition below, which would skip a rounding.
+            # |scaled| never exceeds the limit, so minimum and maximum change no value. They only keep the compiler from
+            # fusing the multiplication above with the addition below, which would skip a rounding.
             bounded = tl.minimum(tl.maximum(scaled, -limit), limit)
             code = (bounded + _SHIFTER).to(tl.int32, bitcast=True).to(tl.int8)
         tl.store(q + row * FEATURES + start + columns, code, mask=mask)

@@ -20,7 +20,7 @@ from torch import Tensor
 from services.worker.ops.triton.variant import Variant
 
 MAX_FEATURES = 32768
-# A program computes at least this many elements: several short rows (heads) share a program.
+# A program computes at least this many elements. So several rows share a program if they are short, as heads are.
 TILE = 1024
 
 

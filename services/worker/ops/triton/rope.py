@@ -84,8 +84,8 @@ def rope_and_write_kv_kernel(
             at = k + token * k_stride + heads[:, None] * k_head_stride + lanes[None, :]
             low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
             high = tl.load(at + half, mask=mask, other=0.0).to(tl.float32)
-            # Rounded to k's type before the conversion to the page's type, as in the reference. So the values in the
-            # page are converted from the same numbers that k holds.
+            # Round the keys to k's type before the conversion to the page's type, as in the reference. So the values in
+            # the page are converted from the same numbers that k holds.
             low_turned = (low * cosine - high * sine).to(k.dtype.element_ty)
             high_turned = (high * cosine + low * sine).to(k.dtype.element_ty)
             tl.store(at, low_turned, mask=mask)

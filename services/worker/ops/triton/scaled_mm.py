@@ -19,8 +19,8 @@ from services.worker.ops.triton.eight_bit import QUANTIZED
 
 
 def serves(q: Tensor, values: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether torch supports this product and q has enough rows to use `scaled_mm`. `dtype`: type of the
-    result."""
+    """Returns whether to use `scaled_mm` for this product: torch supports the product, and q has so many rows that
+    `scaled_mm` is probably faster. `dtype`: type of the result."""
     (m, k), n = q.shape, len(values)
     if q.dtype is not torch.float8_e4m3fn or dtype is not torch.bfloat16 or m <= QUANTIZED.some.rows:
         return False

@@ -1,8 +1,9 @@
 """Parts that all matrix products y = x Wᵀ share: how a product is cut into programs, and how a program ends.
 
 A program computes a tile [BLOCK_OUTS, BLOCK_ROWS] of yᵀ = W xᵀ, with the weights as the left operand. Hopper's tensor
-cores (wgmma) need at least 64 rows of the left operand but only 8 columns of the right one, so few rows of x are not
-padded to 64. Besides, only the left operand can come from registers, where weights are dequantized.
+cores (wgmma) need at least 64 rows of the left operand but only 8 columns of the right one. Rows of x are columns of
+xᵀ, so a few rows of x need no padding to 64. Besides, only the left operand can come from registers, where weights are
+dequantized.
 
 A product with few rows often has too few tiles to keep all SMs of the GPU busy. Then K is split (split-K): each program
 adds up one stretch of K, and `join_splits.py` adds the stretches in ascending order. Where K is split depends only on
@@ -20,14 +21,15 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-# The programs of up to this many row tiles, all with the same outputs, have consecutive program ids. So they run at the
-# same time, and their tile of W is read from memory only once.
+# Programs that compute the same outputs for different rows of x read the same tile of W. Up to this many of them have
+# consecutive program ids. They therefore run at the same time, and their tile of W is read from memory only once.
 GROUP_ROWS = 8
-# If K is long enough, it is split into so many stretches that there are at least this many programs: three for every
-# two of an H200's 132 SMs. If each of these programs has at least 24 KB of loads in flight, they saturate 4.8 TB/s at a
-# latency of 0.8 µs. Weights with 28,672 outputs, the most in Llama-3.1-8B, have enough tiles without a split.
+# Least number of programs of a product whose K is long enough to be split. If the tiles give fewer programs, K is split
+# into stretches to reach this number. It is 1.5 programs per SM of an H200, which has 132 SMs. If each of these
+# programs has at least 24 KB of loads in flight, they saturate 4.8 TB/s at a latency of 0.8 µs. Weights with 28,672
+# outputs, the most in Llama-3.1-8B, have enough tiles without a split.
 PROGRAMS = 198
-_MIN_STEPS = 4  # least steps of BLOCK_K in a stretch, so that loads can run ahead
+_MIN_STEPS = 4  # minimum number of steps of BLOCK_K in a stretch, so that loads can run ahead
 LEAST_K = 16  # k of the shortest tensor-core product
 
 
@@ -42,8 +44,8 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """Tile sizes by the number of rows. All have the same k: the number of columns of x that a step of the kernel's
-    loop takes. A repacked weight can have shorter steps, to fit its groups or divide K."""
+    """Tile sizes by the number of rows. All have the same k, the number of columns of x that one step of the kernel's
+    loop takes. For a repacked weight, steps can be shorter, so that they fit the weight's groups or divide K."""
 
     few: Tiles
     some: Tiles
@@ -61,7 +63,7 @@ class Cut:
 
     tiles: int
     splits: int
-    steps: int  # steps of K in each stretch; the last stretch can be shorter
+    steps: int  # steps of K in each split; the last split can have fewer
 
 
 def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) -> Cut:
@@ -76,7 +78,8 @@ def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) ->
 
 @triton.jit
 def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr):
-    """Returns the indices of the outputs [BLOCK_OUTS] and rows [BLOCK_ROWS] that this program computes, int64."""
+    """Returns two int64 tensors: the indices of the outputs, [BLOCK_OUTS], and of the rows, [BLOCK_ROWS], that this
+    program computes."""
     row_tiles = tl.cdiv(m, BLOCK_ROWS)
     out_tiles: tl.constexpr = (N + BLOCK_OUTS - 1) // BLOCK_OUTS
     group = tl.program_id(0) // (GROUP_ROWS * out_tiles)
@@ -89,9 +92,9 @@ def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl
 
 @triton.jit
 def load_part(x_at, part, lanes, K: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr):
-    """Returns LANES columns of x, from column part · LANES on: [LANES, BLOCK_ROWS], with 0 for columns from K on. x_at:
-    pointers to the first LANES columns of each row. lanes: 0 to LANES - 1. STEP: columns that the caller's loop takes
-    at a time; if K is a multiple of STEP, no column is past the end of x."""
+    """Returns columns part · LANES to (part + 1) · LANES - 1 of x, as [LANES, BLOCK_ROWS]. Columns from K on are 0.
+    x_at: pointers to the first LANES columns of each row. lanes: 0 to LANES - 1. STEP: columns that one step of the
+    caller's loop takes. If K is a multiple of STEP, the loop ends at column K, and no mask is needed."""
     if K % STEP == 0:
         return tl.load(x_at + part * LANES)
     return tl.load(x_at + part * LANES, mask=(part * LANES + lanes < K)[:, None], other=0.0)

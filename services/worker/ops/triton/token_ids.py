@@ -27,8 +27,8 @@ def fill_last_tokens_kernel(token_ids, last_tokens, num_tokens, TILE: tl.constex
 
 
 def fill_last_tokens(token_ids: Tensor, last_tokens: Tensor) -> None:
-    """Replaces negative token_ids, int64 [num_tokens], in place. last_tokens int64 [max_num_seqs]: see
-    `Sampler.last_tokens`."""
+    """Replaces each negative number `-1 - slot` in token_ids, in place, by the slot's last token. token_ids: int64
+    [num_tokens]. last_tokens: int64 [max_num_seqs], see `Sampler.last_tokens`."""
     if len(token_ids):
         fill_last_tokens_kernel[(triton.cdiv(len(token_ids), TILE),)](
             token_ids, last_tokens, len(token_ids), TILE=TILE, num_warps=NUM_WARPS

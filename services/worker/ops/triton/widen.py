@@ -1,8 +1,8 @@
 """Converts 4- and 8-bit numbers to 16-bit floats exactly, four bytes at a time.
 
 A product that is bound by reading such weights can spend only few instructions on each number. At 4.8 TB/s, each SM of
-an H200 receives 18 bytes per cycle, which are 37 numbers of 4 bits. In the same cycle, it issues four instructions of
-32 threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. The functions of this
+an H200 receives 18 bytes per cycle, which are 37 numbers of 4 bits. Per cycle, the SM issues four instructions of 32
+threads. Triton compiles `(byte & 15).to(tl.bfloat16)` to about seven instructions per number. The functions of this
 module keep four bytes in one register, and each operation on a register makes a pair of floats. One instruction (LOP3,
 or PRMT for whole bytes) puts two numbers into the low mantissa bits of two floats that are a known power of two. One
 more instruction subtracts that power from both floats.
@@ -30,7 +30,8 @@ def _asm(*instructions: str) -> tl.constexpr:
 
 def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
     """Returns instructions that turn a register of two 16-bit words into four pairs of floats, lowest bits first. A
-    pair has one float of each word. `power` and `one`: the known power of two, and 1.0, as the bits of two floats."""
+    pair has one float of each word. `power`: bits of two floats that are the known power of two (see above); `one`:
+    bits of two floats that are 1.0."""
     masked = f"0x000F000F, {power}, 0xEA"  # (a & b) | c
     return _asm(
         "shr.u32 a, $4, 4",
@@ -43,9 +44,10 @@ def _nibbles(kind: str, power: str, one: str) -> tl.constexpr:
 
 
 def _e4m3(kind: str, shift: int, power: str) -> tl.constexpr:
-    """Returns instructions that turn a register of two 16-bit words into two pairs of floats, low bytes first. `shift`:
-    by how many bits exponent and mantissa move right from the high byte of a word to their place in a float. `power`:
-    factor of the result, as the bits of two floats."""
+    """Returns instructions that turn four e4m3 numbers, in a register of two 16-bit words, into two pairs of floats:
+    first the low bytes of the words, then their high bytes. `shift`: by how many bits exponent and mantissa move right
+    from the high byte of a word to their place in a float. `power`: the number by which the results are multiplied, as
+    the bits of two floats."""
     mask = f"0x{0x7F << 8 - shift:04X}" + f"{0x7F << 8 - shift:04X}"
     return _asm(
         f"shl.b32 a, $2, {8 - shift}",
@@ -92,8 +94,8 @@ _E4M3_PAGES_NATIVE = _asm(
     "prmt.b32 $0, a, b, 0x5410",
     "prmt.b32 $1, a, b, 0x7632",
 )
-_E4M3_FP16 = _e4m3("f16x2", 1, "0x5C005C00")  # 2^8
-_E4M3_BF16 = _e4m3("bf16x2", 4, "0x7B807B80")  # 2^120
+_E4M3_FP16 = _e4m3("f16x2", 1, "0x5C005C00")  # multiplies by 2^8
+_E4M3_BF16 = _e4m3("bf16x2", 4, "0x7B807B80")  # multiplies by 2^120
 # Register constraints of the inline assembly: the four results ("=&": they share no register with operands), the words,
 # then for each result a register with the number that is added to it.
 _FROM_NIBBLES: tl.constexpr = tl.constexpr("=&r,=&r,=&r,=&r,r,r,r,r,r")
@@ -104,8 +106,8 @@ _FROM_BYTES: tl.constexpr = tl.constexpr("=&r,=&r,r")
 
 @triton.jit
 def from_nibbles(word, zeros, dtype: tl.constexpr):
-    """Returns the four nibbles of an int16, lowest first, nibble i minus zeros[i]. dtype: type of the results, a float
-    of 16 or 32 bits. zeros: four uint8 tensors of values up to 15, in shapes that broadcast."""
+    """Returns four tensors: nibble i of an int16, minus zeros[i], with the lowest nibble first. dtype: type of the
+    results, a float of 16 or 32 bits. zeros: four uint8 tensors of values up to 15, in shapes that broadcast."""
     if dtype == tl.float32:
         bits = word.to(tl.int32)
         first = (bits & 15).to(dtype) - zeros[0].to(dtype)
@@ -156,9 +158,9 @@ def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
 
 @triton.jit
 def from_fp8_pages(word, dtype: tl.constexpr, NATIVE: tl.constexpr):
-    """Returns the low and the high byte of an int16, read as fp8 e4m3fn, both times `pages_factor`. dtype: type of the
-    results, float16 or float32. NaN becomes NaN or infinite. `NATIVE`: whether the GPU has an instruction that converts
-    fp8 (from compute capability 8.9 on)."""
+    """Reads the two bytes of each int16 as fp8 e4m3fn. Returns the low bytes and the high bytes, each multiplied by
+    `pages_factor`, as `dtype` (float16 or float32). NaN becomes NaN or infinite. `NATIVE`: whether the GPU has an
+    instruction that converts fp8 (from compute capability 8.9 on)."""
     if dtype == tl.float32:
         low, high = _with_nan((word & 0xFF).to(tl.uint8)), _with_nan((word >> 8).to(tl.uint8))
     else:
@@ -177,5 +179,5 @@ def _with_nan(code):
 
 @triton.constexpr_function
 def pages_factor(dtype: tl.dtype, native: bool) -> float:
-    """Returns the factor by which `from_fp8_pages` multiplies."""
+    """Returns the factor by which the results of `from_fp8_pages` exceed the fp8 values. A kernel must divide by it."""
     return 1.0 if dtype == tl.float32 or native else 144.0

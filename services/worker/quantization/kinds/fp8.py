@@ -13,7 +13,7 @@ from services.worker.quantization.kinds.rows import quantize_rows_fp8
 
 @dataclass(frozen=True, slots=True)
 class Fp8Weight:
-    """weight[o, i] = values[o, i] · scales[o]
+    """A weight in fp8 with one scale per output: weight[o, i] = values[o, i] · scales[o].
 
     With `quantize_activations` (W8A8), `quantize_rows_fp8` first quantizes each row x of the input: x ≈ q · x_scale.
 
@@ -52,7 +52,8 @@ class Fp8Weight:
 
     @staticmethod
     def join(weights: Sequence[Fp8Weight]) -> Fp8Weight | None:
-        """Joins weights that multiply the same input into one; returns None if only some of them quantize the input."""
+        """Joins weights that have the same input, and returns them as one weight. Returns None if only some of them
+        quantize the input."""
         if len({weight.quantize_activations for weight in weights}) > 1:
             return None
         values = torch.cat([weight.values.view(torch.uint8) for weight in weights]).view(torch.float8_e4m3fn)

@@ -24,7 +24,7 @@ class Int4Weight:
 
     packed: Tensor  # uint8 [out_features, in_features / 2], contiguous
     scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; each group has in_features / groups columns
-    zero_points: Tensor  # uint8 [out_features, groups], 0 to 15; always 8 if the checkpoint is symmetric
+    zero_points: Tensor  # uint8 [out_features, groups], 0 to 15; always 8 if the quantization is symmetric
     input_order: Tensor | None = None  # int32 [in_features], a permutation
 
     @property
@@ -69,8 +69,8 @@ class Int4Weight:
 
     @staticmethod
     def join(weights: Sequence[Int4Weight]) -> Int4Weight | None:
-        """Joins weights that multiply the same input into one; returns None if they differ in group size or in
-        `input_order`."""
+        """Joins weights that multiply the same input, and returns the joined weight. Returns None if the weights differ
+        in group size or in `input_order`."""
         first = weights[0]
         if any(weight.group_size != first.group_size or not _same_order(weight, first) for weight in weights):
             return None

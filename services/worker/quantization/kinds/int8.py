@@ -62,8 +62,8 @@ class Int8Weight:
 
     @staticmethod
     def join(weights: Sequence[Int8Weight]) -> Int8Weight | None:
-        """Joins weights that multiply the same input into one; returns None if they differ in group size, or if only
-        some of them quantize the input."""
+        """Returns one weight with the rows of all `weights`, which are multiplied by the same input; None if they
+        differ in group size, or if only some of them quantize the input."""
         if len({(weight.quantize_activations, weight.group_size) for weight in weights}) > 1:
             return None
         values = torch.cat([weight.values for weight in weights])

@@ -16,8 +16,8 @@ Weight = Tensor | QuantizedWeight  # [out_features, in_features]
 
 
 def join(weights: Sequence[Weight]) -> Weight | None:
-    """Joins weights that multiply the same input into one, along the outputs and in the given order. Returns None if
-    they are of different kinds, or if their kind cannot join them."""
+    """Joins weights that multiply the same input, along the outputs and in the given order, and returns the joined
+    weight. Returns None if the weights are of different kinds, or if their kind cannot join them."""
     if len(weights) == 1:
         return weights[0]
     tensors = [weight for weight in weights if isinstance(weight, Tensor)]

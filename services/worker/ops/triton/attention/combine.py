@@ -37,7 +37,8 @@ def combine_splits(
     PARTS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """Grid: [at least the number of joins, HEADS]."""
+    """Program (i, h) executes join i of the plan for query head h: it joins the results of one sequence's stretches.
+    Grid: [at least the number of joins, HEADS]. Programs beyond the number of joins do nothing."""
     join = tl.program_id(0)
     head = tl.program_id(1)
     if join < tl.load(work + NUM_JOINS):

@@ -14,10 +14,10 @@ For query head h, an item computes the following, with n over the visible positi
 
     out[h] = Σ_n exp(s_hn) v_n / Σ_n exp(s_hn)
 
-If the visible positions lie in a single stretch, this is the output. Otherwise the item stores out[h] and
+If the visible positions lie in a single stretch, out[h] is the output. Otherwise the item stores out[h] and
 log2 Σ_n exp(s_hn), and `combine.py` joins the stretches in a second launch. In a single launch, the last program to
-finish could join them, but this would need memory fences. Between two launches, the order of the stream suffices. Both
-kernels skip stretches that lie before a layer's sliding window.
+finish could join them, but this would need memory fences. Between two launches, the order of the stream suffices. The
+kernels of both launches skip stretches that lie before a layer's sliding window.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decode_attention(
     page_stride: tl.tensor,
     table_stride: tl.tensor,
     window: tl.tensor,
-    scale: tl.tensor,  # the scores' scale, times the scale of the keys and log2(e)
+    scale: tl.tensor,  # factor of the scores: attention's scale · the scale of the keys · log2(e)
     value_scale: tl.tensor,
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -70,7 +70,8 @@ def decode_attention(
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
     mask = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    # The KV head varies fastest, because the heads of a page lie side by side in memory.
+    # Consecutive indices are KV heads of one item. The heads of a page lie side by side in memory, so programs that run
+    # at the same time read neighbouring memory.
     for index in range(tl.program_id(0), num_items * KV_HEADS, tl.num_programs(0)):
         item = index // KV_HEADS
         kv_head = index % KV_HEADS

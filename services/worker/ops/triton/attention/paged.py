@@ -29,8 +29,9 @@ class PagedAttention:
     `ragged.py` computes every row; its docstring describes the cost.
 
     No method waits for the device. A launch depends on the batch only through `num_decodes` and `num_tiles` of
-    `AttentionWork`, which are upper bounds, so that a step can be recorded. The memory for partial results, float32
-    [max_items, num_heads, head_dim], is allocated once. All calls share it, so they must run on one stream.
+    `AttentionWork`, which are upper bounds, so that a step can be recorded as a CUDA graph. The memory for partial
+    results, float32 [max_items, num_heads, head_dim], is allocated once. All calls share it, so they must run on one
+    stream.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class PagedAttention:
         self._partial_out = torch.empty((*scratch, shape.head_dim), dtype=torch.float32, device=device)
         self._partial_lse = torch.empty(scratch, dtype=torch.float32, device=device)
         # With fp8 pages and 16-bit queries, products are computed in float16. Like bfloat16, float16 represents every
-        # e4m3 number exactly, but it rounds the softmax weights less. Triton's interpreter cannot multiply bfloat16, so
-        # there float32 replaces it.
+        # e4m3 number exactly, but it rounds the softmax weights less. In Triton's interpreter, which cannot multiply
+        # bfloat16, float32 replaces bfloat16.
         compute = shape.dtype
         if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
             compute = torch.float16

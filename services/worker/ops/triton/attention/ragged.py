@@ -11,11 +11,11 @@ The host lays out the tiles (`work.py`). Those with the most keys come first, so
 short. Programs past the number of tiles, which they read from device memory, do nothing.
 
 This kernel can compute any row, also one with a single query. The result, to the bit, depends only on the row's own
-sequence: keys are added tile by tile from the first one, and neither the other queries of the block nor tiles of keys
-that only they see change a query's result. Therefore batch-invariant mode computes all rows with this kernel. That is
-slower than `decode.py` in two ways. A decode has only one program per KV head, so a few long sequences leave most of a
-GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8 programs busy instead of 256). And a row with one query
-takes the time of BLOCK_M rows in the matrix products, but uses only GROUP of them.
+sequence: keys are added tile by tile from the first one, and a query's result is changed neither by the other queries
+of its tile nor by tiles of keys that only those queries see. Therefore batch-invariant mode computes all rows with this
+kernel. For decodes, this kernel is slower than `decode.py` in two ways. A decode has only one program per KV head, so a
+few long sequences leave most of a GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8 programs busy instead
+of 256). And a row with one query takes the time of BLOCK_M rows in the matrix products, but uses only GROUP of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ragged_attention(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """Grid: KV_HEADS times the number of tiles, or more."""
+    """Grid: at least KV_HEADS programs for each tile of the work list."""
     tile = tl.program_id(0) // KV_HEADS
     kv_head = tl.program_id(0) % KV_HEADS
     if tile < tl.load(work + NUM_TILES):
@@ -99,7 +99,7 @@ def ragged_attention(
 
 
 def variants() -> Iterator[Variant]:
-    """Yields a variant for each shape of `tuning.served`."""
+    """Yields one variant of the kernel for each shape in `tuning.served()`."""
     for served in tuning.served():
         config = served.tuning.ragged
         constexprs = {**served.constexprs, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "TILES_AT": 8192}

@@ -18,8 +18,8 @@ took their page ids from a load of the same iteration, Triton's pipeliner would 
 not overlap with the arithmetic.
 
 fp8 pages are read as 16-bit words that hold two neighbouring dimensions. Even and odd dimensions are multiplied
-separately. So words are loaded and transposed like 16-bit elements, and a register of two words is converted to floats
-at once (`widen.py`).
+separately. So words are loaded and transposed like 16-bit elements, and the two words of a register are converted to
+floats together (`widen.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import triton.language as tl
 from services.worker.ops.triton.widen import from_fp8_pages, pages_factor
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-# Initial maximum: below every score, and finite, so that it can be subtracted from itself.
+# Initial maximum: below every score, but finite, because -inf minus -inf would be NaN.
 LOWEST: tl.constexpr = tl.constexpr(-1.0e38)
 
 
@@ -43,11 +43,11 @@ def attend(
     end: tl.tensor,  # one past the stretch's last position; slots from there on can hold anything, even NaN
     lowest: tl.tensor,  # the first position that any query sees; earlier pages might already be freed
     table: tl.tensor,  # page ids of the sequence
-    keys: tl.tensor,  # pointer to page 0; fp8 pages as int16 words of two dimensions
+    keys: tl.tensor,  # pointer to page 0; fp8 pages are read as int16 words, each with the values of two dimensions
     values: tl.tensor,  # as keys
     kv_head: tl.tensor,
     page_stride: tl.tensor,  # elements from page to page
-    window: tl.tensor,  # positions that a query sees, including its own
+    window: tl.tensor,  # number of positions that a query sees, including its own
     scale: tl.tensor,  # includes log2(e)
     WINDOW: tl.constexpr,  # whether there is a window
     SOFT_CAP: tl.constexpr,  # 0: none
@@ -59,8 +59,8 @@ def attend(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,  # HEAD_DIM, padded: `tuning.block_d`
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Returns g = max_n s · log2(e) and Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n,
-    [BLOCK_M, BLOCK_D].
+    """Returns, for the scores s = s_mn (see the top of this file), g = max_n s · log2(e) and
+    Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n, [BLOCK_M, BLOCK_D].
     """
     WORDS: tl.constexpr = keys.dtype.element_ty == tl.int16
     WIDTH: tl.constexpr = HEAD_DIM // 2 if WORDS else HEAD_DIM  # elements of a slot
@@ -71,7 +71,7 @@ def attend(
     q_mask = held[:, None]
     if BLOCK_W != WIDTH:
         q_mask &= lanes[None, :] < WIDTH
-    if WORDS:  # even and odd dimensions in separate tensors, as `from_fp8_pages` returns those of keys
+    if WORDS:  # q's even and odd dimensions are loaded separately, because `from_fp8_pages` returns keys in this form
         q_at = q_rows[:, None] + 2 * lanes[None, :]
         q = tl.load(q_at, mask=q_mask, other=0.0).to(COMPUTE)
         q_odd = tl.load(q_at + 1, mask=q_mask, other=0.0).to(COMPUTE)
@@ -112,7 +112,8 @@ def attend(
             visible &= at[None, :] > positions[:, None] - window
         scores = tl.where(visible, scores, float("-inf"))
 
-        # Scores are scaled only after their maximum is taken: one operation then scales them and subtracts the maximum.
+        # Scores are scaled only after their maximum is taken, so that one operation scales them and subtracts the
+        # maximum.
         above = tl.maximum(greatest, tl.max(scores, 1) * factor)
         weights = tl.exp2(scores * factor - above[:, None])
         shrink = tl.exp2(greatest - above)

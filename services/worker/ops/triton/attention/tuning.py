@@ -39,7 +39,7 @@ class TileConfig:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     decode: TileConfig
-    programs_per_processor: int  # programs of decode that run side by side
+    programs_per_processor: int  # programs of decode that run side by side on an SM
     ragged: TileConfig
     split_size: int = 256  # positions per item of decode, a multiple of decode's block_n
     # Largest number of items (stretches of a sequence) per step: a batch that would have more gets longer stretches.
@@ -48,7 +48,8 @@ class Tuning:
     max_items: int = 1024
 
 
-# By compute capability (times ten), largest head size, and bytes per element of the pages.
+# Tunings by compute capability (times ten), the largest head size for which the tuning is used, and bytes per element
+# of the pages.
 _TABLE: dict[tuple[int, int, int], Tuning] = {
     (80, 64, 1): Tuning(TileConfig(16, 64, 4, 3), 4, TileConfig(128, 64, 8, 3)),
     (80, 64, 2): Tuning(TileConfig(16, 64, 4, 3), 4, TileConfig(128, 64, 8, 3)),
@@ -100,7 +101,8 @@ def block_d(head_dim: int, page_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One shape of queries and pages, with the parameters that the variants of both attention kernels share."""
+    """One shape and type of queries and pages, for one compute capability, with the parameters that are the same for
+    both attention kernels: that for rows with one query, and that for longer rows."""
 
     name: str
     capability: int

@@ -27,7 +27,7 @@ from services.worker.ops.interface import AttentionWork
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-# Indices in the array. They are Triton constants, because kernels use them too.
+# Indices in the array of the plan (see above). They are Triton constants, because kernels use them, too.
 NUM_ITEMS = tl.constexpr(0)
 SPLIT = tl.constexpr(1)
 NUM_JOINS = tl.constexpr(2)
@@ -38,7 +38,7 @@ ENTRY = tl.constexpr(4)
 
 @dataclass(frozen=True, slots=True)
 class WorkLayout:
-    """Lays out batches in arrays of one fixed size."""
+    """Makes the plan of each batch: an array with the layout above, whose size is the same for all batches."""
 
     split_size: int  # positions
     queries_per_tile: int
@@ -64,7 +64,7 @@ class WorkLayout:
         return self.tiles_at + int(ENTRY) * self.max_tiles
 
     def lay_out(self, query_starts: I32, positions: I32) -> AttentionWork:
-        """Returns the work of a batch. query_starts [num_sequences + 1]; positions [num_tokens], consecutive within a
+        """Returns the plan of a batch. query_starts [num_sequences + 1]; positions [num_tokens], consecutive within a
         row. Rows can be empty. Raises ValueError if the batch has more rows or tokens than the layout allows.
         """
         if len(query_starts) - 1 > self.max_num_seqs or len(positions) > self.max_num_batched_tokens:
@@ -82,7 +82,7 @@ class WorkLayout:
         return AttentionWork(torch.from_numpy(work), len(decodes), int(work[NUM_TILES]))
 
     def _lay_out_items(self, work: I32, rows: I64, tokens: I32, positions: I32) -> None:
-        # Longest sequences first, so that the last programs to start get short stretches.
+        # Longest sequences first, so that the items that are computed last are short.
         order = np.argsort(-positions, kind="stable")
         rows, tokens, positions = rows[order], tokens[order], positions[order]
         split = self.split_size

@@ -15,8 +15,8 @@ and M(d) (their mass) the sum of exp(x) over these tokens, with x as in `rows.py
 3. `collect` lists the tokens in each bracket, in the order of token ids. The tiles' counts determine where each tile
    writes.
 4. `threshold` (`threshold.py`) finds the exact cut by a 16-way search over distances. The search counts tokens in the
-   bracket's list, which usually has some hundred. A bracket of more than CAPACITY tokens has no list; its tokens are
-   counted in the row itself, which is slower but as exact.
+   bracket's list, which usually has some hundred. A bracket of more than CAPACITY tokens has no list. Its tokens are
+   counted in the row itself, which is slower and gives the same counts.
 
 Sums of probabilities are float32, in an order that depends only on the size of the vocabulary.
 """
@@ -39,18 +39,18 @@ from services.worker.ops.triton.sampling.rows import (
 PIVOTS = tl.constexpr(32)
 # Most tokens in a bracket's list.
 CAPACITY = tl.constexpr(16384)
-# Tokens that are compared with all pivots at once.
+# Number of tokens that one iteration compares with all pivots.
 CHUNK = tl.constexpr(128)
 
 # Columns of `found`, int32 [n, FOUND]: five for top-k's bracket, the same five for top-p's, then MASS.
 FROM = tl.constexpr(0)  # the least distance in the bracket
 TO = tl.constexpr(1)  # the greatest distance in the bracket
 ABOVE_COUNT = tl.constexpr(2)  # number of tokens nearer than FROM
-ABOVE_MASS = tl.constexpr(3)  # mass of the tokens nearer than FROM, a float
+ABOVE_MASS = tl.constexpr(3)  # probability mass of the tokens nearer than FROM, a float
 SIZE = tl.constexpr(4)  # number of tokens in the bracket
 NO_CUT = tl.constexpr(-1)  # the value of SIZE if there is no cut; the bracket's other columns are then unspecified
 BRACKET = tl.constexpr(5)
-MASS = tl.constexpr(10)  # mass of all tokens that min-p keeps, a float
+MASS = tl.constexpr(10)  # probability mass of all tokens that min-p keeps, a float
 FOUND = tl.constexpr(12)
 
 
@@ -63,8 +63,8 @@ def cuts(columns, slot):
 
 @triton.jit
 def pivot(index, columns, slot):
-    """Returns the distance of each pivot in `index`. That of the last pivot is FARTHEST, so every finite x lies within
-    it."""
+    """Returns the distance of each pivot in `index`. The distance of the last pivot is FARTHEST, so every token with a
+    finite x is within the last pivot."""
     raw = (index * (index + 16)).to(tl.float32) * 0.015625
     at = distance(tl.div_rn(raw, number(columns, slot, TEMPERATURE)))
     return tl.where(index == PIVOTS - 1, FARTHEST, tl.minimum(at, FARTHEST))
@@ -111,8 +111,8 @@ def pivots_kernel(
 
 @triton.jit
 def bracket(found, offsets, count_table, count, mass, index, first, last, columns, slot, tile_at, at):
-    """Stores the bracket that begins beyond pivot `first` - 1 and ends at pivot `last`. Also stores, in `offsets`,
-    where the tokens of each tile begin in the bracket's list."""
+    """Stores in `found` the bracket from pivot `first` - 1, exclusive, to pivot `last`, inclusive. Stores in `offsets`
+    the index in the bracket's list at which each tile's tokens begin."""
     beyond = index == first - 1  # the pivot before the bracket
     begin = tl.sum(tl.where(beyond, pivot(index, columns, slot) + 1, 0), 0)
     tl.store(found + FROM, begin)
@@ -132,7 +132,7 @@ def brackets_kernel(
     counts,
     masses,
     found,  # int32 [n, FOUND], written
-    offsets,  # int32 [n, 2, tiles], written: where the tokens of each tile begin in top-k's list and in top-p's
+    offsets,  # int32 [n, 2, tiles], written: index of each tile's first token in top-k's list and in top-p's list
     tiles,
     TILES: tl.constexpr,
 ):
@@ -171,8 +171,8 @@ def brackets_kernel(
 
 @triton.jit
 def append(lists, found, offsets, tile, x, near):
-    """Writes x of each token of the tile that lies in the bracket to the bracket's list. near: distances of the
-    tile's tokens."""
+    """Appends tokens to a bracket's list: the x of each of the tile's tokens whose distance lies in the bracket. near:
+    distances of the tile's tokens."""
     size = tl.load(found + SIZE)
     if (size > 0) & (size <= CAPACITY):
         inside = (near >= tl.load(found + FROM)) & (near <= tl.load(found + TO))

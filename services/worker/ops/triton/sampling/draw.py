@@ -71,8 +71,8 @@ def finish_kernel(
     scores,
     tokens,
     counts,  # int32 [pool, vocab]
-    drawn,  # int64 [n], written; 0 for rows that are not valid
-    valid,  # bool [n] as uint8, written
+    drawn,  # int64 [n], output: the drawn tokens; 0 for rows that are not valid
+    valid,  # bool [n] as uint8, output
     last_tokens,  # int64 [max_num_seqs], written for the rows' slots
     vocab_size,
     tiles,

@@ -1,12 +1,13 @@
 """Gumbel noise from a counter, as `Ops.sample_gumbel` defines it, for a tile of tokens.
 
-Philox4x32-10 (Salmon et al., 2011) with key (seed low, seed high) and counter (position, choice index, token id // 4,
-0) gives four words, for four consecutive tokens. With u = (word + 0.5) · 2⁻³² the noise is -log(-log1p(-u)) (Gumbel,
-1954, by inversion; Maddison et al., 2014). The inner term e = -log1p(-u) is computed in float32, in one of two ways.
-For u below 1/16, as the tokens that win usually have, 1 - u would lose precision. So e is the sum of the series of
--log1p(-u) up to u⁶, with a relative error below 1e-8. For greater u, e is -log(1 - u), with 1 - u computed as
-(2³² - 1 - word + 0.5) · 2⁻³². Both are within a few units in the last place, so the noise is within 2e-6 of the exact
-noise.
+Philox4x32-10 (Salmon et al., 2011) gives four words, one for each of four consecutive tokens. Its key is (seed low,
+seed high), and its counter is (position, choice index, token id // 4, 0). With u = (word + 0.5) · 2⁻³², a token's noise
+is -log(-log1p(-u)) (Gumbel, 1954, by inversion; Maddison et al., 2014).
+
+The inner term e = -log1p(-u) is computed in float32, in one of two ways. If u is below 1/16, 1 - u would lose
+precision, and the tokens that win usually have such a u. For these, e is the sum of the series of -log1p(-u) up to u⁶,
+with a relative error below 1e-8. For greater u, e is -log(1 - u), with 1 - u computed as (2³² - 1 - word + 0.5) · 2⁻³².
+Both ways give e within a few units in the last place, so the noise is within 2e-6 of the exact noise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _UNIT = tl.constexpr(2.0**-32)
 
 @triton.jit
 def words(columns, slot, position, first_token, TILE: tl.constexpr):
-    """Returns Philox's words, uint32 [TILE], for the tokens from first_token (a multiple of 4) on."""
+    """Returns the random words of Philox, uint32 [TILE], for the TILE tokens from first_token (a multiple of 4) on."""
     low = integer(columns, slot, SEED).to(tl.uint32, bitcast=True).to(tl.uint64)
     high = integer(columns, slot, SEED + 1).to(tl.uint32, bitcast=True).to(tl.uint64)
     group = first_token // 4 + tl.arange(0, TILE // 4)

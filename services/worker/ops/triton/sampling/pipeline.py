@@ -21,7 +21,7 @@ from services.worker.ops.triton.sampling.top import top_rows_kernel, top_tiles_k
 class SampleRows:
     """The rows of one sample, on the device."""
 
-    slots: Tensor  # int32 [n]; -1: an unused row, whose result is token 0, not valid
+    slots: Tensor  # int32 [n]; -1: the row is unused, and its result is token 0, marked as not valid
     positions: Tensor  # int32 [n], of the token to be sampled
     mask_rows: Tensor  # int32 [n], row of the token masks; -1: none
 
@@ -38,15 +38,16 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which optional stages run, because at least one row needs them. The host knows this without asking the device."""
+    """The optional stages that a step runs: those that at least one row needs. The host knows them without asking the
+    device."""
 
-    shape: bool  # some row does not simply take the argmax of the unchanged logits
+    shape: bool  # some row needs more than the argmax of its unchanged logits
     cuts: bool  # some row uses top-k or top-p
 
 
 class Pipeline:
-    """Samples up to `max_rows` rows at a time. Scratch memory is allocated once; `run` allocates only its results,
-    [n]."""
+    """Samples up to `max_rows` rows at a time. Scratch memory is allocated once; `run` allocates only the tensors that
+    it returns."""
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -96,8 +97,8 @@ class Pipeline:
         return self._shaped
 
     def find_cuts(self, logits: Tensor, rows: SampleRows, state: SlotState) -> Tensor:
-        """Returns int32 [max_rows]: the greatest distance that the cuts keep, for rows with top-k or top-p. Call it
-        after `shape`."""
+        """Returns int32 [max_rows]: for each row with top-k or top-p, the greatest distance (`rows.py`) of a token that
+        the cuts keep. Call it after `shape`."""
         n, vocab, tiles = len(logits), self._vocab_size, self._tiles
         tiled = {"TILE": TILE, "TILES": self._padded_tiles, "num_warps": NUM_WARPS}
         source = (logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, self._shaped, self._peaks)
@@ -129,7 +130,7 @@ class Pipeline:
         return drawn, valid.view(torch.bool)
 
     def empty_log_probabilities(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Allocates what `log_probabilities` returns for these rows."""
+        """Returns uninitialized tensors for the results of `log_probabilities` for these rows."""
         m, count = len(rows), min(top.TOP, self._vocab_size)
         return (
             torch.empty(m, dtype=torch.float32, device=rows.device),
@@ -158,8 +159,8 @@ class Pipeline:
 
     @property
     def normalizers(self) -> Tensor:
-        """Returns float32 [max_rows, 2]; row i is for row i of the last call of `log_probabilities`. A token's log
-        probability is its logit minus the first number, minus the second number, in this order."""
+        """Returns float32 [max_rows, 2]: two numbers for each row of the last call of `log_probabilities`. The log
+        probability of any token in the row is its logit minus the first number, minus the second, in this order."""
         return self._normalizers
 
 
@@ -184,7 +185,7 @@ def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indic
     padded = triton.next_power_of_2(tiles)
     slots = torch.arange(n, dtype=torch.int32, device=logits.device)
     nothing = torch.full_like(slots, -1)
-    # With 0 in place of the greatest logit, x is the logit itself.
+    # The kernel subtracts a row's greatest logit, which it takes from `peaks`. With zeros there, logits stay unchanged.
     peaks = torch.zeros((n, tiles), dtype=torch.float32, device=logits.device)
     scores, tokens = torch.empty_like(peaks), torch.empty_like(peaks, dtype=torch.int32)
     drawn, valid = torch.empty_like(seeds), torch.empty(n, dtype=torch.uint8, device=logits.device)

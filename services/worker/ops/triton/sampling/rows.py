@@ -26,8 +26,8 @@ def distance(x):
 
 @triton.jit
 def min_p_distance(columns, slot):
-    """Returns the greatest distance of a token that min-p keeps. Min-p (Nguyen et al., 2024) keeps tokens with
-    exp(x) >= min_p."""
+    """Returns the greatest distance from the row's greatest logit at which min-p keeps a token. Min-p (Nguyen et al.,
+    2024) keeps tokens with exp(x) >= min_p."""
     return tl.minimum(distance(number(columns, slot, LOG_MIN_P)), FARTHEST)
 
 
@@ -44,12 +44,13 @@ def load_logits(logits, logits_stride, shaped, shaped_stride, row, is_shaped, id
 
 @triton.jit
 def scaled(y, greatest, columns, slot):
-    """Returns x. Divides with the rounding of IEEE 754, so that x is rounded as by the host's sampler."""
+    """Returns the scaled logit x = (y - greatest) / temperature. Divides with the rounding of IEEE 754, so that x has
+    the same bits as in the host's sampler."""
     return tl.div_rn(y - greatest, number(columns, slot, TEMPERATURE))
 
 
 @triton.jit
 def greatest_of(tile_values, row, tiles, TILES: tl.constexpr):
-    """Returns the greatest of a row's [tiles] values, one per tile."""
+    """Returns the greatest value of a row. `tile_values`: [rows, tiles], one value per tile."""
     at = tl.arange(0, TILES)
     return tl.max(tl.load(tile_values + row * tiles + at, mask=at < tiles, other=float("-inf")), 0)

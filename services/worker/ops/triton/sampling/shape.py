@@ -1,6 +1,7 @@
 """Applies logit bias, penalties and token masks in one pass over the logits.
 
-For a token with logit l that occurs c times in the output, these steps in this order (see docs/sampling.md):
+For a token with logit l that occurs c times in the output, the kernel computes y in these steps, in this order (see
+docs/sampling.md):
 
     l += bias
     y = l / r if l > 0 else l · r             r: repetition penalty (Keskar et al., 2019, section 4.1), for tokens

@@ -1,4 +1,5 @@
-"""Last step of the cuts (`cuts.py`): finds the exact distance by a 16-way search within a cut's bracket."""
+"""Last step of top-k and top-p (`cuts.py`): finds the exact cut, a distance from the greatest logit, by a 16-way search
+within the cut's bracket."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def up_to(
     slot,
     WEIGH: tl.constexpr,
 ):
-    """Returns the number of tokens within each limit, or their mass if WEIGH: [WAYS]. Only tokens in the bracket are
-    counted anew; the number (ABOVE_COUNT) or mass (ABOVE_MASS) of the tokens nearer than the bracket is added."""
+    """Returns, for each of `limits`, the number of tokens within this distance, or their mass if WEIGH: [WAYS]. Counts
+    only the tokens in the bracket, and adds the known number (ABOVE_COUNT) or mass (ABOVE_MASS) of nearer tokens."""
     size = tl.load(bracket + SIZE)
     begin, kept = tl.load(bracket + FROM), min_p_distance(columns, slot)
     in_list = size <= CAPACITY
@@ -75,8 +76,8 @@ def search(
     target, bracket, listed, logits, logits_stride, shaped, vocab_size, row, in_scratch, greatest, columns, slot,
     WEIGH: tl.constexpr,
 ):  # fmt: skip
-    """Returns the least distance in the bracket within which the number of tokens, or their mass if WEIGH, reaches
-    `target`; the bracket's greatest distance if none does."""
+    """Returns the least distance in the bracket such that the tokens within this distance reach `target` by their
+    number, or by their mass if WEIGH. Returns the bracket's greatest distance if no distance reaches `target`."""
     low, high = tl.load(bracket + FROM), tl.load(bracket + TO)
     way = tl.arange(0, WAYS)
     while low < high:
@@ -102,7 +103,7 @@ def threshold_kernel(
     peaks,
     found,
     lists,
-    cut,  # int32 [n], written: the greatest distance that the cuts keep, for rows with top-k or top-p
+    cut,  # int32 [n], output, only for rows with top-k or top-p: the greatest distance of a token that the cuts keep
     vocab_size,
     tiles,
     TILES: tl.constexpr,

@@ -3,9 +3,9 @@ a sort.
 
     log p(t) = l_t - max l - log Σ exp(l - max l)
 
-Logit and token id are packed into one int64 key, which is greater for a likelier token, then for a lower id. To find
-the TOP greatest keys, a kernel takes the greatest key and removes it, TOP times. `top_tiles` does so in every tile, and
-`top_rows` then does so with the keys found in all tiles of a row.
+Each token's logit and id are packed into one int64 key. A likelier token has a greater key; of equally likely tokens,
+the one with the lower id has. To find the TOP greatest keys, a kernel takes the greatest key and removes it, TOP times.
+`top_tiles` finds them in every tile, and `top_rows` then finds them among the keys from all tiles of a row.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def top_tiles_kernel(
     rows,  # int64 [m], rows of the sample that ask for log probabilities
     keys,  # int64 [m, tiles, PLACES], written
     peaks,  # float32 [m, tiles], written
-    sums,  # float32 [m, tiles], written: sums of exp(l - the tile's peak)
+    sums,  # float32 [m, tiles], output: each tile's sum of exp(logit - peak), with the tile's peak
     vocab_size,
     tiles,
     COUNT: tl.constexpr,

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 # Minimum difflib ratio between an unknown variable's name and the name that the warning suggests for it.
 _LIKENESS = 0.8
-# Suffixes of the environment variables that Kubernetes sets for each of its services. For a service named quire, they
-# look like Quire's own variables: QUIRE_SERVICE_HOST, QUIRE_PORT_80_TCP.
+# Suffixes of the environment variables that Kubernetes sets for each of its services. If a service is named quire, its
+# variables look like Quire's own: QUIRE_SERVICE_HOST, QUIRE_PORT_80_TCP.
 _OF_A_SERVICE = re.compile(r"_SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
 ENVIRONMENT_PREFIX = "QUIRE_"
@@ -54,7 +54,7 @@ def option(
     """Declares an option as a dataclass field. `help` includes the unit. `aliases`: other names of choices. `short`:
     short form of the flag, such as -t. `positional`: the value can also be given without the flag. `not_built`: the
     option is parsed, but any value other than the default stops the start. `secret`: the value is never printed and
-    never passed on a command line; set it through the environment."""
+    never passed on a command line, so users must set it through the environment."""
     metadata = {
         "help": help,
         "choices": choices,

@@ -1,6 +1,7 @@
-"""Compiles the grammars of structured output. The router compiles a grammar to check it, the worker to enforce it.
+"""Compiles the grammars of structured output. The router compiles a grammar to check it; the worker compiles it to
+enforce it.
 
-llguidance is imported when the first grammar arrives, so a service that gets no grammar does not need it installed.
+llguidance is imported only when the first grammar arrives, so a service that gets no grammar runs without llguidance.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def _limits() -> LLParserLimits:
 
 
 def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Compiles a grammar into a matcher at the start of the output. Call it on a thread of `grammar_threads`, which has
-    a large enough stack. Raises GrammarError."""
+    """Compiles a grammar. Returns a matcher that has not consumed any token yet. Call the function on a thread of
+    `grammar_threads`, which has a large enough stack. Raises GrammarError."""
     size = len(grammar.encode())
     if size > MAX_GRAMMAR_BYTES:
         raise GrammarError(f"it has {size} bytes; {MAX_GRAMMAR_BYTES} are allowed")
@@ -73,8 +74,8 @@ def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
 def check_matcher(matcher: LLMatcher) -> None:
     """Raises GrammarError if the matcher has failed. A failed matcher stays failed."""
     if matcher.is_error():
-        # Skip the lines of the message between the first line and the reason. They point into a generated grammar that
-        # the client has not seen.
+        # Take only the line with the reason, or the first line if none has one. The other lines point into a generated
+        # grammar that the client has not seen.
         lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines() or [""]
         reason = next((line for line in lines[1:] if line.startswith("error: ")), lines[0])
         message = next(
@@ -88,8 +89,9 @@ def grammar_threads(num_threads: int) -> ThreadPoolExecutor:
     executor = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
     before = threading.stack_size(STACK_BYTES)
     try:
-        # threading.stack_size applies only to threads that start before it is reset. The executor starts a thread only
-        # when a task finds no idle thread. So the barrier keeps each thread busy until all have started.
+        # threading.stack_size applies only to threads that start before it is reset, so all threads must start now. The
+        # executor starts a thread only for a task that finds no idle thread. Each task therefore waits at a barrier,
+        # which keeps its thread busy until all threads have started.
         started = threading.Barrier(num_threads + 1)
         for _ in range(num_threads):
             executor.submit(started.wait)

@@ -1,4 +1,5 @@
-"""The gRPC server that every service uses, with message limits, answers to malformed requests, health and reflection.
+"""The gRPC server that every service uses. It limits messages, reports malformed requests, and adds the standard
+health and reflection services.
 
 Health and reflection need the packages grpcio-health-checking and grpcio-reflection. Without them, as on a bare GPU
 machine, the server logs one line and starts without the two services.
@@ -25,7 +26,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 # gRPC's default limits, some requests with 8 to 16 KiB of metadata are refused at random. The gateway forwards at most
 # 96 KiB in 100 headers and adds a few of its own.
 MAX_METADATA_BYTES = 128 * 1024
-# Timeout for a peer that reads nothing from its stream.
+# If a peer reads nothing from its stream for this long, the stream is ended.
 STALLED_PEER_S = 2.0
 
 # Options of clients and servers. Pings keep idle streams alive through proxies and detect a peer that vanished
@@ -87,8 +88,8 @@ class GrpcServer:
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """Registers a servicer. `register`: the generated add_…_to_server function."""
         register(servicer, self._guarded)
-        # Reflection needs the descriptor of the proto file that declares the service. The module of `register` loads
-        # only the proto files that declare the messages of its methods. The service can be declared in another file.
+        # Loads the proto file that declares the service, because reflection needs its descriptor. The module of
+        # `register` does not always load this file: it loads only the files that declare the messages of the methods.
         importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:

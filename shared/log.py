@@ -1,4 +1,7 @@
-"""Logging to standard error, as text for people or as JSON for log collectors. A step that succeeds logs nothing."""
+"""Logging to standard error, as text for people or as JSON for log collectors.
+
+Nothing is logged for a request or a step of the model that succeeds.
+"""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ class RefusalLog:
         logger.warning("refused a request from %s to %s: %s%s", host, method, reason[:_MAX_REASON_CHARS], omitted)
 
     def _forget(self, now: float) -> None:
-        """Removes the entries of hosts whose last line is older than LOG_INTERVAL_S. The next refused request of such a
-        host gets a line anyway."""
+        """Removes the entries of hosts whose last line is older than LOG_INTERVAL_S. Such a host needs no entry,
+        because its next refused request is logged in either case."""
         self._lines = {host: line for host, line in self._lines.items() if now - line.logged_at < LOG_INTERVAL_S}
 
 
@@ -193,7 +193,7 @@ def _guarded_behaviour(
     behaviour: Callable[[Any, Any], Any], refuse: Callable[[MalformedRequestError, str, Any], Any]
 ) -> Callable[[Any, Any], Any]:
     """Wraps `behaviour` so that `refuse` is called for malformed requests. Returns an async generator function if
-    `behaviour` is one, otherwise a coroutine function: grpc treats the two differently."""
+    `behaviour` is one, otherwise a coroutine function, because grpc treats the two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
         peer = context.peer()  # read it now, because grpc forgets the peer when the call ends

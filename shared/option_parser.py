@@ -1,4 +1,6 @@
-"""Command-line parser that accepts vLLM's command lines: flags with underscores, switches with a value."""
+"""Command-line parser that accepts vLLM's command lines, in which flags can have underscores, and switches can have a
+value (`--flag true`).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from typing import Any, NoReturn
 TRUTH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 # Minimum difflib ratio between an unknown flag and the flag that the error suggests for it.
 _LIKENESS = 0.7
-# Name of a namespace attribute. During parsing it holds a pair for each occurrence of a StoreItems flag: the action and
-# the values of that occurrence.
+# Name of a namespace attribute that exists only during parsing. It has a pair (action, values) for each occurrence of a
+# StoreItems flag.
 _OCCURRENCES = "items of each flag"
 
 
@@ -39,7 +41,8 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
     def _plain(self, words: list[str]) -> list[str]:
-        """Rewrites every flag before a `--` to the form that argparse knows: `--max-model-len`, `--no-flag`."""
+        """Rewrites every flag before a `--` to the form that argparse knows: `--max_model_len` to `--max-model-len`,
+        `--flag false` to `--no-flag`."""
         end = words.index("--") if "--" in words else len(words)
         plain: list[str] = []
         for word in words[:end]:
@@ -87,7 +90,7 @@ class OptionParser(argparse.ArgumentParser):
         return isinstance(self._option_string_actions.get(flag), argparse.BooleanOptionalAction)
 
     def _switched(self, flag: str, value: bool) -> str:
-        """Returns the flag that has the effect of `flag value`: `--x` for `--no-x false`."""
+        """Returns the flag that has the same effect as `flag value`: for example, `--x` for `--no-x false`."""
         is_negative = flag.startswith("--no-") and f"--{flag[5:]}" in self._option_string_actions[flag].option_strings
         if value:
             return flag
@@ -154,7 +157,7 @@ class StoreJson(argparse.Action):
 
 
 class StoreOnce(argparse.Action):
-    """Action of an argument that can be given as a positional or with its flag. Two different values are an error."""
+    """Action of an argument that can be given by position or with its flag. Two different values are an error."""
 
     def __call__(
         self,

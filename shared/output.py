@@ -25,7 +25,7 @@ PATIENCE_IS_FOR_S = 60.0
 def dropping(stream: TextIO | None) -> TextIO | None:
     """Wraps `stream` so that a write never raises, and waits for a slow reader at most one second per minute. Text that
     does not get through is dropped: whole lines, or the ends of lines. The encoding stays the same. Returns None if
-    `stream` is None, as sys.stdout is if its descriptor was closed at the start."""
+    `stream` is None. (Python sets sys.stdout to None if its descriptor is closed when Python starts.)"""
     if stream is None:
         return None
     try:
@@ -46,7 +46,8 @@ class Patience:
         self._left = PATIENCE_S
 
     def wait(self, until_ready: Callable[[float], bool]) -> bool:
-        """Calls `until_ready` with the remaining seconds and returns its result."""
+        """Calls `until_ready` with the seconds left in the budget, and subtracts the duration of the call from the
+        budget. Returns the result of `until_ready`."""
         start = self._clock()
         if start - self._began >= PATIENCE_IS_FOR_S:
             self._began, self._left = start, PATIENCE_S
@@ -113,9 +114,9 @@ class _Dropping(io.RawIOBase):
 
 
 def _writer(descriptor: int) -> tuple[int | None, Callable[[memoryview], int]]:
-    """Returns a descriptor that the caller must close, or None if there is none, and a function that writes to
-    `descriptor` without blocking: it writes as many bytes as fit and raises BlockingIOError if none fit. For a regular
-    file, the function is os.write itself."""
+    """Returns (own, write). `write(data)` writes to `descriptor` without blocking: it writes as many bytes as fit, and
+    raises BlockingIOError if none fit. For a regular file, `write` is plain os.write. `own`: a new descriptor that the
+    caller must close; None if there is none."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(kind):
         connection = socket.socket(fileno=os.dup(descriptor))

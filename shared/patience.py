@@ -17,8 +17,8 @@ NUM_TICKS = 5
 class Patience:
     """An asynchronous context manager like `asyncio.timeout`: raises TimeoutError in the block after `seconds`.
 
-    The timeout is NUM_TICKS ticks that are not late. If all ticks are late, the block still times out, after twice as
-    many ticks.
+    Divides `seconds` into NUM_TICKS ticks, and times out after this number of ticks that are not late. At most
+    NUM_TICKS late ticks are left out of the count, so the block times out after 2 · NUM_TICKS ticks at the latest.
     """
 
     __slots__ = ("_handle", "_interval", "_loop", "_num_late", "_num_ticks", "_timeout")

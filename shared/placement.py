@@ -23,12 +23,12 @@ _SLACK = 1.25
 # idle.
 _IDLE_SHARE = 0.5
 
-# Maximum number of prompt tokens that a completion's key covers. The key covers only whole blocks, as the prefix cache
-# does, unless the prompt is shorter than a block.
+# Maximum number of prompt tokens that a completion's placement key covers. The key covers only whole blocks, as the
+# prefix cache does, unless the prompt is shorter than a block.
 _PROMPT_TOKENS = 512
 _BLOCK_TOKENS = 16
-# Maximum number of characters of a chat that its key covers: about 2,048 tokens. The key ends with the first user turn,
-# if not before.
+# A chat's key covers the chat up to the end of the first user message, but at most this many characters (about 2,048
+# tokens).
 _CHAT_CHARS = 8192
 
 
@@ -42,7 +42,8 @@ class Node:
 
 
 def place(key: bytes, num_tokens: int, nodes: Sequence[Node]) -> Node:
-    """Returns the node for a request of `num_tokens` tokens. `nodes` must not be empty."""
+    """Returns the node for a request of `num_tokens` tokens. Requests with the same placement key get the same node,
+    unless its load is too high. `nodes` must not be empty."""
     if len(nodes) == 1:
         return nodes[0]
     mean = (sum(node.outstanding_tokens for node in nodes) + num_tokens) / len(nodes)
@@ -51,7 +52,7 @@ def place(key: bytes, num_tokens: int, nodes: Sequence[Node]) -> Node:
         for node in nodes
         if node.outstanding_tokens + num_tokens <= max(_SLACK * mean, _IDLE_SHARE * node.capacity_tokens)
     ]
-    if not free:  # the request is large compared with the running work
+    if not free:  # No node has room, because the request is large compared with the running work.
         return min(nodes, key=lambda node: node.outstanding_tokens)
     return max(free, key=lambda node: _score(key, node.name))
 

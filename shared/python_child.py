@@ -56,9 +56,10 @@ def _is_on_path(directory: Path) -> bool:
 
 
 def _is_site_directory(path: Path) -> bool:
-    """Returns whether `path` is a directory of installed packages that this interpreter searches by default: its own,
-    the system's in a virtual environment that shares them, or the user's. PYTHONPATH would put such a directory before
-    the standard library, and some packages there replace its modules (`typing`, `dataclasses`)."""
+    """Returns whether `path` is a directory of installed packages that this interpreter searches by default: the
+    interpreter's own, the user's, or the system's if this is a virtual environment that shares the system's packages.
+    In PYTHONPATH, such a directory would come before the standard library, and some of its packages would replace
+    modules of the standard library (`typing`, `dataclasses`)."""
     directories = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | set(site.getsitepackages())
     if site.ENABLE_USER_SITE:
         directories.add(site.getusersitepackages())

@@ -20,8 +20,8 @@ NAMES = (f"{_V1}.ServerReflection", f"{_ALPHA}.ServerReflection")
 
 
 def add_reflection(services: Iterable[str], server: Any) -> None:
-    """Adds both reflection services to `server`. `services`: full names of the other services to list; their
-    descriptors must be loaded."""
+    """Adds the reflection services v1 and v1alpha to `server`. `services`: full names of the other services to list.
+    Their descriptors must be loaded."""
     _load_v1()
     servicer = _Reflection([*services, *NAMES])
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
@@ -35,8 +35,8 @@ def add_reflection(services: Iterable[str], server: Any) -> None:
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
     def _file_containing_symbol(self, request: Any, fully_qualified_name: str) -> Any:
-        """Answers with the proto file that declares a symbol. Also finds methods, as the protocol requires: the base
-        class does not, because the descriptor pool does not count methods as symbols."""
+        """Answers with the proto file that declares a symbol. Also finds methods, as the protocol requires. The base
+        class does not find methods, because the descriptor pool does not count them as symbols."""
         try:
             service: Any = self._pool.FindMethodByName(fully_qualified_name).containing_service
         except KeyError:
@@ -45,7 +45,8 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
 
 
 def _load_v1() -> None:
-    """Adds the proto file of v1 to the descriptor pool: a copy of v1alpha's file under the package name of v1."""
+    """Adds the proto file of the reflection service's version v1 to the descriptor pool. The file is a copy of
+    v1alpha's file under the package name of v1."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_V1_FILE)

@@ -13,7 +13,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 def check_root_path(path: str) -> None:
-    """Raises ConfigError for an invalid prefix. An empty string means no prefix."""
+    """Checks a prefix of HTTP paths; an empty string means no prefix. Raises ConfigError if the prefix is invalid."""
     parts = path.split("/")
     if path and (not _PATH.fullmatch(path) or "." in parts or ".." in parts):
         raise ConfigError(f"--root-path {path}: use a path such as /llm, without a slash at the end")

@@ -30,7 +30,8 @@ class Status:
 
 
 class StatusReporter:
-    """Writes status lines to `fd`; does nothing if `fd` is None. A reader that went away is not an error."""
+    """Writes status lines to `fd`; does nothing if `fd` is None. After a failed write, for example because the reader
+    has exited, writes no more."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -59,9 +60,9 @@ class StatusReporter:
 
 
 class WarningNotes(logging.Handler):
-    """Log handler that reports a part's warnings to the parent process during the start. The part might be waiting for
-    something that never arrives, and its log might not be shown. Reports each warning once, and at most MAX_NOTES in
-    total."""
+    """Log handler that reports a part's warnings to the parent process during the start. Without it, nobody might see
+    why a part waits forever, because its log might not be shown. Reports each warning once, and at most MAX_NOTES
+    warnings in total."""
 
     MAX_NOTES = 20
 

@@ -33,7 +33,7 @@ def configure_tracing(service: str) -> bool:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        logger.warning("an OTLP endpoint is set but opentelemetry-sdk is not installed: no traces")
+        logger.warning("an OTLP endpoint is set, but no traces are sent, because opentelemetry-sdk is not installed")
         return False
     provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -77,7 +77,7 @@ def current_traceparent(span: Any) -> str:
 
 
 def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serves `registry` at http://host:port/metrics from its own thread. Returns the port; port 0 picks a free one.
+    """Serves `registry` at http://host:port/metrics from a new thread. Returns the port; port 0 picks a free one.
 
     The format is always Prometheus' text format, which every scraper reads. Before version 3, Prometheus asks for
     OpenMetrics without UTF-8 names. For such a request, prometheus_client would rename `vllm:` to `vllm_`, and queries

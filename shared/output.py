@@ -84,8 +84,8 @@ class _Dropping(io.RawIOBase):
         super().close()
 
     def write(self, data: Any, /) -> int:
-        """Writes as much as the reader accepts in time, and drops the rest. Returns the size of `data`, as if all of it
-        were written."""
+        """Writes as much as the reader accepts before the patience (see `Patience`) runs out, and drops the rest.
+        Returns the size of `data`, as if all of it were written."""
         given = text = bytes(data)
         if self._drops_rest:
             _, line_break, text = given.partition(b"\n")

@@ -24,10 +24,10 @@ class Command:
 
 
 # Use gRPC's older socket code, in which the thread that polls for completions also reads the sockets. With the newer
-# code, every read by the peer of a Unix socket also wakes other threads of gRPC, which then have nothing to do. These
-# wakeups make up a fifth of the cost of a small message (ADR 16). A gRPC release without the older code logs a line and
-# uses the newer code. The value goes into an environment variable of the same name, which grpc reads when it is
-# imported.
+# code, whenever the peer reads from a Unix socket, threads of gRPC on this side wake up as well, although they have
+# nothing to do. These wakeups make up a fifth of the cost of a small message (ADR 16). A gRPC release without the older
+# code logs a line and uses the newer code. The value goes into an environment variable of the same name, which grpc
+# reads when it is imported.
 GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {

@@ -109,8 +109,8 @@ class RequestTimer:
         metrics.num_generation_tokens += count
 
     def delivered(self, seconds: float) -> None:
-        """Adds `seconds` to the histogram: the time from the arrival of new tokens in this router until the client's
-        transport accepted them."""
+        """Records a delivery in the histogram `delivery`. `seconds`: time from the arrival of new tokens in this router
+        until the client's transport accepted them."""
         self._metrics.delivery.observe(seconds)
 
     @property

@@ -60,8 +60,8 @@ class BoundedServer:
 
 def check_message(data: bytes, descriptor: Any) -> None:
     """Counts the fields of a serialized message. Raises ApiError if the message has too many fields, or too many
-    numbers in lists. Raises UndecodableRequestError if the fields cannot be counted to the message's end, because
-    protobuf must not parse fields that were not counted. Quire's messages have no groups (an old kind of field), so a
+    numbers in lists. Raises UndecodableRequestError if it cannot count to the message's end: protobuf must not
+    parse fields that were not counted. Quire's messages have no groups (an old kind of field), so a
     message with groups counts as undecodable."""
     if not _Scan(data).message(descriptor, 0, len(data), ""):
         raise UndecodableRequestError(len(data))

@@ -29,7 +29,7 @@ class RopeConfig:
     attention_factor: float = 1.0  # yarn: multiplies cosines and sines
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    truncate: bool = True  # yarn: round the first and last dimension whose frequencies are interpolated to integers
+    truncate: bool = True  # yarn: round the ends of the ramp (see _yarn) to whole dimensions, down and up
     frequency_factors: tuple[float, ...] = ()  # [head_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:

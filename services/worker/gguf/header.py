@@ -104,7 +104,7 @@ class HeaderReader:
 
     def _numbers(self, kind: int, count: int) -> NDArray[Any]:
         if kind not in _NUMBERS:
-            raise ValueError(f"its metadata has values of type {kind}")
+            raise ValueError(f"its metadata has values of type {kind}, which is not supported")
         dtype = np.dtype(_NUMBERS[kind])
         numbers = np.frombuffer(self._buffer, dtype, count, self._position)
         self._position += count * dtype.itemsize

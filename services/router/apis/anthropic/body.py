@@ -32,7 +32,8 @@ from services.router.prompt import MAX_MESSAGES
 
 # Fields that are not implemented, each with its accepted values (see Body.not_built).
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}
-# Known fields without effect on the answer: they concern Anthropic's caches, service tiers, bills and other models.
+# Known fields that are ignored. They control features of Anthropic's own service, such as its caching, service tiers,
+# billing and fallback to other models.
 _WITHOUT_EFFECT = frozenset(
     {"metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "speed", "billing_policy"}
     | {"fallbacks", "fallback_credit_token"}

@@ -61,7 +61,7 @@ class StructuredOutputs(Body):
 
 
 class StructureFields(BaseModel):
-    """Mixin of bodies that ask for generation. A request can set at most one of these fields."""
+    """Mixin for the bodies of generation requests. At most one of these fields can require a structure."""
 
     response_format: ResponseFormat | None = Field(
         None,

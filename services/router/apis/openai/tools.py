@@ -15,8 +15,8 @@ FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 
 
 class FunctionCall(Body):
-    """A call of an earlier turn, possibly from another server. Any name is accepted, and the arguments can be
-    incomplete."""
+    """A function call in an earlier turn of the conversation. Another server might have produced it, so any name is
+    accepted, and the arguments can be incomplete."""
 
     name: str = Field(description="Name of the function.")
     arguments: str = Field(description="Arguments as the model wrote them; they may be incomplete.")

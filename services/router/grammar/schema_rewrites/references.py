@@ -111,7 +111,9 @@ class _References:
         `scope`: the dynamic scope with which the evaluation enters the place."""
         self._num_schemas += 1
         if self._num_schemas > _MAX_SCHEMAS:
-            raise GrammarError("it is too complex: with copies of its references' targets, it has too many schemas")
+            raise GrammarError(
+                f"it is too complex: with the copies that its references need, it has over {_MAX_SCHEMAS} subschemas"
+            )
         if not isinstance(place.schema, dict):
             return place.schema
         base = self._bases.get(id(place.schema), place.base)

@@ -21,17 +21,17 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from benchmarks.record import store
-from services.worker.architectures.config import ModelConfig, read_model_config
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.gguf_blocks import decode
-from services.worker.models.weights.safetensors_source import SafetensorsSource
-from services.worker.models.weights.source import WeightSource
+from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.ops.interface import AttentionBatch
 from services.worker.ops.reference import ReferenceOps
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.quantization.at_load import AT_LOAD, AtLoad
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.weight import Weight
+from services.worker.weights import load_decoder
+from services.worker.weights.gguf_blocks import decode
+from services.worker.weights.safetensors_source import SafetensorsSource
+from services.worker.weights.source import WeightSource
 from training import corpus
 from training.evaluate import KIND_NAMES
 from training.generate import prompt_ids
@@ -86,7 +86,7 @@ def schemes(config: ModelConfig) -> Mapping[str, Quantizer]:
     group_sizes = [size for size in (128, 64, 32) if config.hidden_size % size == 0]
     return {
         "float32": lambda _, weight: weight,
-        **{name: partial(at_load, scheme, config.tie_word_embeddings) for name, scheme in AT_LOAD.items()},
+        **{name: partial(at_load, scheme, config.network.tie_word_embeddings) for name, scheme in AT_LOAD.items()},
         **{f"int4-groups-of-{size}": partial(int4, size) for size in group_sizes},
         "gguf-q8_0": partial(ggml, GGMLQuantizationType.Q8_0, True),
         "gguf-q4_0": partial(ggml, GGMLQuantizationType.Q4_0, False),
@@ -115,7 +115,7 @@ def logits(directory: Path, quantize: Quantizer, texts: Sequence[Text]) -> list[
     longest = max(len(text.token_ids) for text in texts)
     num_blocks = -(-longest // BLOCK_SIZE)
     with torch.inference_mode():
-        decoder = Decoder(config, ops, source, longest)
+        decoder = load_decoder(config, ops, source, longest)
         pages = allocate_pages(config, num_blocks, BLOCK_SIZE, CPU, torch.float32)
         blocks = torch.arange(num_blocks, dtype=torch.int32)[None]
         predicted = []

@@ -15,14 +15,13 @@ import torch
 from benchmarks.cpu_gemm import read_bandwidth
 from benchmarks.quantization import Quantizer, Quantizing, schemes
 from benchmarks.shapes import M135
-from services.worker.architectures.config import ModelConfig, read_model_config
-from services.worker.architectures.weight_shapes import parameters
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.dummy_source import DummySource
-from services.worker.ops.create import create_ops
-from services.worker.ops.interface import AttentionBatch, AttentionShape
+from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.ops.interface import AttentionBatch
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.startup.cpu_threads import physical_cores
+from services.worker.startup.create_ops import create_ops
+from services.worker.weights import load_decoder
+from services.worker.weights.dummy_source import DummySource
 
 CPU = torch.device("cpu")
 BATCHES = (1, 8, 32)
@@ -34,12 +33,10 @@ ROUNDS = 15
 def decode_step(config: ModelConfig, quantize: Quantizer, batch_size: int) -> Callable[[], object]:
     """Returns a function that runs a decode step of `batch_size` sequences with CONTEXT tokens each."""
     ops = create_ops(CPU, torch.float32)
-    source = Quantizing(DummySource(parameters(config), CPU, torch.float32), quantize)
-    decoder = Decoder(config, ops, source, CONTEXT)
-    shape = AttentionShape(
-        config.num_heads, config.num_kv_heads, config.head_dim, BLOCK_SIZE, torch.float32, torch.float32
-    )
-    ops.prepare_attention(shape, batch_size, batch_size)
+    source = Quantizing(DummySource(config.parameters, CPU, torch.float32), quantize)
+    decoder = load_decoder(config, ops, source, CONTEXT)
+    shapes = {heads.shape(BLOCK_SIZE, torch.float32, torch.float32) for heads in config.attention}
+    ops.prepare_attention(shapes, batch_size, batch_size)
     blocks_each = CONTEXT // BLOCK_SIZE
     pages = allocate_pages(config, batch_size * blocks_each, BLOCK_SIZE, CPU, torch.float32)
     batch = AttentionBatch(
@@ -63,7 +60,7 @@ def compare() -> dict[str, float]:
         M135.write(Path(directory))
         config = read_model_config(Path(directory))
     # The embeddings are also the output layer. Vectors are too small to matter.
-    num_weights = sum(shape[0] * shape[1] for shape in parameters(config).values() if len(shape) == 2)
+    num_weights = sum(shape[0] * shape[1] for shape in config.parameters.values() if len(shape) == 2)
     figures = {"float32_floor_ms": 4e3 * num_weights / read_bandwidth()}
     forms = {name: form for name, form in schemes(config).items() if name != "fp8"}
     for batch_size in BATCHES:

@@ -19,7 +19,7 @@ import pytest
 LIMIT_S = 300.0
 # Each process has its own CUDA context, which takes half a gigabyte.
 MOST_PROCESSES = 12
-LEAST_CAPABILITY = (8, 0)  # as in services/worker/ops/gpu.py, which imports torch
+LEAST_CAPABILITY = (8, 0)  # as in services/worker/startup/gpu.py, which imports torch
 _COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 # A file descriptor of the terminal, because pytest redirects stderr to a file while a test runs.
 _STDERR = pytest.StashKey[int]()

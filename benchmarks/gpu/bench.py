@@ -16,13 +16,13 @@ from benchmarks.gpu.floors import Floors
 from benchmarks.gpu.roofline import Ceilings, measure_ceilings
 from benchmarks.gpu.shapes import AT_LOAD, SHAPES, TINY, quantized
 from benchmarks.shapes import Shape
-from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.config import WorkerConfig
-from services.worker.ops.create import create_ops
-from services.worker.ops.gpu import select_gpu
+from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import resolve_kv_cache_dtype
 from services.worker.quantization.at_load import resolve_quantization
+from services.worker.startup.create_ops import create_ops
+from services.worker.startup.gpu import select_gpu
 from services.worker.startup.load import LoadedWorker, load_worker
 from shared.config import resolve
 
@@ -99,10 +99,7 @@ class Bench:
 
     @property
     def attention_shape(self) -> AttentionShape:
-        model = self.model
-        return AttentionShape(
-            model.num_heads, model.num_kv_heads, model.head_dim, BLOCK_SIZE, self.dtype, self.kv_dtype
-        )
+        return self.model.attention[0].shape(BLOCK_SIZE, self.dtype, self.kv_dtype)
 
     @cached_property
     def floors(self) -> Floors:

@@ -110,7 +110,7 @@ def device(setting: Setting) -> Iterator[None]:
             stack.enter_context(SimulatedGPU(1 << 30).running())
         import torch
 
-        from services.worker.ops.gpu import select_gpu
+        from services.worker.startup.gpu import select_gpu
 
         torch.set_num_threads(1)  # the children share the cores
         stack.enter_context(torch.no_grad())

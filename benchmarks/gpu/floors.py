@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.roofline import Ceilings
-from services.worker.architectures.config import ModelConfig
-from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.models.config import ModelConfig
+from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.quantization.at_load import AtLoad
 
 # Formats whose products run on 8-bit matrix units, by --quantization's or the checkpoint's name.
@@ -30,7 +30,7 @@ class Floors:
     def weight_bytes(self) -> int:
         """Bytes of weights that a step reads."""
         model, item = self.model, self.dtype.itemsize
-        unread = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size * item
+        unread = 0 if model.network.tie_word_embeddings else model.vocab_size * model.hidden_size * item
         return weight_bytes(model, item, self.at_load) - unread
 
     def kv_bytes(self, num_tokens: float) -> float:
@@ -46,9 +46,9 @@ class Floors:
         · head size FLOP for each of n (n + 1) / 2 pairs."""
         model, rates = self.model, self.ceilings.rates
         embeddings = model.vocab_size * model.hidden_size
-        layers = num_parameters(model) - embeddings * (1 if model.tie_word_embeddings else 2)
+        layers = num_parameters(model) - embeddings * (1 if model.network.tie_word_embeddings else 2)
         pairs = num_tokens * (num_tokens + 1) / 2
-        attention = 4 * model.num_heads * model.head_dim * len(model.layers) * pairs
+        attention = sum(2 * heads.num_heads * (heads.key_dim + heads.value_dim) for heads in model.attention) * pairs
         products = 2 * layers * num_tokens
         rate = rates.get(self._matrix_type, rates["bf16"])
         return products / rate + (attention + 2 * embeddings) / rates["bf16"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.gpu.fresh_compiler import fresh_compiler
-from services.worker.ops.interface import AttentionBatch, AttentionShape, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionForm, AttentionShape, KVPages
 from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.attention.tuning import Tuning
 
@@ -66,8 +66,8 @@ class PagedLoad:
         positions = torch.from_numpy(self._positions).to(self._device)
         starts = torch.from_numpy(self._query_starts).to(self._device)
         batches = [AttentionBatch(positions, starts, table, work) for table in self._tables]
-        scale = self._shape.head_dim**-0.5
-        return [partial(attention, self._q, batch, self._pages, scale, None) for batch in batches]
+        form = AttentionForm(self._shape.head_dim**-0.5)
+        return [partial(attention, self._q, batch, self._pages, form) for batch in batches]
 
 
 def peers(shape: AttentionShape, load: Load, device: torch.device, num_copies: int) -> Iterator[tuple[str, list[Work]]]:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
-from services.worker.architectures.config import ModelConfig
+from benchmarks.gpu.shapes import network
+from services.worker.models.config import ModelConfig
 from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.quantized_linear import computes_with
 from services.worker.quantization.kinds.fp8 import Fp8Weight
@@ -32,12 +33,13 @@ Work = Callable[[], Tensor]
 
 def matrices(model: ModelConfig) -> dict[str, tuple[int, int]]:
     """Returns the (outputs, inputs) of a layer's products."""
-    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    sizes = network(model)
+    heads, kv_heads = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
     return {
         "qkv": (heads + 2 * kv_heads, model.hidden_size),
         "output": (model.hidden_size, heads),
-        "gate and up": (2 * model.intermediate_size, model.hidden_size),
-        "down": (model.hidden_size, model.intermediate_size),
+        "gate and up": (2 * sizes.intermediate_size, model.hidden_size),
+        "down": (model.hidden_size, sizes.intermediate_size),
     }
 
 
@@ -59,7 +61,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 @contextmanager
 def split_sums_in_16_bits() -> Iterator[None]:
     """Uses torch's default, with which cuBLAS may round the partial sums of a split product to 16 bits. The worker
-    forbids this (see `services.worker.ops.gpu.select_gpu`); the difference in time is the cost of that."""
+    forbids this (see `services.worker.startup.gpu.select_gpu`); the difference in time is the cost of that."""
     products = torch.backends.cuda.matmul
     before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
     products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True

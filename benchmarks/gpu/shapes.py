@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.shapes import Shape
+from services.worker.models import LlamaConfig, ModelConfig
 
 LLAMA_8B = Shape(
     128_256, 4096, 14_336, 32, 32, 8, 131_072, tie_word_embeddings=False, rope_theta=500_000.0, dtype="bfloat16"
@@ -25,6 +26,12 @@ _CHECKPOINTS: dict[str, dict[str, Any]] = {
 }
 AT_LOAD = ("fp8", "int8", "int8-weight-only")
 QUANTIZATIONS = (*AT_LOAD, *_CHECKPOINTS)
+
+
+def network(model: ModelConfig) -> LlamaConfig:
+    """Returns the sizes of a measured model; all of them are of Llama's kind."""
+    assert isinstance(model.network, LlamaConfig)
+    return model.network
 
 
 def quantized(shape: Shape, method: str | None) -> Shape:

@@ -16,7 +16,7 @@ _GROUPS = (
     ("attention", r"decode_attention|combine_splits|ragged_attention|flash|fmha|sdpa"),
     ("norms", r"rms_norm"),
     ("rope and KV write", r"rope"),
-    ("activation", r"gated_kernel"),
+    ("activation", r"activation_kernel"),
     (
         "products",
         r"gemm|gemv|matmul|nvjet|cutlass|cublas|splitk|split_k|xmma|linear|aten::mm|addmm|scaled_mm|_int_mm|bmm|"

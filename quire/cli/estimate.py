@@ -12,7 +12,7 @@ from services.worker.quantization import ALIASES, CHOICES, resolve_quantization
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
-    from services.worker.architectures import ModelConfig
+    from services.worker.models import ModelConfig
 
 # Memory in bytes. A gigabyte is 10⁹ bytes, as in the GPUs' data sheets.
 GPUS = {
@@ -83,7 +83,7 @@ class Estimate:
 
 
 def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
-    from services.worker.architectures import kv_bytes_per_token, num_parameters, weight_bytes
+    from services.worker.models import kv_bytes_per_token, num_parameters, weight_bytes
 
     at_load = resolve_quantization(config.quantization, model.quantization)
     quantization = at_load.name if at_load else model.quantization.method if model.quantization else None
@@ -106,7 +106,7 @@ def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
 def _placements(
     model: ModelConfig, weight_bytes: int, element_bytes: int, config: EstimateConfig
 ) -> Iterator[Placement]:
-    from services.worker.architectures import kv_bytes_per_token
+    from services.worker.models import kv_bytes_per_token
 
     context = min(config.context, model.max_model_len)
     for gpu, memory in GPUS.items():
@@ -125,8 +125,10 @@ def _placements(
 def can_split(model: ModelConfig, ranks: int) -> bool:
     """Returns whether tensor parallelism can split the model evenly: every rank gets the same number of heads and the
     same part of the MLP's intermediate size, and KV heads can be split or copied evenly."""
-    splits_kv = model.num_kv_heads % ranks == 0 or ranks % model.num_kv_heads == 0
-    return model.num_heads % ranks == 0 and model.intermediate_size % ranks == 0 and splits_kv
+    return model.network.intermediate_size % ranks == 0 and all(
+        heads.num_heads % ranks == 0 and (heads.num_kv_heads % ranks == 0 or ranks % heads.num_kv_heads == 0)
+        for heads in set(model.attention)
+    )
 
 
 def find_model(config: EstimateConfig) -> ModelConfig:

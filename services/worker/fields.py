@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,6 +83,17 @@ class Fields:
         if value is not None and not isinstance(value, Mapping):
             raise self.wrong(name, "an object")
         return Fields(value, f"{self.where}: {name}") if value else None
+
+    def parts(self, name: str, keys: Sequence[str]) -> list[Fields] | None:
+        """Returns these fields once per key, each time with the object `name` replaced by its own object `key`; None if
+        `name` has no such objects. Raises ModelError if it has only some of them."""
+        outer = self.nested(name)
+        nested = [] if outer is None else [outer.values.get(key) for key in keys]
+        if not any(isinstance(value, Mapping) for value in nested):
+            return None
+        if not all(isinstance(value, Mapping) for value in nested):
+            raise self.wrong(name, f"an object with {' and '.join(keys)}")
+        return [Fields({**self.values, name: value}, self.where) for value in nested]
 
     def wrong(self, name: str, expected: str) -> ModelError:
         return ModelError(f"{self.where}: {name} is {show(self.values.get(name))}; expected {expected}")

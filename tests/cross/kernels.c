@@ -17,7 +17,7 @@ void quire_pack_quantized(const uint8_t *q, uint32_t *packed, int64_t first, int
 int64_t quire_padded_columns(int64_t columns);
 void quire_layer_norm(const float *x, const float *residual, const float *weight, const float *bias, float *y,
                       int64_t rows, int64_t features, float eps, int threads);
-void quire_gelu(const float *x, float *y, int64_t rows, int64_t features, int tanh, int threads);
+void quire_activate(const float *x, float *y, int64_t rows, int64_t features, int kind, int threads);
 void quire_sample_gumbel(const float *logits, const int64_t *seeds, const int32_t *positions, const int32_t *choices,
                          int64_t *out, int64_t rows, int64_t vocabulary, int threads);
 void quire_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
@@ -110,15 +110,18 @@ static void rows_of_features(int threads) {
     quire_rms_norm(x, residual, weight, y, ROWS, features, 1e-6f, threads);
     print("RMS norm", threads, y, count * 4);
     print("RMS norm's residual", threads, residual, count * 4);
-    quire_silu_mul(x, y, ROWS, features, threads);
-    print("SiLU", threads, y, count * 4);
-    for (int tanh = 0; tanh < 2; tanh++) {
-        quire_gelu(x, y, ROWS, features, tanh, threads);
-        print(tanh ? "GELU by tanh" : "GELU by erf", threads, y, count * 4);
+    const char *names[] = {"SiLU", "GELU by erf", "GELU by tanh", "quick GELU", "ReLU", "squared ReLU", "clamped SiLU"};
+    for (int kind = 0; kind < 7; kind++) {
+        quire_gated_activation(x, y, ROWS, features, kind, threads);
+        printf("gated ");
+        print(names[kind], threads, y, count * 4);
+        if (kind == 6) continue;
+        quire_activate(x, y, ROWS, features, kind, threads);
+        print(names[kind], threads, y, count * 4);
     }
 }
 
-static void attention(int64_t head_dim, int64_t block_size, int64_t window, int threads) {
+static void attention(int64_t head_dim, int64_t rotary_dim, int64_t block_size, int64_t window, int threads) {
     enum { SEQUENCES = 3, HEADS = 6, KV_HEADS = 2, MAX_BLOCKS = 48, BLOCKS = 128 };
     /* A prompt from its beginning, a chunk in the middle of one, and one token after a long one. */
     int32_t starts[SEQUENCES + 1] = {0, 19, 31, 32}, first[SEQUENCES] = {0, 40, 300};
@@ -132,18 +135,33 @@ static void attention(int64_t head_dim, int64_t block_size, int64_t window, int 
     float *qkv = fine_floats(32 * width), *cos_sin = fine_floats(512 * head_dim);
     float *out = allocate(32 * HEADS * head_dim * 4);
     float *q = qkv, *k = qkv + HEADS * head_dim, *v = k + KV_HEADS * head_dim;
-    quire_rope_and_write_kv(q, k, v, cos_sin, positions, starts, tables, keys, values, width, head_dim, width, head_dim,
-                            width, head_dim, page, page, SEQUENCES, HEADS, KV_HEADS, head_dim, block_size, MAX_BLOCKS,
-                            threads);
+    struct heads heads = {.q = q, .k = k, .v = v, .cos_sin = cos_sin, .key_pages = keys, .value_pages = values,
+                          .positions = positions, .query_starts = starts, .block_tables = tables, .q_row = width,
+                          .q_head = head_dim, .k_row = width, .k_head = head_dim, .v_row = width, .v_head = head_dim,
+                          .key_block = page, .value_block = page, .sequences = SEQUENCES, .heads = HEADS,
+                          .kv_heads = KV_HEADS, .key_dim = head_dim, .value_dim = head_dim, .rotary_dim = rotary_dim,
+                          .block_size = block_size, .max_blocks = MAX_BLOCKS, .interleaved = rotary_dim != head_dim,
+                          .threads = threads};
+    quire_rope_and_write_kv(&heads);
     char name[64];
     snprintf(name, sizeof name, "of %d, blocks of %d, window %d", (int)head_dim, (int)block_size, (int)window);
     printf("heads %s:\n", name);
     print("  rotated", threads, qkv, 32 * width * 4);
     print("  keys", threads, keys, BLOCKS * page * 4);
     print("  values", threads, values, BLOCKS * page * 4);
-    quire_paged_attention(q, keys, values, out, positions, starts, tables, width, head_dim, page, page, SEQUENCES, HEADS,
-                          KV_HEADS, head_dim, block_size, MAX_BLOCKS, window, 0.125f, threads);
+    float *of_heads = fine_floats(2 * HEADS);
+    struct paged_attention call = {.q = q, .key_pages = keys, .value_pages = values, .out = out, .positions = positions,
+                                   .query_starts = starts, .block_tables = tables, .q_row = width, .q_head = head_dim,
+                                   .key_block = page, .value_block = page, .sequences = SEQUENCES, .heads = HEADS,
+                                   .kv_heads = KV_HEADS, .key_dim = head_dim, .value_dim = head_dim,
+                                   .block_size = block_size, .max_blocks = MAX_BLOCKS, .window = window,
+                                   .scale = 0.125f, .threads = threads};
+    quire_paged_attention(&call);
     print("  attention", threads, out, 32 * HEADS * head_dim * 4);
+    call.value_pages = NULL, call.value_dim = head_dim - 3, call.chunk = 29, call.soft_cap = 3.0f;
+    call.slopes = of_heads, call.sinks = of_heads + HEADS;
+    quire_paged_attention(&call);
+    print("  attention in every form", threads, out, 32 * HEADS * (head_dim - 3) * 4);
 }
 
 static void sampling(int threads) {
@@ -165,6 +183,8 @@ static void sampling(int threads) {
     print("log", threads, y, 4099 * 4);
     quire_evaluate(2, x, y, 4099);
     print("Gumbel noise", threads, y, 4099 * 4);
+    quire_evaluate(3, x, y, 4099);
+    print("tanh", threads, y, 4099 * 4);
 }
 
 int main(void) {
@@ -176,10 +196,10 @@ int main(void) {
         quantized_products(8, 32, 0, threads);
         quantized_products(4, 64, 0, threads);
         rows_of_features(threads);
-        attention(64, 16, 0, threads);
-        attention(64, 16, 24, threads);
-        attention(80, 24, 0, threads);
-        attention(128, 32, 0, threads);
+        attention(64, 64, 16, 0, threads);
+        attention(64, 64, 16, 24, threads);
+        attention(80, 32, 24, 0, threads);
+        attention(128, 128, 32, 0, threads);
         sampling(threads);
     }
     return 0;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.worker.ops.gpu import find_gpu, select_gpu
+from services.worker.startup.gpu import find_gpu, select_gpu
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

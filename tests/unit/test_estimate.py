@@ -12,14 +12,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from quire.cli.estimate import EstimateConfig, can_split, estimate, main
-from services.worker.architectures.config import ModelConfig, read_model_config
-from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
-from services.worker.architectures.weight_shapes import parameters
-from services.worker.models.weights.open import open_weights
-from services.worker.models.weights.source import WeightSource
+from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.decoders.llama import LlamaConfig
+from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.ops.reference import ReferenceOps
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.quantization.at_load import AT_LOAD
+from services.worker.weights.open import open_weights
+from services.worker.weights.source import WeightSource
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import quantize_checkpoint
 from tests.unit.worker.tiny_models import save_model
@@ -48,7 +48,7 @@ def test_the_bundled_model_s_file_is_what_it_says() -> None:
 def loaded_bytes(config: ModelConfig, source: WeightSource) -> int:
     """Of the tensors that a source's weights consist of."""
     total = 0
-    for name, shape in parameters(config).items():
+    for name, shape in config.parameters.items():
         taken = source.vector(name) if len(shape) == 1 else source.weight(name)
         parts = (
             [taken] if isinstance(taken, Tensor) else [getattr(taken, field) for field in taken.__dataclass_fields__]
@@ -94,11 +94,13 @@ def test_the_command_knows_quantization(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_more_memory_holds_more_and_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
-    large = replace(
-        read_model_config(tmp_path), hidden_size=8192, intermediate_size=28_672, num_heads=64, num_kv_heads=8,
-        head_dim=128, layers=read_model_config(tmp_path).layers[:1] * 80, vocab_size=128_256, max_model_len=131_072,
-        dtype="bfloat16", tie_word_embeddings=False,
+    small = read_model_config(tmp_path)
+    assert isinstance(small.network, LlamaConfig)
+    network = replace(
+        small.network, hidden_size=8192, intermediate_size=28_672, num_heads=64, num_kv_heads=8, head_dim=128,
+        layers=small.network.layers[:1] * 80, vocab_size=128_256, max_model_len=131_072, tie_word_embeddings=False,
     )  # fmt: skip
+    large = replace(small.with_network(network), dtype="bfloat16")
     result = estimate(large, EstimateConfig())
     assert result.num_parameters == pytest.approx(70.55e9, rel=0.001)  # as published for Llama 3 70B
     assert result.kv_bytes_per_token == 327_680
@@ -112,7 +114,10 @@ def test_more_memory_holds_more_and_what_does_not_fit_is_left_out(tmp_path: Path
 @pytest.mark.parametrize(("kv_heads", "ranks", "fits"), [(8, 4, True), (2, 8, True), (3, 2, False), (6, 4, False)])
 def test_heads_are_split_evenly_or_not_at_all(tmp_path: Path, kv_heads: int, ranks: int, fits: bool) -> None:
     save_model(tmp_path, "Llama")
-    config = replace(read_model_config(tmp_path), num_heads=24, num_kv_heads=kv_heads, intermediate_size=96)
+    config = read_model_config(tmp_path)
+    assert isinstance(config.network, LlamaConfig)
+    sizes = replace(config.network, num_heads=24, num_kv_heads=kv_heads, intermediate_size=96)
+    config = config.with_network(sizes)
     assert can_split(config, ranks) == fits
 
 

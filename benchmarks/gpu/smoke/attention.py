@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, worst_error
-from services.worker.ops.interface import AttentionBatch, AttentionShape, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionForm, AttentionShape, KVPages
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.attention.paged import PagedAttention
 
@@ -69,7 +69,9 @@ def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
 def _of_type(setting: Setting, name: str, fp8_pages: bool, batch_invariant: bool) -> Iterator[Case]:
     dtype = DTYPES[name]
     for heads in TINY_HEADS if setting.dry_run else HEADS:
-        shape = AttentionShape(heads.query, heads.kv, heads.dim, BLOCK_SIZE, dtype, FP8 if fp8_pages else dtype)
+        shape = AttentionShape(
+            heads.query, heads.kv, heads.dim, heads.dim, BLOCK_SIZE, dtype, FP8 if fp8_pages else dtype
+        )
         for step, rows in (TINY_STEPS if setting.dry_run else STEPS).items():
             yield Case(f"{step}, {heads}", partial(_attend, shape, heads, rows, batch_invariant))
 
@@ -91,9 +93,9 @@ def _attend(shape: AttentionShape, heads: Heads, rows: Rows, batch_invariant: bo
         torch.from_numpy(positions).to(DEVICE), torch.from_numpy(starts).to(DEVICE), tables,
         attention.plan(starts, positions).to(DEVICE),
     )  # fmt: skip
-    factor = heads.dim**-0.5
-    got = attention(q, batch, pages, factor, heads.window, heads.soft_cap)
+    form = AttentionForm(heads.dim**-0.5, sliding_window=heads.window, soft_cap=heads.soft_cap)
+    got = attention(q, batch, pages, form)
     exact_pages = KVPages(keys.float().double(), values.float().double(), *scales)
     exact = ReferenceOps(DEVICE, torch.float64)
-    expected = exact.paged_attention(q.double(), batch, exact_pages, factor, heads.window, heads.soft_cap)
+    expected = exact.paged_attention(q.double(), batch, exact_pages, form)
     return worst_error(got, expected)

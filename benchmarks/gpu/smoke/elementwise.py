@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
-from services.worker.ops.interface import AttentionBatch, KVPages, WholeSequences
+from services.worker.ops.interface import Activation, AttentionBatch, KVPages, Rotation, WholeSequences
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.block_copy import PagePlace, copy_pages
 from services.worker.ops.triton.ops import TritonOps
@@ -38,10 +38,11 @@ def _of_type(setting: Setting, name: str) -> Iterator[Case]:
         yield Case(f"add_rms_norm {name} {width}", partial(_add_norm, dtype, width))
         yield Case(f"layer_norm {name} {width}", partial(_layer_norm, dtype, width))
     for width in (48,) if setting.dry_run else (1536, 14_336):
-        for activation in ("silu", "gelu", "gelu_tanh"):
-            yield Case(f"{activation}_mul {name} {width}", partial(_activation, dtype, activation, width))
-        for tanh in (False, True):
-            yield Case(f"gelu{'_tanh' if tanh else ''} {name} {width}", partial(_gelu, dtype, tanh, width))
+        for kind in Activation:
+            yield Case(f"{kind.name.lower()} gated {name} {width}", partial(_gated_activation, dtype, kind, width))
+            if kind is not Activation.CLAMPED_SILU:
+                yield Case(f"{kind.name.lower()} {name} {width}", partial(_activation, dtype, kind, width))
+        yield Case(f"soft_cap {name} {width}", partial(_soft_cap, dtype, width))
         for to in (torch.int8, FP8):
             yield Case(f"quantize_rows {name} {width} to {to}", partial(_quantize_rows, dtype, width, to))
         yield Case(f"add_segments {name} {width}", partial(_segments, dtype, width))
@@ -50,6 +51,12 @@ def _of_type(setting: Setting, name: str) -> Iterator[Case]:
         for pages in (dtype, FP8):
             title = f"rope {name} {num_heads} x {head_dim}" + (", fp8 pages" if pages is FP8 else "")
             yield Case(title, partial(_rope, dtype, pages, num_heads, num_kv_heads, head_dim))
+    for num_heads, num_kv_heads, head_dim in heads:
+        for interleaved in (False, True):
+            title = f"rope of half of each head {name} {num_heads} x {head_dim}" + (
+                ", interleaved" if interleaved else ""
+            )
+            yield Case(title, partial(_rope_apart, dtype, num_heads, num_kv_heads, head_dim, interleaved))
     for num_heads, head_dim in ((2, 16),) if setting.dry_run else ((12, 32), (12, 64), (16, 64)):
         yield Case(f"full_attention {name} {num_heads} x {head_dim}", partial(_attend, dtype, num_heads, head_dim))
 
@@ -96,9 +103,14 @@ def _layer_norm(dtype: torch.dtype, width: int) -> float:
     )
 
 
-def _gelu(dtype: torch.dtype, tanh: bool, width: int) -> float:
+def _activation(dtype: torch.dtype, kind: Activation, width: int) -> float:
     x = draw(ROWS, width, dtype=dtype, device=DEVICE)
-    return worst_error(TritonOps(DEVICE, dtype).gelu(x, tanh=tanh), _exact().gelu(x.double(), tanh=tanh))
+    return worst_error(TritonOps(DEVICE, dtype).activation(x, kind), _exact().activation(x.double(), kind))
+
+
+def _soft_cap(dtype: torch.dtype, width: int) -> float:
+    x = 3 * draw(ROWS, width, dtype=dtype, device=DEVICE)
+    return worst_error(TritonOps(DEVICE, dtype).soft_cap(x, 2.0), _exact().soft_cap(x.double(), 2.0))
 
 
 def _attend(dtype: torch.dtype, num_heads: int, head_dim: int) -> float:
@@ -112,13 +124,10 @@ def _attend(dtype: torch.dtype, num_heads: int, head_dim: int) -> float:
     return worst_error(got, _exact().full_attention(q.double(), k.double(), v.double(), batch, scale))
 
 
-def _activation(dtype: torch.dtype, name: str, width: int) -> float:
+def _gated_activation(dtype: torch.dtype, kind: Activation, width: int) -> float:
     gate_up = draw(ROWS, 2 * width, dtype=dtype, device=DEVICE)
-    ops, exact = TritonOps(DEVICE, dtype), _exact()
-    if name == "silu":
-        return worst_error(ops.silu_mul(gate_up), exact.silu_mul(gate_up.double()))
-    tanh = name == "gelu_tanh"
-    return worst_error(ops.gelu_mul(gate_up, tanh=tanh), exact.gelu_mul(gate_up.double(), tanh=tanh))
+    got = TritonOps(DEVICE, dtype).gated_activation(gate_up, kind)
+    return worst_error(got, _exact().gated_activation(gate_up.double(), kind))
 
 
 def _quantize_rows(dtype: torch.dtype, width: int, to: torch.dtype) -> float:
@@ -161,14 +170,31 @@ def _rope(dtype: torch.dtype, pages_dtype: torch.dtype, num_heads: int, num_kv_h
     pages = KVPages(zeros.to(pages_dtype, copy=True), zeros.to(pages_dtype, copy=True), *scales)
     expected = KVPages(zeros.double(), zeros.double())
     batch = _batch()
-    TritonOps(DEVICE, dtype).rope_and_write_kv(q, k, v, cos_sin, batch, pages)
-    _exact().rope_and_write_kv(exact_q, exact_k, exact_v, cos_sin.double(), batch, expected)
+    TritonOps(DEVICE, dtype).rope_and_write_kv(q, k, v, Rotation(cos_sin), batch, pages)
+    _exact().rope_and_write_kv(exact_q, exact_k, exact_v, Rotation(cos_sin), batch, expected)
     limit = 5e-2 if pages_dtype is FP8 else None
     keys, values = (tensor.float() * scale for tensor, scale in zip((pages.keys, pages.values), scales, strict=True))
     return max(
         worst_error(fused, exact),
         worst_error(keys.to(dtype), expected.keys, limit),
         worst_error(values.to(dtype), expected.values, limit),
+    )
+
+
+def _rope_apart(dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, interleaved: bool) -> float:
+    """Rotates half of each head of q, and writes k as it is."""
+    q, k = (draw(ROWS, heads, head_dim, dtype=dtype, device=DEVICE) for heads in (num_heads, num_kv_heads))
+    exact_q, batch, ops = q.double(), _batch(), TritonOps(DEVICE, dtype)
+    angles = torch.rand(64, head_dim // 4, device=DEVICE) * 6
+    rotation = Rotation(torch.cat((angles.cos(), angles.sin()), dim=1), interleaved)
+    ops.rope(q, rotation, batch)
+    _exact().rope(exact_q, rotation, batch)
+    zeros = torch.zeros((12, num_kv_heads, PAGE, head_dim), device=DEVICE, dtype=dtype)
+    pages, expected = KVPages(zeros.clone(), zeros.clone()), KVPages(zeros.double(), zeros.double())
+    ops.write_kv(k, k, batch, pages)
+    _exact().write_kv(k.double(), k.double(), batch, expected)
+    return max(
+        worst_error(q, exact_q), worst_error(pages.keys, expected.keys), worst_error(pages.values, expected.values)
     )
 
 
@@ -193,8 +219,8 @@ def _copy_pages(through_the_host: bool) -> float:
     before = keys.cpu()
     sources, destinations = (_ids(0, 2), _ids(4, 1))
     if through_the_host:
-        slots = torch.empty(2, 2, keys[0].nbytes // 8, dtype=torch.int64, pin_memory=True)
-        host = PagePlace.of_slots(slots, DEVICE)
+        slots = torch.empty(2, 2 * keys[0].numel(), dtype=keys.dtype, pin_memory=True)
+        host = PagePlace.of_slots(slots, place.sizes, DEVICE)
         copy_pages(place, sources, host, _ids(0, 1))
         copy_pages(host, _ids(0, 1), place, destinations)
     else:

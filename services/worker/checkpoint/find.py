@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from services.worker.architectures import (
+from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
+from services.worker.models import (
     EncoderConfig,
     GenerationDefaults,
     ModelConfig,
     read_encoder_config,
     read_model_config,
 )
-from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
-from services.worker.config import WorkerConfig
-from services.worker.errors import ModelError
 from services.worker.pooling import PoolingConfig, PoolingKind, read_pooling
 from services.worker.progress import Progress
 
@@ -36,7 +36,7 @@ class Checkpoint:
     def read_config(self) -> ModelConfig:
         """Returns the configuration of a decoder. Raises ModelError if Quire cannot run the model."""
         if self.path.suffix == ".gguf":
-            from services.worker.gguf import read_gguf_config
+            from services.worker.checkpoint.gguf_config import read_gguf_config
 
             model = read_gguf_config(self.path)
         else:

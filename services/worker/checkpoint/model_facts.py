@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.worker.architectures import EncoderConfig, ModelConfig
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles
+from services.worker.models import EncoderConfig, ModelConfig
 from services.worker.pooling import PoolingConfig
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from services.worker.architectures import EncoderConfig, ModelConfig
 from services.worker.checkpoint.find import find_local, read_chat_template
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.models import EncoderConfig, ModelConfig
 
 
 def check_start(config: WorkerConfig) -> None:

@@ -32,6 +32,7 @@ _BLOCK_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's RoPE scaling: stored as a tensor of divisors, not as metadata
 _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -94,7 +95,7 @@ def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
 
 
 def tensor_name(parameter: str) -> str:
-    """Returns llama.cpp's name of a tensor. `parameter`: the tensor's name in `architectures.parameters`. In this form,
+    """Returns llama.cpp's name of a tensor. `parameter`: the tensor's name in `Declaration.parameters`. In this form,
     a matrix has the name of its layer, and the name of any other tensor ends in .weight or .bias."""
     layer, _, suffix = parameter.rpartition(".")
     if suffix not in ("weight", "bias"):

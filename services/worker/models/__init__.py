@@ -1,17 +1,35 @@
-"""The models: one decoder for all decoder families, and one encoder. `weights/` reads their weights."""
+"""The models: what config.json says of them, and their forward passes.
 
+Imports no torch, so that a model's sizes can be read at once. `services/worker/weights` loads them.
+"""
+
+from services.worker.models.build import Build, Matrix
+from services.worker.models.config import GenerationDefaults, ModelConfig, parse_model_config, read_model_config
+from services.worker.models.declare import Parameter
 from services.worker.models.decoder import Decoder
-from services.worker.models.encoder import Encoder
-from services.worker.models.weights.encoder import encoder_parameters, open_encoder_weights
-from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
-from services.worker.models.weights.open import open_weights
+from services.worker.models.decoders.llama import LlamaConfig
+from services.worker.models.encoder import Encoder, EncoderLayer, Norm
+from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
+from services.worker.models.rope import RopeConfig
+from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
 
 __all__ = [
+    "Build",
     "Decoder",
     "Encoder",
-    "KVScales",
-    "encoder_parameters",
-    "open_encoder_weights",
-    "open_weights",
-    "read_kv_scales",
+    "EncoderConfig",
+    "EncoderLayer",
+    "GenerationDefaults",
+    "LlamaConfig",
+    "Matrix",
+    "ModelConfig",
+    "Norm",
+    "Parameter",
+    "RopeConfig",
+    "kv_bytes_per_token",
+    "num_parameters",
+    "parse_model_config",
+    "read_encoder_config",
+    "read_model_config",
+    "weight_bytes",
 ]

@@ -1,36 +1,35 @@
 """Device operations that models are built from: one interface, one implementation per kind of device."""
 
-from services.worker.ops.create import create_ops, fallback_reason
-from services.worker.ops.gpu import find_gpu, select_gpu
 from services.worker.ops.interface import (
+    Activation,
     AttentionBatch,
+    AttentionForm,
     AttentionShape,
     AttentionWork,
+    Experts,
+    Heads,
     KVPages,
     Layer,
     Linear,
     Ops,
+    Rotation,
+    RunLayers,
     WholeSequences,
 )
-from services.worker.ops.packed import PackedArrays
-from services.worker.ops.transfers import Download, timing_event, upload, upload_into
 
 __all__ = [
+    "Activation",
     "AttentionBatch",
+    "AttentionForm",
     "AttentionShape",
     "AttentionWork",
-    "Download",
+    "Experts",
+    "Heads",
     "KVPages",
     "Layer",
     "Linear",
     "Ops",
-    "PackedArrays",
+    "Rotation",
+    "RunLayers",
     "WholeSequences",
-    "create_ops",
-    "fallback_reason",
-    "find_gpu",
-    "select_gpu",
-    "timing_event",
-    "upload",
-    "upload_into",
 ]

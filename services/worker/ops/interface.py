@@ -11,17 +11,18 @@ or on how a prompt was cut into chunks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+if TYPE_CHECKING:  # so that the classes here can be imported without torch, to read the size of a model
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
 
-from services.worker.architectures import LayerConfig, ModelConfig
-from services.worker.quantization.kinds import QuantizedWeight, Weight
+    from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,76 @@ class AttentionBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Heads:
+    """Sizes of one layer's attention."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_dim: int  # elements of a query and of a key
+    value_dim: int
+    is_latent: bool = False  # a key's first `value_dim` elements are its value, so that values take no memory
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that the pages hold per token."""
+        return self.num_kv_heads * (self.key_dim + (0 if self.is_latent else self.value_dim))
+
+    def shape(self, block_size: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> AttentionShape:
+        return AttentionShape(
+            self.num_heads, self.num_kv_heads, self.key_dim, self.value_dim, block_size, dtype, kv_dtype
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionShape:
     """Sizes and types that the attention of all layers shares."""
 
     num_heads: int
     num_kv_heads: int
-    head_dim: int
+    head_dim: int  # of queries and keys
+    value_dim: int
     block_size: int  # slots per page
     dtype: torch.dtype  # of queries and outputs
     kv_dtype: torch.dtype  # of pages: `dtype` or float8_e4m3fn
+
+
+class Activation(IntEnum):
+    """Activation functions. The numbers are those of the C kernels."""
+
+    SILU = 0  # x · σ(x) (Elfwing et al., 2017)
+    GELU = 1  # x · Φ(x) by erf (Hendrycks and Gimpel, 2016)
+    GELU_TANH = 2  # the same by tanh's approximation
+    QUICK_GELU = 3  # x · σ(1.702 x), the same by a sigmoid
+    RELU = 4
+    RELU_SQUARED = 5  # max(x, 0)² (So et al., 2021)
+    # Only gated, gpt-oss: g · σ(1.702 g) · (u + 1), with g = min(gate, 7) and u = up within -7 .. 7.
+    CLAMPED_SILU = 6
+    SIGMOID = 7  # σ(x)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """How one layer's queries score the keys of their sequence, and which keys they see. Every query sees its own key,
+    and none after it."""
+
+    scale: float  # factor of the product of a query and a key
+    sliding_window: int | None = None  # w: a query at position p sees positions p - w + 1 .. p
+    chunk: int | None = None  # c: a query at position p sees positions from p - p % c on (Llama 4); excludes a window
+    soft_cap: float | None = None  # c: a score s (scaled) counts as c · tanh(s / c) (Gemma 2, section 2)
+    # float32 [num_heads]: m adds m · (key position - query position) to a score (ALiBi: Press et al., 2022, section 3).
+    slopes: Tensor | None = None
+    # float32 [num_heads]: a score without a key. It takes its share of a head's weight and adds no value (gpt-oss).
+    sinks: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Rotary position embedding (Su et al., 2021) of the first `rotary_dim` elements of each head. Further elements are
+    left as they are."""
+
+    cos_sin: Tensor  # float32 [max_positions, rotary_dim]: cosines in the first half, sines in the second
+    # Pairs that are rotated: (0, 1), (2, 3), ... if True, else (0, half), (1, half + 1), ...
+    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +137,31 @@ class KVPages:
     """One layer's paged KV cache. Each `Ops` chooses the order of elements inside a page, so other code only moves
     whole pages."""
 
-    keys: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
-    values: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
+    keys: Tensor  # [num_blocks, num_kv_heads, block_size, key_dim]
+    values: Tensor  # [num_blocks, num_kv_heads, block_size, value_dim]
     # Factors that turn stored values back into keys and values. Only fp8 pages have factors other than 1.
     key_scale: float = 1.0
     value_scale: float = 1.0
+    # Whether `values` is a view of the first elements of `keys`: a latent cache (DeepSeek-V2, section 2.1).
+    is_latent: bool = False
+
+    @property
+    def value_dim(self) -> int:
+        return self.values.shape[3]
 
     @property
     def block_size(self) -> int:
         return self.keys.shape[2]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that hold pages. A block is the same page of all of them."""
+        return (self.keys,) if self.is_latent else (self.keys, self.values)
+
     def copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
-        """Copies page `sources[i]` to page `destinations[i]`, for each i. Both hold page ids, int64 [n]. Reads all
-        sources before it writes a destination."""
-        self.keys[destinations] = self.keys[sources]
-        self.values[destinations] = self.values[sources]
+        """Copies whole pages, int64 [n] to int64 [n]. Reads all of them before it writes any."""
+        for tensor in self.tensors:
+            tensor[destinations] = tensor[sources]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +183,16 @@ class Linear(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one decoder layer, in the layout of one `Ops`."""
+    """One layer of the common kind, which devices can fuse: pre-norm attention with rotary positions, then a gated MLP.
+    Weights are in the operations' own layout."""
 
-    config: LayerConfig
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int  # of queries, keys and values
+    rms_norm_eps: float
+    rotation: Rotation | None
+    form: AttentionForm
+    activation: Activation  # of the gate
     input_norm: Tensor  # [hidden]
     qkv: Linear  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
     q_norm: Tensor | None  # [head_dim]
@@ -122,6 +201,19 @@ class Layer:
     post_attention_norm: Tensor  # [hidden]
     gate_up: Linear  # hidden -> 2 * intermediate
     down: Linear  # intermediate -> hidden
+
+
+class Experts(Protocol):
+    """The feed-forward layers of a mixture of experts (Shazeer et al., 2017), which `Ops.experts` took over."""
+
+    def __call__(self, x: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+        """Returns, for each token, the sum of its experts' outputs, each times its weight. The sum runs in the order in
+        which the token's experts are given.
+
+        x [num_tokens, hidden]; expert_ids int64 [num_tokens, k], distinct within a row; weights [num_tokens, k] in x's
+        type -> [num_tokens, hidden].
+        """
+        ...
 
 
 class RunLayers(Protocol):
@@ -157,6 +249,11 @@ class Ops(Protocol):
         """
         ...
 
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+        """Takes over the experts' matrices: expert e computes down[e](gated_activation(gate_up[e](x))). Raises
+        ValueError if the device has no such operation."""
+        ...
+
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
         """Returns the rows `token_ids` (int64 [n]) of the weight of `linear`, dequantized: [n, in_features]. Reads the
         layout that `linear` computes with, so that tied embeddings need no second copy of the weight.
@@ -172,22 +269,21 @@ class Ops(Protocol):
         """Adds x to residual in place, and returns the rms_norm of the sum."""
         ...
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Returns silu(gate) · up, where gate is the first and up the second half of the last dimension."""
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        """Returns the activation of each element."""
         ...
 
-    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        """Returns gelu(gate) · up, with gate and up as in `silu_mul`. `tanh`: see `gelu`."""
+    def gated_activation(self, gate_up: Tensor, kind: Activation) -> Tensor:
+        """Returns activation(gate) · up, with gate the first and up the second half of the last dimension."""
+        ...
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """cap · tanh(x / cap) of each element (Gemma 2, section 2)."""
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         """Returns the LayerNorm of v = x + residual (Ba et al., 2016, section 3): (v - mean(v)) / sqrt(var(v) + eps) ·
         weight + bias, with mean and variance over the last dimension of [num_tokens, features]."""
-        ...
-
-    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
-        """Returns x · Φ(x) (Hendrycks and Gimpel, 2016). Φ is computed by the tanh approximation if `tanh`, else by
-        erf."""
         ...
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
@@ -205,29 +301,36 @@ class Ops(Protocol):
         [num_tokens, features]; starts: [n + 1], on the host."""
         ...
 
-    def rope_and_write_kv(
-        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
-    ) -> None:
-        """Rotates q and k in place (rotate-half form), then writes k and v of every token to its page slot.
+    def rope(self, x: Tensor, rotation: Rotation, batch: AttentionBatch) -> None:
+        """Rotates the heads x [num_tokens, heads, head_dim] in place. x may be a view (last dimension contiguous)."""
+        ...
 
-        q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]. Each can be a view of one
-        joined projection, with a contiguous last dimension. cos_sin: float32 [max_positions, head_dim], with cosines in
-        the first and sines in the second half of a row. A token of row r is written to page block_tables[r, position //
-        block_size], slot position % block_size; k and v are divided by the pages' scales.
+    def write_kv(self, k: Tensor, v: Tensor | None, batch: AttentionBatch, pages: KVPages) -> None:
+        """Writes k and v of every token to its page slot.
+
+        k [num_tokens, num_kv_heads, key_dim]; v [num_tokens, num_kv_heads, value_dim], None if the pages are
+        latent; each may be a view into one fused projection (last dimension contiguous). Token t of row r goes to page
+        block_tables[r, position // block_size], slot position % block_size, divided by the pages' scales.
         """
         ...
 
-    def fuse_layers(
-        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
-    ) -> RunLayers | None:
-        """Returns a function that runs all layers in one call, with the same bits as one call per operation. Returns
-        None if the device cannot fuse the layers. `rotations`: `cos_sin` of each layer; `norm`: weight of the norm
-        after the last layer."""
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        """`rope` of q and of k, then `write_kv`, in one call with the same bits."""
         ...
 
-    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
+        """Returns a function that runs all layers in one call, with the same bits as layer by layer; None if the device
+        cannot fuse them. `norm`: weight of the norm after the last layer."""
+        ...
+
+    def prepare_attention(
+        self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
         """Allocates the memory that attention needs beside the pages. Call it once, before the first step and before
-        free memory is measured. Raises ValueError for a shape that is not supported."""
+        free memory is measured. `shapes`: the distinct shapes of the layers. Raises ValueError for shapes that are not
+        supported."""
         ...
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
@@ -235,21 +338,11 @@ class Ops(Protocol):
         device's kernels do not use `work`."""
         ...
 
-    def paged_attention(
-        self,
-        q: Tensor,
-        batch: AttentionBatch,
-        pages: KVPages,
-        scale: float,
-        sliding_window: int | None,
-        soft_cap: float | None = None,
-    ) -> Tensor:
-        """Returns the causal attention of every query over the pages of its sequence, up to and including the query's
-        position: [num_tokens, num_heads * head_dim].
+    def paged_attention(self, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm) -> Tensor:
+        """Causal attention of every query over its own sequence's pages up to and including its own position.
 
-        q: [num_tokens, num_heads, head_dim]. Query head h reads KV head h // (num_heads / num_kv_heads). With
-        `sliding_window` w, a query at position p attends to positions p - w + 1 .. p. With `soft_cap` c, a score s,
-        after multiplication by `scale`, is replaced by c · tanh(s / c) (Gemma 2, section 2).
+        q [num_tokens, num_heads, key_dim] -> [num_tokens, num_heads * value_dim]. Query head h reads KV head
+        h // (num_heads / num_kv_heads).
         """
         ...
 

@@ -6,7 +6,8 @@ Not batch-invariant: torch chooses different kernels for different numbers of ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,16 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.architectures import ModelConfig
 from services.worker.ops.interface import (
+    Activation,
     AttentionBatch,
+    AttentionForm,
     AttentionShape,
     AttentionWork,
+    Experts,
     KVPages,
     Layer,
+    Linear,
+    Rotation,
     RunLayers,
     WholeSequences,
 )
+from services.worker.ops.looped_experts import LoopedExperts
 from services.worker.quantization.kinds import (
     Fp8Weight,
     Int8Weight,
@@ -35,6 +41,15 @@ from services.worker.quantization.kinds import (
 )
 
 _LOW_32 = 0xFFFFFFFF
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.SILU: functional.silu,
+    Activation.GELU: functional.gelu,
+    Activation.GELU_TANH: partial(functional.gelu, approximate="tanh"),
+    Activation.QUICK_GELU: lambda x: x * torch.sigmoid(1.702 * x),
+    Activation.RELU: functional.relu,
+    Activation.SIGMOID: torch.sigmoid,
+    Activation.RELU_SQUARED: lambda x: functional.relu(x).square(),
+}
 
 
 class ReferenceLinear:
@@ -87,6 +102,9 @@ class ReferenceOps:
         floats = weight if isinstance(weight, Tensor) else weight.dequantize()
         return ReferenceLinear(floats.to(self.dtype), bias)
 
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+        return LoopedExperts(self, gate_up, down, activation)
+
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, ReferenceLinear | ReferenceQuantizedLinear):
             raise TypeError(f"embedding needs a result of linear(), not {type(linear).__name__}")
@@ -103,21 +121,23 @@ class ReferenceOps:
         residual += x
         return self.rms_norm(residual, weight, eps)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        gate, up = gate_up.chunk(2, dim=-1)
-        return functional.silu(gate) * up
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        return _ACTIVATIONS[kind](x)
 
-    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+    def gated_activation(self, gate_up: Tensor, kind: Activation) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
-        return functional.gelu(gate, approximate="tanh" if tanh else "none") * up
+        if kind is Activation.CLAMPED_SILU:
+            gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0) + 1
+            return gate * torch.sigmoid(1.702 * gate) * up
+        return _ACTIVATIONS[kind](gate) * up
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return torch.tanh(x / cap) * cap
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         wide = x.to(self.compute_dtype) if residual is None else (x + residual).to(self.compute_dtype)
         weight, bias = weight.to(self.compute_dtype), bias.to(self.compute_dtype)
         return functional.layer_norm(wide, wide.shape[-1:], weight, bias, eps).to(x.dtype)
-
-    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
-        return functional.gelu(x, approximate="tanh" if tanh else "none")
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
         parts = []
@@ -131,67 +151,73 @@ class ReferenceOps:
         owners = torch.repeat_interleave(torch.from_numpy(np.diff(starts)))
         totals.index_add_(0, owners.to(totals.device), x.to(totals.dtype))
 
-    def rope_and_write_kv(
-        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
-    ) -> None:
+    def rope(self, x: Tensor, rotation: Rotation, batch: AttentionBatch) -> None:
+        cos_sin = rotation.cos_sin[batch.positions.long()].to(self.compute_dtype)
+        c, s = cos_sin[:, None].chunk(2, dim=-1)  # [num_tokens, 1, rotary_dim / 2]
+        rotated = x[..., : cos_sin.shape[1]]
+        wide = rotated.to(self.compute_dtype)
+        if rotation.interleaved:
+            low, high = wide[..., ::2], wide[..., 1::2]
+            rotated.copy_(torch.stack((low * c - high * s, high * c + low * s), dim=-1).flatten(-2))
+        else:
+            low, high = wide.chunk(2, dim=-1)
+            rotated.copy_(torch.cat((low * c - high * s, high * c + low * s), dim=-1))
+
+    def write_kv(self, k: Tensor, v: Tensor | None, batch: AttentionBatch, pages: KVPages) -> None:
         positions = batch.positions.long()
-        cos, sin = cos_sin[positions].to(self.compute_dtype).chunk(2, dim=-1)  # [num_tokens, head_dim / 2]
-        for x in (q, k):
-            low, high = x.to(self.compute_dtype).chunk(2, dim=-1)
-            c, s = cos[:, None], sin[:, None]
-            x.copy_(torch.cat((low * c - high * s, high * c + low * s), dim=-1))
         rows = torch.repeat_interleave(batch.query_starts.diff())  # [num_tokens], each token's sequence
         blocks = batch.block_tables[rows, positions // pages.block_size].long()
         slots = positions % pages.block_size
         pages.keys[blocks, :, slots] = _stored(k, pages.key_scale, pages.keys.dtype)
-        pages.values[blocks, :, slots] = _stored(v, pages.value_scale, pages.values.dtype)
+        if v is not None:
+            pages.values[blocks, :, slots] = _stored(v, pages.value_scale, pages.values.dtype)
 
-    def fuse_layers(
-        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
-    ) -> RunLayers | None:
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        self.rope(q, rotation, batch)
+        self.rope(k, rotation, batch)
+        self.write_kv(k, v, batch, pages)
+
+    def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
         return None
 
-    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def prepare_attention(
+        self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
         pass
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
         return None
 
-    def paged_attention(
-        self,
-        q: Tensor,
-        batch: AttentionBatch,
-        pages: KVPages,
-        scale: float,
-        sliding_window: int | None,
-        soft_cap: float | None = None,
-    ) -> Tensor:
-        num_kv_heads = pages.keys.shape[1]
-        group = q.shape[1] // num_kv_heads
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        starts = batch.query_starts.tolist()
-        for row, (start, end) in enumerate(pairwise(starts)):
-            if start == end:
-                continue
+    def paged_attention(self, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm) -> Tensor:
+        num_heads, num_kv_heads = q.shape[1], pages.keys.shape[1]
+        outputs = []
+        for row, (start, end) in enumerate(pairwise(batch.query_starts.tolist())):
             seen = batch.positions[start:end].long()  # [num_queries]
-            last = int(seen.max())
-            first = 0 if sliding_window is None else max(0, int(seen.min()) - sliding_window + 1)
-            at = torch.arange(first, last + 1, device=q.device)  # [num_keys]
+            first = _first_seen(form, seen)
+            at = torch.arange(int(first.min()) if len(seen) else 0, int(seen.max()) + 1 if len(seen) else 0)
+            at = at.to(q.device)  # [num_keys]
             blocks = batch.block_tables[row, at // pages.block_size].long()
             slots = at % pages.block_size
-            # [num_keys, num_kv_heads, head_dim]
             keys = pages.keys[blocks, :, slots].to(self.compute_dtype) * pages.key_scale
             values = pages.values[blocks, :, slots].to(self.compute_dtype) * pages.value_scale
-            keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-            scores = torch.einsum("qhd,khd->hqk", q[start:end].to(self.compute_dtype), keys) * scale
-            if soft_cap is not None:
-                scores = soft_cap * torch.tanh(scores / soft_cap)
-            visible = at[None, :] <= seen[:, None]
-            if sliding_window is not None:
-                visible &= at[None, :] > seen[:, None] - sliding_window
-            weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-            out[start:end] = torch.einsum("hqk,khd->qhd", weights, values)
-        return out.flatten(1)
+            # [num_keys, num_heads, key_dim or value_dim]
+            keys, values = (x.repeat_interleave(num_heads // num_kv_heads, 1) for x in (keys, values))
+            scores = torch.einsum("qhd,khd->hqk", q[start:end].to(self.compute_dtype), keys) * form.scale
+            if form.soft_cap is not None:
+                scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
+            if form.slopes is not None:
+                scores = scores + form.slopes.to(scores)[:, None, None] * (at[None, :] - seen[:, None])
+            visible = (at[None, :] <= seen[:, None]) & (at[None, :] >= first[:, None])
+            scores = scores.masked_fill(~visible, -torch.inf)
+            if form.sinks is not None:
+                sinks = form.sinks.to(scores)[:, None, None].expand(-1, len(seen), 1)
+                weights = torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+            else:
+                weights = scores.softmax(-1)
+            outputs.append(torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype))
+        return torch.cat(outputs).flatten(1)
 
     def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
         vocab = logits.shape[1]
@@ -201,6 +227,15 @@ class ReferenceOps:
         words = torch.stack(philox(counter, key), dim=-1).flatten(1)[:, :vocab]  # token id = 4 · group + word
         u = (words.double() + 0.5) * 2.0**-32
         return (logits.double() - torch.log(-torch.log1p(-u))).argmax(-1)
+
+
+def _first_seen(form: AttentionForm, positions: Tensor) -> Tensor:
+    """Returns the first position that a query at each of `positions` sees."""
+    if form.chunk is not None:
+        return positions - positions % form.chunk
+    if form.sliding_window is not None:
+        return (positions - form.sliding_window + 1).clamp(min=0)
+    return torch.zeros_like(positions)
 
 
 def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

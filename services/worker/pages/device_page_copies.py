@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.worker.ops import KVPages, upload
+from services.worker.ops import KVPages
 from services.worker.ops.triton import PagePlace, copy_blocks, copy_pages
 from services.worker.pages.page_copies import allocate_slots, page_tensors
 from services.worker.plan import I64
+from services.worker.transfers import upload
 
 
 class DevicePageCopies:
@@ -19,7 +20,7 @@ class DevicePageCopies:
         self._device = self._tensors[0].device
         self._slots = allocate_slots(self._tensors, num_slots)
         self._blocks_at = PagePlace.of_device(pages)
-        self._slots_at = PagePlace.of_slots(self._slots, self._device) if num_slots else None
+        self._slots_at = PagePlace.of_slots(self._slots, self._blocks_at.sizes, self._device) if num_slots else None
 
     def save(self, blocks: I64, slots: I64) -> None:
         assert self._slots_at is not None, "without slots nothing is swapped"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from services.worker.architectures import ModelConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models import KVScales
-from services.worker.ops import KVPages, Ops
+from services.worker.models import ModelConfig
+from services.worker.ops import Heads, KVPages, Ops
 from services.worker.pages.host_memory import Asked, SwapSpace, available_memory, in_words
+from services.worker.weights import KVScales
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def resolve_kv_cache_dtype(name: str, ops: Ops) -> torch.dtype:
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Returns the size of one block in bytes: keys and values of all layers."""
-    return 2 * len(model.layers) * model.num_kv_heads * block_size * model.head_dim * dtype.itemsize
+    return sum(heads.num_elements for heads in model.attention) * block_size * dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,18 @@ def allocate_pages(
 ) -> list[KVPages]:  # fmt: skip
     """Returns one KVPages per layer, with the layer's `scales` (None: 1). On a CPU the operating system commits the
     zeroed memory only when it is first written."""
-    scales = scales or [KVScales() for _ in model.layers]
-    shape = (num_blocks, model.num_kv_heads, block_size, model.head_dim)
+    scales = scales or [KVScales() for _ in model.attention]
     return [
-        KVPages(
-            torch.zeros(shape, device=device, dtype=dtype),
-            torch.zeros(shape, device=device, dtype=dtype),
-            of_layer.key,
-            of_layer.value,
-        )
-        for of_layer in scales
+        _allocate(heads, of_layer, (num_blocks, heads.num_kv_heads, block_size), device, dtype)
+        for heads, of_layer in zip(model.attention, scales, strict=True)
     ]
+
+
+def _allocate(
+    heads: Heads, scales: KVScales, shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype
+) -> KVPages:
+    keys = torch.zeros((*shape, heads.key_dim), device=device, dtype=dtype)
+    if heads.is_latent:
+        return KVPages(keys, keys[..., : heads.value_dim], scales.key, scales.value, is_latent=True)
+    values = torch.zeros((*shape, heads.value_dim), device=device, dtype=dtype)
+    return KVPages(keys, values, scales.key, scales.value)

@@ -6,6 +6,7 @@ never waits for a copy to end, and a block can be reused as soon as its copy is 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -45,16 +46,18 @@ class PlainPageCopies:
         self._tensors = page_tensors(pages)
         self._device = self._tensors[0].device
         self._slots = allocate_slots(self._tensors, num_slots)
+        ends = list(itertools.accumulate((tensor[0].numel() for tensor in self._tensors), initial=0))
+        self._parts = list(map(slice, ends, ends[1:]))  # of a slot: the page of each tensor
 
     def save(self, blocks: I64, slots: I64) -> None:
-        where = self._indices(blocks)
-        pages = torch.stack([tensor[where] for tensor in self._tensors], dim=1)
-        self._slots[torch.from_numpy(slots)] = pages.cpu()
+        where, to = self._indices(blocks), torch.from_numpy(slots)
+        for tensor, part in zip(self._tensors, self._parts, strict=True):
+            self._slots[to, part] = tensor[where].flatten(1).cpu()
 
     def load(self, slots: I64, blocks: I64) -> None:
-        where, pages = self._indices(blocks), self._slots[torch.from_numpy(slots)].to(self._device)
-        for index, tensor in enumerate(self._tensors):
-            tensor[where] = pages[:, index]
+        where, saved = self._indices(blocks), self._slots[torch.from_numpy(slots)].to(self._device)
+        for tensor, part in zip(self._tensors, self._parts, strict=True):
+            tensor[where] = saved[:, part].view(-1, *tensor.shape[1:])
 
     def copy(self, sources: I64, destinations: I64) -> None:
         for layer in self._pages:
@@ -80,15 +83,14 @@ class NoPageCopies:
 
 
 def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:
-    """Returns the tensors of keys and values, layer by layer."""
-    return [tensor for layer in pages for tensor in (layer.keys, layer.values)]
+    """Returns the tensors of all layers' pages, layer by layer. All have one type."""
+    return [tensor for layer in pages for tensor in layer.tensors]
 
 
 def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
-    """Returns zeros in host memory: [num_slots, len(tensors), *page], where `page` is the shape of a block in a tensor.
-    The memory is pinned if the tensors are on a GPU."""
-    first = tensors[0]
-    shape = (num_slots, len(tensors), *first.shape[1:])
+    """Returns zeros in host memory, [num_slots, elements of a block]: a slot holds one page of each tensor. The memory
+    is pinned if the tensors are on a GPU."""
+    first, shape = tensors[0], (num_slots, sum(tensor[0].numel() for tensor in tensors))
     if first.is_cuda and num_slots > 0:
         return pinned_zeros(shape, first.dtype)
     return torch.zeros(shape, dtype=first.dtype)

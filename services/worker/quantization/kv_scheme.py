@@ -41,6 +41,6 @@ def read_kv_cache_scheme(settings: Mapping[str, Any]) -> KVCacheScheme | None:
 
 def is_kv_scale(name: str) -> bool:
     """Returns whether the tensor `name` is a scale of keys, values, queries or attention weights. Scales of keys and
-    values are read by `models/weights/kv_scales.py`; the others are not used, because Quire does not quantize queries
+    values are read by `weights/kv_scales.py`; the others are not used, because Quire does not quantize queries
     and attention weights."""
     return _SCALE.search(name) is not None

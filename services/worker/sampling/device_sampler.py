@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops import upload, upload_into
 from services.worker.ops.triton import Pipeline, SampleRows, SlotState, Stages, columns
 from services.worker.plan import GeneratingSequence, SamplingParams
 from services.worker.sampling.given_tokens import GivenColumns
@@ -21,6 +20,7 @@ from services.worker.sampling.row_pool import RowPool
 from services.worker.sampling.sampler import Sample
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask
+from services.worker.transfers import upload, upload_into
 
 NO_PENALTIES = (1.0, 0.0, 0.0)  # repetition, presence, frequency
 

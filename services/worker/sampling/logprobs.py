@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops import upload
 from services.worker.plan import GeneratingSequence
 from services.worker.sampling.given_tokens import GivenColumns, GivenTokens
 from services.worker.sampling.stage import I64
+from services.worker.transfers import upload
 from shared.sampling_ranges import MAX_LOGPROBS
 
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops import upload
 from services.worker.sampling.logprobs import RawDistribution
+from services.worker.transfers import upload
 
 # Maximum number of logits that are computed at a time: 32 MiB in float32.
 _SLICE_VALUES = 8 * 2**20

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.ops import upload
 from services.worker.plan import GeneratingSequence, TokenConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.thinking_budget import ThinkingBudget
 from services.worker.sampling.token_mask import TokenMask
+from services.worker.transfers import upload
 from shared.grammar import GrammarError, check_matcher
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import numpy as np
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
-from services.worker.architectures import GenerationDefaults
 from services.worker.checkpoint import ModelFacts
 from services.worker.errors import PlanError
+from services.worker.models import GenerationDefaults
 from services.worker.plan import (
     U32,
     GeneratingSequence,

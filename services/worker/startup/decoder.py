@@ -10,12 +10,10 @@ from typing import ClassVar
 
 import torch
 
-from services.worker.architectures import ModelConfig, weight_bytes
 from services.worker.checkpoint import check_max_model_len
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, PinningError
-from services.worker.models import Decoder, KVScales, open_weights, read_kv_scales
-from services.worker.ops import AttentionShape
+from services.worker.models import Decoder, ModelConfig, weight_bytes
 from services.worker.pages import (
     GIB,
     LESS_MEMORY,
@@ -43,6 +41,7 @@ from services.worker.startup.speed import GenerationProbe, Probe, measure_swap
 from services.worker.startup.step_size import resolve_step_tokens
 from services.worker.startup.warm_up import warm_up
 from services.worker.step import GraphRecorder, ModelRunner
+from services.worker.weights import KVScales, load_decoder, open_weights, read_kv_scales
 
 logger = logging.getLogger(__name__)
 
@@ -88,12 +87,12 @@ class DecoderStart:
             torch.inference_mode(),
             out_of_memory_explained("the weights", device, "quantize them with --quantization"),
         ):
-            decoder = Decoder(model, ops, source, longest)
+            decoder = load_decoder(model, ops, source, longest)
         step_tokens = resolve_step_tokens(config, longest)
-        shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
+        shapes = {heads.shape(config.block_size, dtype, kv_dtype) for heads in model.attention}
         with out_of_memory_explained("attention", device):
             try:
-                ops.prepare_attention(shape, config.max_num_seqs, step_tokens)
+                ops.prepare_attention(shapes, config.max_num_seqs, step_tokens)
             except ValueError as error:
                 raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
         builder = _RunnerBuilder(setting, step_tokens, decoder, kv_dtype, scales)

@@ -12,10 +12,9 @@ from typing import ClassVar
 
 import torch
 
-from services.worker.architectures import EncoderConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models import Encoder, encoder_parameters, open_encoder_weights
+from services.worker.models import EncoderConfig
 from services.worker.pages import require_memory
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
@@ -26,6 +25,7 @@ from services.worker.startup.runners import create_encoder_runner
 from services.worker.startup.speed import PoolingProbe, Probe
 from services.worker.startup.step_size import resolve_step_tokens
 from services.worker.step import ModelRunner
+from services.worker.weights import encoder_parameters, load_encoder, open_encoder_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class EncoderStart:
             num_values = sum(map(math.prod, encoder_parameters(model).values()))
             require_memory(num_values * ops.dtype.itemsize, f"the weights of {directory}")
         with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
-            encoder = Encoder(model, ops, source)
+            encoder = load_encoder(model, ops, source)
         max_model_len = encoder_max_model_len(config, model)
         limits = Limits(
             num_blocks=config.max_num_seqs,

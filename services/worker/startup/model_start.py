@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from services.worker.architectures import EncoderConfig, ModelConfig
 from services.worker.config import WorkerConfig
+from services.worker.models import EncoderConfig, ModelConfig
 from services.worker.pages import SwapSpace
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingConfig, PoolingKind

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import torch
 
-from services.worker.ops import timing_event
 from services.worker.plan import DeviceTime
+from services.worker.transfers import timing_event
 
 Event = torch.cuda.Event
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from services.worker.models import Decoder, Encoder
-from services.worker.ops import AttentionBatch, KVPages, Ops, WholeSequences, upload
+from services.worker.ops import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.plan import I32, I64, Batch
 from services.worker.step.clock import StepClock
 from services.worker.step.graphs import Recorder
+from services.worker.transfers import upload
 
 
 class ForwardPass(Protocol):

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from services.worker.errors import PlanError
 from services.worker.models import Decoder
-from services.worker.ops import Download
 from services.worker.plan import I64, Batch, GeneratingSequence, Limits
 from services.worker.sampling import (
     Grammars,
@@ -25,6 +24,7 @@ from services.worker.sampling import (
     TokenMask,
     compute_prompt_logprobs,
 )
+from services.worker.transfers import Download
 
 
 class Generation(Protocol):

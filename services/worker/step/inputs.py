@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.ops import AttentionWork, Ops, PackedArrays
+from services.worker.ops import AttentionWork, Ops
 from services.worker.plan import I32, I64, Batch, Limits
+from services.worker.transfers import PackedArrays
 
 
 class StepInputs:

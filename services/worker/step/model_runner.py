@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.ops import Download, Ops
+from services.worker.ops import Ops
 from services.worker.pages import PageCopies
 from services.worker.plan import (
     I64,
@@ -45,6 +45,7 @@ from services.worker.step.generation import Generation
 from services.worker.step.graphs import Recorder
 from services.worker.step.pooler import Pooled, Pooler
 from services.worker.step.spans import SequenceSpans
+from services.worker.transfers import Download
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.errors import PlanError
-from services.worker.ops import Ops, upload
+from services.worker.ops import Ops
 from services.worker.plan import F32, I64, Batch, PoolingSequence
 from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams
+from services.worker.transfers import upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.request import Generate, Pool
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
-from services.worker.ops import create_ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.plan.step_plan import F32
 from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.service.converters import plan_from_proto, result_to_proto
+from services.worker.startup.create_ops import create_ops
 from services.worker.startup.device import compose_device
 from services.worker.startup.runners import create_decoder_runner
 from services.worker.step.model_runner import LaunchedStep, ModelRunner

@@ -21,7 +21,7 @@ from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
-from services.worker.architectures.families import FAMILIES
+from services.worker.models.decoders.llama_families import FAMILIES
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model

@@ -21,10 +21,11 @@ GROUPS = {
 }  # fmt: skip
 # Joins the parts of a product that is split over K, as products are on a GPU's shapes and not on those of a dry run.
 NEEDS_A_LARGER_SHAPE = {"join_splits_kernel"}
-# Of `TritonOps`: how an engine is set up, and what the other modules run without it (attention, products, draws).
+# Of `TritonOps`: what it refuses, how an engine is set up, and what the other modules run without it (attention,
+# products, draws).
 RUN_BY_OTHER_MODULES = {
     "computes_with", "linear", "embedding", "fuse_layers", "prepare_attention", "plan_attention", "paged_attention",
-    "sample_gumbel",
+    "sample_gumbel", "experts",
 }  # fmt: skip
 
 RUN = """

@@ -68,7 +68,7 @@ def test_idle_time_is_what_no_activity_covers() -> None:
         ("_ZN5flash15flash_fwd_kernel", "attention"),
         ("rms_norm_kernel", "norms"),
         ("rope_and_write_kv_kernel", "rope and KV write"),
-        ("gated_kernel", "activation"),
+        ("activation_kernel", "activation"),
         ("nvjet_tst_128x64_64x10_2x1_v_bz_TNT", "products"),
         ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16>", "products"),
         ("matmul_kernel", "products"),

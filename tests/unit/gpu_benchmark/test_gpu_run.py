@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.ops import gpu
+from services.worker.startup import gpu
 from tests import gpu_run
 from tests.bare_tree import ROOT, environment
 from tests.gpu_run import LIMIT_S, MOST_PROCESSES

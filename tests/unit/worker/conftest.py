@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.worker.ops.create import fallback_reason
+from services.worker.startup.create_ops import fallback_reason
 
 
 @pytest.fixture

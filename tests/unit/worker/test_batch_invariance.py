@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from services.worker.models.decoder import Decoder
-from services.worker.ops.create import create_ops
 from services.worker.ops.interface import AttentionBatch, KVPages
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.sampling_params import SamplingParams
+from services.worker.startup.create_ops import create_ops
 from services.worker.step.model_runner import ModelRunner
 from tests.unit.worker.driver import GREEDY, Driver, Request
 from tests.unit.worker.tiny_models import VOCAB_SIZE, make_decoder, make_runner, save_model

@@ -20,17 +20,16 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-from services.worker.architectures.config import read_model_config
-from services.worker.architectures.encoder_config import read_encoder_config
-from services.worker.architectures.weight_shapes import parameters
 from services.worker.checkpoint.find import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.open import open_weights
-from services.worker.ops.create import create_ops
+from services.worker.models.config import read_model_config
+from services.worker.models.encoder_config import read_encoder_config
 from services.worker.pooling.config import PoolingKind
+from services.worker.startup.create_ops import create_ops
 from services.worker.startup.load import load_worker
+from services.worker.weights.decoder_loader import load_decoder
+from services.worker.weights.open import open_weights
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -82,7 +81,7 @@ def directory(tmp_path: Path) -> Path:
 
 def write_model(directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(CONFIG))
-    shapes = parameters(read_model_config(directory)).items()
+    shapes = read_model_config(directory).parameters.items()
     generator = torch.Generator().manual_seed(0)
     tensors = {
         name if len(shape) == 1 else f"{name}.weight": torch.rand(shape, generator=generator) for name, shape in shapes
@@ -413,7 +412,7 @@ def read(directory: Path) -> None:
     ops = create_ops(torch.device("cpu"), torch.float32)
     with torch.inference_mode():
         source = open_weights(directory, config, ops, "auto", None, lambda _: None)
-        Decoder(config, ops, source, min(config.max_model_len, 64))
+        load_decoder(config, ops, source, min(config.max_model_len, 64))
 
 
 @settings(max_examples=150 * LONG, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

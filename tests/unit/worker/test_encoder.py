@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.architectures.config import read_model_config
-from services.worker.architectures.encoder_config import read_encoder_config
-from services.worker.architectures.families import ENCODERS
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, PlanError
+from services.worker.models.config import read_model_config
+from services.worker.models.encoder_config import read_encoder_config
+from services.worker.models.encoder_families import ENCODERS
 from services.worker.ops.reference import ReferenceOps
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import GeneratingSequence, NewSequence, PoolingSequence, Rows, StepPlan

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker.architectures.config import read_model_config
-from services.worker.architectures.size import weight_bytes
+from services.worker import weights
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models import decoder as decoders
+from services.worker.models.config import read_model_config
+from services.worker.models.size import weight_bytes
 from services.worker.pages import host_memory
 from services.worker.pages.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
 from services.worker.pages.kv_cache import block_bytes, count_host_blocks, default_cpu_budget
@@ -100,13 +100,13 @@ def test_weights_that_have_taken_the_memory_count(host: Path, tmp_path: Path, mo
     """On a CPU they lie in the memory that the swap space was to take."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     write_tokenizer(tmp_path)
-    decoder = decoders.Decoder
+    decoder = weights.load_decoder
 
     def take_memory(*arguments: Any) -> Any:
         (host / "meminfo").write_text("MemAvailable: 1024 kB\n")
         return decoder(*arguments)
 
-    monkeypatch.setattr(start, "Decoder", take_memory)
+    monkeypatch.setattr(start, "load_decoder", take_memory)
     config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.5, num_gpu_blocks_override=4)
     with pytest.raises(ModelError, match=r"--swap-space takes 0\.5 GiB, but this host has 1\.0 MiB"):
         load_worker(config, lambda *_: None)
@@ -164,13 +164,13 @@ def test_the_default_kv_cache_is_what_it_was_before_the_weights_were_read(
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     write_tokenizer(tmp_path)
     model = read_model_config(tmp_path)
-    decoder = decoders.Decoder
+    decoder = weights.load_decoder
 
     def take_memory(*arguments: Any) -> Any:
         (host / "meminfo").write_text("MemAvailable: 16 kB\n")
         return decoder(*arguments)
 
-    monkeypatch.setattr(start, "Decoder", take_memory)
+    monkeypatch.setattr(start, "load_decoder", take_memory)
     (host / "meminfo").write_text(f"MemAvailable: {64 * 1024} kB\n")
     config = WorkerConfig(
         model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.0, max_model_len=model.max_model_len

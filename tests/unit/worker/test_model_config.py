@@ -10,9 +10,10 @@ import pytest
 import torch
 import transformers
 
-from services.worker.architectures.config import GenerationDefaults, ModelConfig, read_model_config
-from services.worker.architectures.families import FAMILIES
 from services.worker.errors import ModelError
+from services.worker.models.config import GenerationDefaults, ModelConfig, read_model_config
+from services.worker.models.decoders.llama import LlamaConfig
+from services.worker.models.decoders.llama_families import FAMILIES
 from tests.unit.worker.tiny_models import TINY, config_class
 
 LLAMA: dict[str, Any] = {
@@ -26,6 +27,11 @@ LLAMA: dict[str, Any] = {
 }
 
 
+def network(config: ModelConfig) -> LlamaConfig:
+    assert isinstance(config.network, LlamaConfig)
+    return config.network
+
+
 def read(directory: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
     (directory / "config.json").write_text(json.dumps(config))
     if generation is not None:
@@ -35,34 +41,36 @@ def read(directory: Path, config: dict[str, Any], generation: dict[str, Any] | N
 
 def test_what_config_json_leaves_out_follows_from_the_rest(tmp_path: Path) -> None:
     config = read(tmp_path, LLAMA)
-    assert config.num_kv_heads == 4
-    assert config.head_dim == 16
-    assert config.rms_norm_eps == 1e-6
-    assert config.rope.theta == 10_000.0
+    assert network(config).num_kv_heads == 4
+    assert network(config).head_dim == 16
+    assert network(config).rms_norm_eps == 1e-6
+    assert network(config).rope.theta == 10_000.0
     assert config.eos_token_ids == ()
     assert config.default_sampling == GenerationDefaults()
-    assert not config.tie_word_embeddings
+    assert not network(config).tie_word_embeddings
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_what_config_json_leaves_out_is_what_transformers_takes(tmp_path: Path, architecture: str) -> None:
     given = LLAMA | {"architectures": [architecture], "num_hidden_layers": 6}
     config, reference = read(tmp_path, given), config_class(architecture.removesuffix("ForCausalLM"))(**given)
-    assert config.head_dim == (getattr(reference, "head_dim", None) or 16)
-    assert config.rms_norm_eps == reference.rms_norm_eps
-    assert config.tie_word_embeddings == reference.tie_word_embeddings
+    assert network(config).head_dim == (getattr(reference, "head_dim", None) or 16)
+    assert network(config).rms_norm_eps == reference.rms_norm_eps
+    assert network(config).tie_word_embeddings == reference.tie_word_embeddings
     rope = reference.rope_parameters
-    assert (config.rope.kind, config.rope.theta) == (rope["rope_type"], rope["rope_theta"])
-    assert config.rope.factor == rope.get("factor", 1.0)
-    assert config.rope.original_max_positions == rope.get("original_max_position_embeddings", 0)
+    assert (network(config).rope.kind, network(config).rope.theta) == (rope["rope_type"], rope["rope_theta"])
+    assert network(config).rope.factor == rope.get("factor", 1.0)
+    assert network(config).rope.original_max_positions == rope.get("original_max_position_embeddings", 0)
     window = getattr(reference, "sliding_window", None)
     types = getattr(reference, "layer_types", None) or ["sliding_attention"] * 6
     windows = [window if layer_type == "sliding_attention" else None for layer_type in types]
-    assert [layer.sliding_window for layer in config.layers] == windows
+    assert [layer.sliding_window for layer in network(config).layers] == windows
     if architecture != "Qwen2ForCausalLM":  # biased, and no key says so
-        assert config.qkv_bias == getattr(reference, "attention_bias", False)
-    assert config.output_bias == getattr(reference, "attention_out_bias", getattr(reference, "attention_bias", False))
-    assert config.mlp_bias == getattr(reference, "mlp_bias", False)
+        assert network(config).qkv_bias == getattr(reference, "attention_bias", False)
+    assert network(config).output_bias == getattr(
+        reference, "attention_out_bias", getattr(reference, "attention_bias", False)
+    )
+    assert network(config).mlp_bias == getattr(reference, "mlp_bias", False)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +139,7 @@ def test_sampling_defaults_are_judged_as_the_wire_rounds_them(tmp_path: Path, ca
 )
 def test_rope_is_read_in_every_form_it_was_ever_written_in(tmp_path: Path, form: dict[str, Any]) -> None:
     config = read(tmp_path, LLAMA | form)
-    assert (config.rope.kind, config.rope.theta, config.rope.factor) == ("linear", 5e5, 4.0)
+    assert (network(config).rope.kind, network(config).rope.theta, network(config).rope.factor) == ("linear", 5e5, 4.0)
     assert config.max_model_len == 512
 
 
@@ -163,15 +171,15 @@ def test_rope_angles_are_those_of_transformers_at_real_sizes(tmp_path: Path, kin
     rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(reference)
     positions = torch.tensor([0, 1, 77, 4095, 40000])
     cos, sin = rotary(torch.zeros(1), positions[None])
-    table = read_model_config(tmp_path).rope.cos_sin(40001)[positions]
+    table = network(read_model_config(tmp_path)).rope.cos_sin(40001)[positions]
     assert torch.equal(table[:, :64], cos[0, :, :64])
     assert torch.equal(table[:, 64:], sin[0, :, :64])
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": (
-        {"architectures": ["GPT2LMHeadModel"]},
-        "is GPT2LMHeadModel, which is not supported; supported are ",
+        {"architectures": ["XLNetLMHeadModel"]},
+        "is XLNetLMHeadModel, which is not supported; supported are ",
     ),
     "no architecture": ({"architectures": None}, "is a model without a named architecture, which is not supported"),
     "quantized": (
@@ -202,7 +210,7 @@ def test_a_model_that_cannot_be_run_is_refused_with_a_sentence(tmp_path: Path, c
 
 def test_the_supported_architectures_are_listed(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match=r"LlamaForCausalLM, .*MistralForCausalLM, .*Qwen2ForCausalLM, Qwen3ForCausalLM"
+        ModelError, match=r"GPT2LMHeadModel, .*LlamaForCausalLM, .*MistralForCausalLM, .*Qwen3ForCausalLM"
     ):
         read(tmp_path, LLAMA | {"architectures": ["Unheard"]})
 

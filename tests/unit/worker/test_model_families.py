@@ -75,6 +75,11 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "emu3": ("Emu3", {}, 16),
     "emu3, biases": ("Emu3", {"attention_bias": True, "mlp_bias": True}, 16),
     "phi3": ("Phi3", {}, 16),
+    "phi3, rope on a part of each head": (
+        "Phi3",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+        16,
+    ),
     "phi3, window": ("Phi3", {"sliding_window": 20, "num_key_value_heads": 1}, 8),
     "internlm3, rope dynamic": (
         "InternLM3",

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from services.worker.models.weights.read_ahead import ReadAhead
+from services.worker.weights.read_ahead import ReadAhead
 from tests.fakes.waiting import wait_until
 
 SIZES = {f"item {index}": 10 for index in range(8)}

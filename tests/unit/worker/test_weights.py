@@ -11,13 +11,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.architectures.config import read_model_config
-from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.dummy_source import DummySource
-from services.worker.models.weights.safetensors_source import SafetensorsSource
-from services.worker.ops.create import create_ops
+from services.worker.models.config import read_model_config
+from services.worker.startup.create_ops import create_ops
+from services.worker.weights.decoder_loader import load_decoder
+from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.safetensors_source import SafetensorsSource
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model
 
@@ -66,8 +65,8 @@ def test_progress_goes_from_nothing_to_one(tmp_path: Path) -> None:
     config = read_model_config(tmp_path)
     fractions: list[float] = []
     source = SafetensorsSource(tmp_path, config, fractions.append, CPU)
-    Decoder(config, create_ops(CPU, torch.float32), source, 16)
-    assert len(fractions) == len(parameters(config))
+    load_decoder(config, create_ops(CPU, torch.float32), source, 16)
+    assert len(fractions) == len(config.parameters)
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
 
@@ -135,7 +134,7 @@ def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
 def test_dummy_weights_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)
-    sources = [DummySource(parameters(config), CPU, torch.float32, seed=seed) for seed in (1, 1, 2)]
+    sources = [DummySource(config.parameters, CPU, torch.float32, seed=seed) for seed in (1, 1, 2)]
     sources[1].weight("lm_head")  # the order makes no difference
     first, second, other = (source.weight("model.layers.1.mlp.gate_proj") for source in sources)
     assert isinstance(first, Tensor)

@@ -12,15 +12,15 @@ import torch
 import transformers
 from torch import Tensor
 
-from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.config import WorkerConfig
-from services.worker.ops.create import create_ops
+from services.worker.models.encoder_config import read_encoder_config
 from services.worker.ops.interface import Ops
 from services.worker.pages.host_memory import SwapSpace
 from services.worker.plan.step_plan import F32, PoolingSequence, Rows, StepPlan, StepResult
 from services.worker.pooling.config import PoolingKind, read_pooling
 from services.worker.pooling.params import PoolingParams
 from services.worker.sampling.grammars import Grammars
+from services.worker.startup.create_ops import create_ops
 from services.worker.startup.device import compose_device
 from services.worker.startup.encoder import EncoderStart
 from services.worker.startup.model_start import Setting

@@ -13,15 +13,16 @@ from torch import Tensor
 
 from services.worker.checkpoint.find import Checkpoint
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights.open import open_weights
-from services.worker.ops.create import create_ops
-from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.ops.interface import Ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.sampling.grammars import Grammars
+from services.worker.startup.create_ops import create_ops
 from services.worker.startup.device import compose_device
 from services.worker.startup.runners import create_decoder_runner
 from services.worker.step.model_runner import ModelRunner
+from services.worker.weights.decoder_loader import load_decoder
+from services.worker.weights.open import open_weights
 
 VOCAB_SIZE = 199
 
@@ -82,7 +83,7 @@ def make_decoder(directory: Path, ops: Ops) -> Decoder:
     config = Checkpoint(directory, ()).read_config()
     with torch.inference_mode():
         source = open_weights(directory, config, ops, "auto", None, lambda _: None)
-        return Decoder(config, ops, source, config.max_model_len)
+        return load_decoder(config, ops, source, config.max_model_len)
 
 
 def make_runner(
@@ -101,10 +102,8 @@ def make_runner(
     config = decoder.config
     with torch.inference_mode():
         pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)
-    shape = AttentionShape(
-        config.num_heads, config.num_kv_heads, config.head_dim, block_size, ops.dtype, pages[0].keys.dtype
-    )
-    ops.prepare_attention(shape, max_num_seqs, max_num_batched_tokens)
+    shapes = {heads.shape(block_size, ops.dtype, pages[0].keys.dtype) for heads in config.attention}
+    ops.prepare_attention(shapes, max_num_seqs, max_num_batched_tokens)
     limits = Limits(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
         num_host_blocks,

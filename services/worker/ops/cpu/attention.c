@@ -11,7 +11,8 @@
  * al., 2023), and the last of them merges.
  *
  * Key pages hold groups of 16 keys (if 16 does not divide the block size: its largest power of two), transposed as
- * [group][head_dim][key], so that 16 scores are one vector. Value pages are [slot][head_dim].
+ * [group][key_dim][key], so that 16 scores are one vector. Value pages are [slot][value_dim]. Without value pages, the
+ * values are the first value_dim elements of the keys, as in a latent cache (DeepSeek-V2, 2.1).
  */
 #include "kernels.h"
 #include "vector.h"
@@ -23,7 +24,7 @@
 #define GROUPS (TILE / LANES)           /* of 16 keys */
 #define ROWS 24                         /* query rows in a unit of work */
 #define ROW_LANES (ROWS + LANES)        /* ROWS, padded so that whole vectors fit */
-#define MAX_DIM 256
+#define MAX_DIM 576
 #define PARALLEL_FROM 400000            /* multiply-adds; below, waking another thread costs more than it saves */
 #define SCORE_GROUPS (VL == 16 ? 4 : 1) /* register tile: TILE_ROWS rows by this many groups of keys, */
 #define SCORE_VECTORS (SCORE_GROUPS * PARTS)
@@ -34,17 +35,12 @@
 #endif
 #define VALUE_VECTORS (VL == 8 ? 2 : 4) /* or by this many vectors of an output */
 
+/* One call, and how its work is divided. */
 struct attention {
-    const float *q, *key_pages, *value_pages;
-    float *out;
-    const int32_t *positions, *query_starts, *block_tables;
+    struct paged_attention call;
     const struct share *shares; /* [sequences + 1] */
     float *partials;            /* [units in splits][splits][ROWS][partial_width] */
     int32_t *missing;           /* [units in splits], atomic: splits that are not computed yet */
-    int64_t q_row, q_head, key_block, value_block; /* strides in floats */
-    int64_t heads, kv_heads, head_dim, block_size, max_blocks;
-    int64_t window; /* keys that a query sees; 0: all */
-    float scale;
 };
 
 /* The work items of one sequence. */
@@ -57,7 +53,7 @@ struct share {
 /* The keys of one tile that some row of the unit sees, and their addresses. */
 struct tile {
     int64_t first, last;       /* absolute positions, inclusive; the tile starts at first / TILE * TILE */
-    const float *keys[GROUPS]; /* [head_dim][16] each; null if no row sees the group */
+    const float *keys[GROUPS]; /* [key_dim][16] each; null if no row sees the group */
     const float *values[TILE];
 };
 
@@ -76,10 +72,25 @@ struct unit {
     int64_t begin, end; /* first and last key that some row sees */
 };
 
-static void find_tile(const struct attention *a, const int32_t *table, int64_t kv_head, struct tile *tile,
+static int64_t padded_dim(const struct paged_attention *a) { return (a->value_dim + VL - 1) / VL * VL; }
+
+/* Copies the tile's values out of its transposed keys. */
+static void values_of_keys(const struct paged_attention *a, struct tile *tile, struct scratch *scratch) {
+    int64_t start = tile->first / TILE * TILE, padded = padded_dim(a);
+    for (int64_t position = tile->first; position <= tile->last; position++) {
+        int64_t at = position - start;
+        const float *key = tile->keys[at / LANES] + at % LANES;
+        float *copy = scratch->values + at * padded;
+        for (int64_t d = 0; d < a->value_dim; d++) copy[d] = key[d * LANES];
+        memset(copy + a->value_dim, 0, (size_t)(padded - a->value_dim) * 4);
+        tile->values[at] = copy;
+    }
+}
+
+static void find_tile(const struct paged_attention *a, const int32_t *table, int64_t kv_head, struct tile *tile,
                       struct scratch *scratch) {
-    int64_t start = tile->first / TILE * TILE, size = a->block_size, dim = a->head_dim;
-    int64_t padded = (dim + VL - 1) / VL * VL, group = size & -size;
+    int64_t start = tile->first / TILE * TILE, size = a->block_size, dim = a->key_dim;
+    int64_t value_dim = a->value_dim, padded = padded_dim(a), group = size & -size;
     if (group > LANES) group = LANES;
     for (int64_t g = 0; g < GROUPS; g++) {
         int64_t first = start + g * LANES, last = first + LANES - 1;
@@ -101,15 +112,20 @@ static void find_tile(const struct attention *a, const int32_t *table, int64_t k
         }
         tile->keys[g] = copy;
     }
+    if (!a->value_pages) {
+        values_of_keys(a, tile, scratch);
+        return;
+    }
     for (int64_t position = tile->first; position <= tile->last;) {
         int64_t slot = position % size, next = position - slot + size;
-        const float *value = a->value_pages + table[position / size] * a->value_block + (kv_head * size + slot) * dim;
-        for (; position < next && position <= tile->last; position++, value += dim) {
+        const float *value =
+            a->value_pages + table[position / size] * a->value_block + (kv_head * size + slot) * value_dim;
+        for (; position < next && position <= tile->last; position++, value += value_dim) {
             tile->values[position - start] = value;
-            if (padded == dim) continue;
+            if (padded == value_dim) continue;
             float *copy = scratch->values + (position - start) * padded; /* whole vectors are read below */
-            memcpy(copy, value, (size_t)dim * 4);
-            memset(copy + dim, 0, (size_t)(padded - dim) * 4);
+            memcpy(copy, value, (size_t)value_dim * 4);
+            memset(copy + value_dim, 0, (size_t)(padded - value_dim) * 4);
             tile->values[position - start] = copy;
         }
     }
@@ -117,16 +133,17 @@ static void find_tile(const struct attention *a, const int32_t *table, int64_t k
 
 /* Prefetches the keys and values of positions first .. last. The processor's own prefetcher follows consecutive
  * addresses, and pages are not consecutive. */
-static void prefetch(const struct attention *a, const int32_t *table, int64_t kv_head, int64_t first, int64_t last) {
-    int64_t size = a->block_size, dim = a->head_dim;
+static void prefetch(const struct paged_attention *a, const int32_t *table, int64_t kv_head, int64_t first,
+                     int64_t last) {
+    int64_t size = a->block_size;
     for (int64_t position = first; position <= last;) {
         int64_t slot = position % size, count = size - slot < last - position + 1 ? size - slot : last - position + 1;
-        int64_t page = (kv_head * size + slot) * dim, block = table[position / size];
-        const float *keys = a->key_pages + block * a->key_block + page;
-        const float *values = a->value_pages + block * a->value_block + page;
-        for (int64_t i = 0; i < count * dim; i += 16) {
-            __builtin_prefetch(keys + i, 0, 2);
-            __builtin_prefetch(values + i, 0, 2);
+        int64_t in_page = kv_head * size + slot, block = table[position / size];
+        const float *keys = a->key_pages + block * a->key_block + in_page * a->key_dim;
+        for (int64_t i = 0; i < count * a->key_dim; i += 16) __builtin_prefetch(keys + i, 0, 2);
+        if (a->value_pages) {
+            const float *values = a->value_pages + block * a->value_block + in_page * a->value_dim;
+            for (int64_t i = 0; i < count * a->value_dim; i += 16) __builtin_prefetch(values + i, 0, 2);
         }
         position += count;
     }
@@ -230,11 +247,35 @@ INLINE float highest_of(const float *scores) {
     return lane[0];
 }
 
+static int64_t token_of(const struct paged_attention *a, const struct unit *u, int64_t row) {
+    return a->query_starts[u->sequence] + (u->first + row) / (a->heads / a->kv_heads);
+}
+
+static int64_t head_of(const struct paged_attention *a, const struct unit *u, int64_t row) {
+    int64_t group = a->heads / a->kv_heads;
+    return u->kv_head * group + (u->first + row) % group;
+}
+
+/* score = cap * tanh(score / cap) (Gemma 2, section 2) */
+INLINE void cap_scores(float *scores, float cap) {
+    for (int i = 0; i < TILE; i += VL) store(scores + i, vector_tanh(load(scores + i) / cap) * cap);
+}
+
+/* Adds slope * (key position - query position) (ALiBi: Press et al., 2022, section 3). `distance`: that of key 0. */
+INLINE void slope_scores(float *scores, float slope, int64_t distance) {
+    static const float count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    for (int i = 0; i < TILE; i += VL)
+        store(scores + i, (load(count + i % LANES) + (float)(distance + i - i % LANES)) * slope + load(scores + i));
+}
+
 /* Turns the scores of all rows into weights, and updates the running maxima and sums. */
-static void soften(struct scratch *scratch, int64_t rows, int64_t start) {
+static void soften(const struct paged_attention *a, const struct unit *u, struct scratch *scratch, int64_t start) {
+    int64_t rows = u->rows;
     float top[ROW_LANES];
     for (int64_t r = 0; r < rows; r++) {
         float *scores = scratch->scores + r * TILE;
+        if (a->soft_cap > 0) cap_scores(scores, a->soft_cap);
+        if (a->slopes) slope_scores(scores, a->slopes[head_of(a, u, r)], start - scratch->highest[r]);
         if (start < scratch->lowest[r] || start + TILE - 1 > scratch->highest[r])
             hide(scores, start, scratch->lowest[r], scratch->highest[r]);
         float highest = highest_of(scores); /* may skip a NaN, which then makes the sum NaN below */
@@ -256,20 +297,15 @@ static void soften(struct scratch *scratch, int64_t rows, int64_t start) {
     }
 }
 
-static int64_t token_of(const struct attention *a, const struct unit *u, int64_t row) {
-    return a->query_starts[u->sequence] + (u->first + row) / (a->heads / a->kv_heads);
+/* Returns the first key that a query at `position` sees. */
+static int64_t first_seen(const struct paged_attention *a, int64_t position) {
+    if (a->chunk) return position / a->chunk * a->chunk;
+    return a->window && position >= a->window ? position - a->window + 1 : 0;
 }
-
-static int64_t head_of(const struct attention *a, const struct unit *u, int64_t row) {
-    int64_t group = a->heads / a->kv_heads;
-    return u->kv_head * group + (u->first + row) % group;
-}
-
-static int64_t padded_dim(const struct attention *a) { return (a->head_dim + VL - 1) / VL * VL; }
 
 /* Returns unit `index` of a sequence. Scales its queries, and finds the keys that its rows see. */
-static struct unit open_unit(const struct attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
-    int64_t dim = a->head_dim, group = a->heads / a->kv_heads;
+static struct unit open_unit(const struct paged_attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
+    int64_t dim = a->key_dim, group = a->heads / a->kv_heads;
     int64_t all = (a->query_starts[sequence + 1] - a->query_starts[sequence]) * group, per_head = (all + ROWS - 1) / ROWS;
     struct unit u = {sequence, index / per_head, index % per_head * ROWS, ROWS, INT64_MAX, -1};
     if (all - u.first < ROWS) u.rows = all - u.first;
@@ -277,7 +313,7 @@ static struct unit open_unit(const struct attention *a, int64_t sequence, int64_
         int64_t t = token_of(a, &u, r);
         const float *q = a->q + t * a->q_row + head_of(a, &u, r) * a->q_head;
         for (int64_t d = 0; d < dim; d++) scratch->q[r * dim + d] = q[d] * a->scale;
-        int64_t last = a->positions[t], first = a->window && last >= a->window ? last - a->window + 1 : 0;
+        int64_t last = a->positions[t], first = first_seen(a, last);
         scratch->lowest[r] = first;
         scratch->highest[r] = last;
         if (first < u.begin) u.begin = first;
@@ -287,14 +323,14 @@ static struct unit open_unit(const struct attention *a, int64_t sequence, int64_
 }
 
 /* Computes one split of the unit's keys into scratch: out (not yet divided by the sum), maximum and sum. */
-static void attend(const struct attention *a, const struct unit *u, int64_t split, struct scratch *scratch) {
-    int64_t dim = a->head_dim, padded = padded_dim(a), rows = u->rows;
+static void attend(const struct paged_attention *a, const struct unit *u, int64_t split, struct scratch *scratch) {
+    int64_t dim = a->key_dim, padded = padded_dim(a), rows = u->rows;
     const int32_t *table = a->block_tables + u->sequence * a->max_blocks;
     int64_t begin = split * SPLIT < u->begin ? u->begin : split * SPLIT;
     int64_t end = split * SPLIT + SPLIT - 1 < u->end ? split * SPLIT + SPLIT - 1 : u->end;
     memset(scratch->out, 0, (size_t)(rows * padded) * 4);
     for (int64_t r = 0; r < rows; r++) {
-            scratch->maximum[r] = -1e30f; /* finite, so that a tile that the row does not see changes nothing */
+        scratch->maximum[r] = -1e30f; /* finite, so that a tile that the row does not see changes nothing */
         scratch->sum[r] = 0;
     }
     for (int64_t start = begin / TILE * TILE; start <= end; start += TILE) {
@@ -312,7 +348,7 @@ static void attend(const struct attention *a, const struct unit *u, int64_t spli
                 score_tile(rows - r < TILE_ROWS ? rows - r : TILE_ROWS, scratch->q + r * dim, dim, keys,
                            scratch->scores + r * TILE + g * LANES);
         }
-        soften(scratch, rows, start);
+        soften(a, u, scratch, start);
         for (int64_t column = 0; column < padded; column += VALUE_VECTORS * VL) {
             int64_t vectors = (padded - column) / VL < VALUE_VECTORS ? (padded - column) / VL : VALUE_VECTORS;
             for (int64_t r = 0; r < rows; r += TILE_ROWS)
@@ -323,16 +359,17 @@ static void attend(const struct attention *a, const struct unit *u, int64_t spli
     }
 }
 
-static void start_merge(const struct attention *a, const struct unit *u, struct scratch *scratch) {
+/* A sink is a score without a key: it takes weight and adds no value (gpt-oss model card, section 2.2). */
+static void start_merge(const struct paged_attention *a, const struct unit *u, struct scratch *scratch) {
     memset(scratch->merged, 0, (size_t)(u->rows * padded_dim(a)) * 4);
     for (int64_t r = 0; r < u->rows; r++) {
-        scratch->merged_maximum[r] = -1e30f;
-        scratch->merged_sum[r] = 0;
+        scratch->merged_maximum[r] = a->sinks ? a->sinks[head_of(a, u, r)] : -1e30f;
+        scratch->merged_sum[r] = a->sinks ? 1.0f : 0.0f;
     }
 }
 
 /* Merges the next split. A split that a row does not see leaves the row's bits unchanged. */
-static void merge(const struct attention *a, const struct unit *u, const float *out, const float *maximum,
+static void merge(const struct paged_attention *a, const struct unit *u, const float *out, const float *maximum,
                   const float *sum, struct scratch *scratch) {
     int64_t padded = padded_dim(a);
     for (int64_t r = 0; r < u->rows; r++) {
@@ -353,8 +390,8 @@ static void merge(const struct attention *a, const struct unit *u, const float *
     }
 }
 
-static void write_out(const struct attention *a, const struct unit *u, const struct scratch *scratch) {
-    int64_t dim = a->head_dim, padded = padded_dim(a);
+static void write_out(const struct paged_attention *a, const struct unit *u, const struct scratch *scratch) {
+    int64_t dim = a->value_dim, padded = padded_dim(a);
     for (int64_t r = 0; r < u->rows; r++) {
         float *out = a->out + (token_of(a, u, r) * a->heads + head_of(a, u, r)) * dim;
         for (int64_t at = 0; at < dim; at += VL)
@@ -362,7 +399,7 @@ static void write_out(const struct attention *a, const struct unit *u, const str
     }
 }
 
-static void attend_unit(const struct attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
+static void attend_unit(const struct paged_attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
     struct unit u = open_unit(a, sequence, index, scratch);
     start_merge(a, &u, scratch);
     for (int64_t split = u.begin / SPLIT; split <= u.end / SPLIT; split++) {
@@ -372,21 +409,22 @@ static void attend_unit(const struct attention *a, int64_t sequence, int64_t ind
     write_out(a, &u, scratch);
 }
 
-static int64_t partial_width(const struct attention *a) { return ROWS * (padded_dim(a) + 2); }
+static int64_t partial_width(const struct paged_attention *a) { return ROWS * (padded_dim(a) + 2); }
 
 /* Computes one split of a unit whose other splits are separate items. A split that no row sees is empty. */
-static void attend_part(const struct attention *a, int64_t sequence, int64_t index, int64_t split,
+static void attend_part(const struct attention *all, int64_t sequence, int64_t index, int64_t split,
                         struct scratch *scratch) {
-    const struct share *share = a->shares + sequence;
+    const struct paged_attention *a = &all->call;
+    const struct share *share = all->shares + sequence;
     int64_t padded = padded_dim(a), splits = share->splits;
     struct unit u = open_unit(a, sequence, index, scratch);
-    float *parts = a->partials + (share->first_part + index * splits) * partial_width(a);
+    float *parts = all->partials + (share->first_part + index * splits) * partial_width(a);
     float *part = parts + split * partial_width(a);
     attend(a, &u, share->first_split + split, scratch);
     memcpy(part, scratch->out, (size_t)(u.rows * padded) * 4);
     memcpy(part + ROWS * padded, scratch->maximum, ROWS * sizeof(float));
     memcpy(part + ROWS * padded + ROWS, scratch->sum, ROWS * sizeof(float));
-    if (__atomic_sub_fetch(a->missing + share->first_unit + index, 1, __ATOMIC_ACQ_REL)) return;
+    if (__atomic_sub_fetch(all->missing + share->first_unit + index, 1, __ATOMIC_ACQ_REL)) return;
     start_merge(a, &u, scratch);
     for (int64_t s = 0; s < splits; s++) {
         part = parts + s * partial_width(a);
@@ -406,20 +444,20 @@ static void attend_items(const void *task, int64_t first, int64_t last) {
         if (splits)
             attend_part(a, sequence, index / splits, index % splits, &scratch);
         else
-            attend_unit(a, sequence, index, &scratch);
+            attend_unit(&a->call, sequence, index, &scratch);
     }
 }
 
 /* Returns about how many pairs of query token and key a sequence has. */
-static int64_t count_pairs(const struct attention *a, int64_t sequence) {
+static int64_t count_pairs(const struct paged_attention *a, int64_t sequence) {
     int64_t first = a->query_starts[sequence], tokens = a->query_starts[sequence + 1] - first;
     if (!tokens) return 0;
-    int64_t seen = a->positions[first + tokens - 1] + 1;
-    return tokens * (a->window && a->window < seen ? a->window : seen);
+    int64_t seen = a->positions[first + tokens - 1] + 1, most = a->chunk ? a->chunk : a->window ? a->window : seen;
+    return tokens * (most < seen ? most : seen);
 }
 
 /* Divides the work into items for `threads` threads. Returns the totals of all sequences. */
-static struct share share_out(const struct attention *a, int64_t sequences, int64_t pairs, int threads,
+static struct share share_out(const struct paged_attention *a, int64_t sequences, int64_t pairs, int threads,
                               struct share *shares) {
     struct share next = {0};
     for (int64_t s = 0; s < sequences; s++) {
@@ -430,7 +468,7 @@ static struct share share_out(const struct attention *a, int64_t sequences, int6
         /* A unit of more than an eighth of a thread's share could end long after all others, so it is split. */
         int64_t last = a->positions[first + tokens - 1], per_unit = count_pairs(a, s) / per_head;
         if (threads > 1 && per_unit * threads * 8 > pairs * a->kv_heads) {
-            int64_t lowest = a->window && a->positions[first] >= a->window ? a->positions[first] - a->window + 1 : 0;
+            int64_t lowest = first_seen(a, a->positions[first]);
             shares[s].first_split = lowest / SPLIT;
             shares[s].splits = last / SPLIT - lowest / SPLIT + 1;
             next.first_unit += units;
@@ -441,24 +479,19 @@ static struct share share_out(const struct attention *a, int64_t sequences, int6
     return shares[sequences] = next;
 }
 
-/* q [tokens, heads, head_dim] (strides q_row, q_head) -> out [tokens, heads * head_dim]. head_dim <= 256. */
-void quire_paged_attention(const float *q, const float *key_pages, const float *value_pages, float *out,
-                           const int32_t *positions, const int32_t *query_starts, const int32_t *block_tables,
-                           int64_t q_row, int64_t q_head, int64_t key_block, int64_t value_block, int64_t sequences,
-                           int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t max_blocks,
-                           int64_t window, float scale, int threads) {
+/* See struct paged_attention in kernels.h. */
+void quire_paged_attention(const struct paged_attention *call) {
+    int64_t sequences = call->sequences, pairs = 0;
+    int threads = call->threads;
     struct share shares[sequences + 1];
-    struct attention a = {q, key_pages, value_pages, out, positions, query_starts, block_tables, shares, NULL, NULL,
-                          q_row, q_head, key_block, value_block, heads, kv_heads, head_dim, block_size, max_blocks,
-                          window, scale};
-    int64_t pairs = 0;
-    for (int64_t s = 0; s < sequences; s++) pairs += count_pairs(&a, s);
-    if (pairs * heads * head_dim * 2 < PARALLEL_FROM) threads = 1;
-    struct share all = share_out(&a, sequences, pairs, threads, shares);
+    struct attention a = {*call, shares, NULL, NULL};
+    for (int64_t s = 0; s < sequences; s++) pairs += count_pairs(call, s);
+    if (pairs * call->heads * (call->key_dim + call->value_dim) < PARALLEL_FROM) threads = 1;
+    struct share all = share_out(call, sequences, pairs, threads, shares);
     if (all.first_part) {
-        a.partials = malloc((size_t)(all.first_part * partial_width(&a)) * sizeof *a.partials);
+        a.partials = malloc((size_t)(all.first_part * partial_width(call)) * sizeof *a.partials);
         a.missing = malloc((size_t)all.first_unit * sizeof *a.missing);
-        if (!a.partials || !a.missing) all = share_out(&a, sequences, pairs, 1, shares);
+        if (!a.partials || !a.missing) all = share_out(call, sequences, pairs, 1, shares);
         for (int64_t s = 0; s < sequences && all.first_part; s++)
             for (int64_t unit = shares[s].first_unit; unit < shares[s + 1].first_unit; unit++)
                 a.missing[unit] = (int32_t)shares[s].splits;

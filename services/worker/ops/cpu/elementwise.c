@@ -100,13 +100,6 @@ void quire_layer_norm(const float *x, const float *residual, const float *weight
     parallel(layer_norm_items, &n, rows, rows_per_grain(2 * features), threads);
 }
 
-struct gelu {
-    const float *x;
-    float *y;
-    int64_t features;
-    int tanh;
-};
-
 /* Distribution function of the normal distribution. It uses 1 - erf(z) = t (a1 + t (a2 + ...)) e^(-z^2) with t = 1 /
  * (1 + p z), within 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26). */
 INLINE vf normal_share(vf x) {
@@ -122,67 +115,106 @@ INLINE vf normal_share(vf x) {
     return choose(x < 0.0f, above, 1.0f - above);
 }
 
-static void gelu_items(const void *task, int64_t first, int64_t last) {
-    const struct gelu *g = task;
-    for (int64_t row = first; row < last; row++) {
-        const float *x = g->x + row * g->features;
-        float *y = g->y + row * g->features;
-        for (int64_t at = 0; at < g->features; at += VL) {
-            int64_t left = g->features - at;
-            vf v = load_part(x + at, left);
-            if (g->tanh) {
-                vf square = v * v;
-                vf slope = square * 0.044715f + 1.0f;
-                vf w = v * slope * -1.5957691216057308f; /* -2 sqrt(2 / pi) */
-                store_part(y + at, v / (vector_exp(w) + 1.0f), left);
-            } else {
-                store_part(y + at, v * normal_share(v), left);
-            }
-        }
-    }
-}
+/* The numbers of interface.Activation. */
+enum { SILU, GELU, GELU_TANH, QUICK_GELU, RELU, RELU_SQUARED, CLAMPED_SILU, SIGMOID };
 
-/* y = gelu(x), [rows, features] both; by tanh's approximation or by erf. */
-void quire_gelu(const float *x, float *y, int64_t rows, int64_t features, int tanh, int threads) {
-    struct gelu g = {x, y, features, tanh};
-    parallel(gelu_items, &g, rows, rows_per_grain(4 * features), threads);
+INLINE vf activate(vf x, int kind) {
+    vf positive = choose(x > 0.0f, x, choose(x == x, (vf){0}, x)); /* NaN stays NaN */
+    switch (kind) {
+    case SILU: return x / (vector_exp(-x) + 1.0f);
+    case GELU: return x * normal_share(x);
+    case QUICK_GELU: return x / (vector_exp(x * -1.702f) + 1.0f);
+    case RELU: return positive;
+    case SIGMOID: return 1.0f / (vector_exp(-x) + 1.0f);
+    case RELU_SQUARED: return positive * positive;
+    default: {
+        vf square = x * x;
+        vf slope = square * 0.044715f + 1.0f;
+        vf w = x * slope * -1.5957691216057308f; /* -2 sqrt(2 / pi) */
+        return x / (vector_exp(w) + 1.0f);
+    }
+    }
 }
 
 struct activation {
-    const float *gate_up;
+    const float *x; /* [rows, features], or gate and up: [rows, 2 * features] */
     float *y;
     int64_t features;
+    int kind;
 };
 
-static void silu_items(const void *task, int64_t first, int64_t last) {
+static void activate_items(const void *task, int64_t first, int64_t last) {
     const struct activation *a = task;
     for (int64_t row = first; row < last; row++) {
-        const float *gate = a->gate_up + row * 2 * a->features, *up = gate + a->features;
+        const float *x = a->x + row * a->features;
         float *y = a->y + row * a->features;
         for (int64_t at = 0; at < a->features; at += VL) {
             int64_t left = a->features - at;
-            vf x = load_part(gate + at, left);
-            store_part(y + at, x / (vector_exp(-x) + 1.0f) * load_part(up + at, left), left);
+            store_part(y + at, activate(load_part(x + at, left), a->kind), left);
         }
     }
 }
 
-/* gate_up [rows, 2 * features] -> y [rows, features] = silu(gate) * up. */
-void quire_silu_mul(const float *gate_up, float *y, int64_t rows, int64_t features, int threads) {
-    struct activation a = {gate_up, y, features};
-    parallel(silu_items, &a, rows, rows_per_grain(4 * features), threads);
+/* y = activation(x), [rows, features] both. */
+void quire_activate(const float *x, float *y, int64_t rows, int64_t features, int kind, int threads) {
+    struct activation a = {x, y, features, kind};
+    parallel(activate_items, &a, rows, rows_per_grain(4 * features), threads);
 }
 
-struct rope {
-    float *q, *k;
-    const float *v, *cos_sin;
-    float *key_pages, *value_pages;
-    const int32_t *positions, *query_starts, *block_tables;
-    int64_t q_row, q_head, k_row, k_head, v_row, v_head, key_block, value_block; /* strides in floats */
-    int64_t heads, kv_heads, head_dim, block_size, max_blocks;
+struct soft_cap {
+    const float *x;
+    float *y;
+    int64_t features;
+    float cap;
 };
 
-INLINE void rotate(float *head, const float *cos_sin, int64_t half) {
+static void soft_cap_items(const void *task, int64_t first, int64_t last) {
+    const struct soft_cap *s = task;
+    for (int64_t row = first; row < last; row++) {
+        const float *x = s->x + row * s->features;
+        float *y = s->y + row * s->features;
+        for (int64_t at = 0; at < s->features; at += VL) {
+            int64_t left = s->features - at;
+            store_part(y + at, vector_tanh(load_part(x + at, left) / s->cap) * s->cap, left);
+        }
+    }
+}
+
+/* y = cap * tanh(x / cap), [rows, features] both. */
+void quire_soft_cap(const float *x, float *y, int64_t rows, int64_t features, float cap, int threads) {
+    struct soft_cap s = {x, y, features, cap};
+    parallel(soft_cap_items, &s, rows, rows_per_grain(4 * features), threads);
+}
+
+/* gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate at most 7 and up within -7 .. 7. */
+INLINE vf clamped_silu(vf gate, vf up) {
+    gate = choose(gate > 7.0f, splat(7.0f), gate);
+    up = choose(up > 7.0f, splat(7.0f), choose(up < -7.0f, splat(-7.0f), up));
+    return gate / (vector_exp(gate * -1.702f) + 1.0f) * (up + 1.0f);
+}
+
+static void gated_items(const void *task, int64_t first, int64_t last) {
+    const struct activation *a = task;
+    for (int64_t row = first; row < last; row++) {
+        const float *gates = a->x + row * 2 * a->features, *ups = gates + a->features;
+        float *y = a->y + row * a->features;
+        for (int64_t at = 0; at < a->features; at += VL) {
+            int64_t left = a->features - at;
+            vf gate = load_part(gates + at, left), up = load_part(ups + at, left);
+            vf value = a->kind == CLAMPED_SILU ? clamped_silu(gate, up) : activate(gate, a->kind) * up;
+            store_part(y + at, value, left);
+        }
+    }
+}
+
+/* gate_up [rows, 2 * features] -> y [rows, features] = activation(gate) * up. */
+void quire_gated_activation(const float *gate_up, float *y, int64_t rows, int64_t features, int kind, int threads) {
+    struct activation a = {gate_up, y, features, kind};
+    parallel(gated_items, &a, rows, rows_per_grain(4 * features), threads);
+}
+
+/* Rotates pairs (0, half), (1, half + 1), ... */
+INLINE void rotate_halves(float *head, const float *cos_sin, int64_t half) {
     for (int64_t at = 0; at < half; at += VL) {
         int64_t left = half - at;
         vf cosine = load_part(cos_sin + at, left), sine = load_part(cos_sin + half + at, left);
@@ -195,38 +227,56 @@ INLINE void rotate(float *head, const float *cos_sin, int64_t half) {
     }
 }
 
-static void rope_items(const void *task, int64_t first, int64_t last) {
-    const struct rope *p = task;
-    int64_t dim = p->head_dim, sequence = 0;
-    int64_t group = p->block_size & -p->block_size; /* keys that are interleaved in a page, see attention.c */
+/* Rotates pairs (0, 1), (2, 3), ... */
+INLINE void rotate_neighbours(float *head, const float *cos_sin, int64_t half) {
+    for (int64_t at = 0; at < half; at += VL) {
+        int64_t count = half - at < VL ? half - at : VL;
+        float even[VL] = {0}, odd[VL] = {0};
+        for (int64_t i = 0; i < count; i++) even[i] = head[2 * (at + i)], odd[i] = head[2 * (at + i) + 1];
+        vf cosine = load_part(cos_sin + at, count), sine = load_part(cos_sin + half + at, count);
+        vf low = load(even), high = load(odd), high_sine = high * sine, low_sine = low * sine;
+        ROUNDED(high_sine);
+        ROUNDED(low_sine);
+        store(even, low * cosine - high_sine);
+        store(odd, high * cosine + low_sine);
+        for (int64_t i = 0; i < count; i++) head[2 * (at + i)] = even[i], head[2 * (at + i) + 1] = odd[i];
+    }
+}
+
+static void rotate(const struct heads *p, float *head, const float *cos_sin) {
+    if (p->interleaved)
+        rotate_neighbours(head, cos_sin, p->rotary_dim / 2);
+    else
+        rotate_halves(head, cos_sin, p->rotary_dim / 2);
+}
+
+static void head_items(const void *task, int64_t first, int64_t last) {
+    const struct heads *p = task;
+    int64_t dim = p->key_dim, size = p->block_size, sequence = 0;
+    int64_t group = size & -size; /* keys that are interleaved in a page, see attention.c */
     if (group > LANES) group = LANES;
     for (int64_t t = first; t < last; t++) {
+        int64_t position = p->positions[t];
+        const float *cos_sin = p->cos_sin ? p->cos_sin + position * p->rotary_dim : NULL;
+        for (int64_t h = 0; p->q && cos_sin && h < p->heads; h++) rotate(p, p->q + t * p->q_row + h * p->q_head, cos_sin);
+        for (int64_t h = 0; p->k && cos_sin && h < p->kv_heads; h++)
+            rotate(p, p->k + t * p->k_row + h * p->k_head, cos_sin);
+        if (!p->key_pages) continue;
         while (p->query_starts[sequence + 1] <= t) sequence++;
-        int64_t position = p->positions[t], slot = position % p->block_size;
-        int64_t block = p->block_tables[sequence * p->max_blocks + position / p->block_size];
-        const float *cos_sin = p->cos_sin + position * dim;
-        for (int64_t h = 0; h < p->heads; h++) rotate(p->q + t * p->q_row + h * p->q_head, cos_sin, dim / 2);
+        int64_t slot = position % size, block = p->block_tables[sequence * p->max_blocks + position / size];
         for (int64_t h = 0; h < p->kv_heads; h++) {
-            float *k = p->k + t * p->k_row + h * p->k_head;
-            rotate(k, cos_sin, dim / 2);
-            int64_t page = h * p->block_size * dim;
-            float *key = p->key_pages + block * p->key_block + page + slot / group * group * dim + slot % group;
+            const float *k = p->k + t * p->k_row + h * p->k_head;
+            float *key = p->key_pages + block * p->key_block + h * size * dim + slot / group * group * dim + slot % group;
             for (int64_t d = 0; d < dim; d++) key[d * group] = k[d];
-            memcpy(p->value_pages + block * p->value_block + page + slot * dim, p->v + t * p->v_row + h * p->v_head,
-                   (size_t)dim * 4);
+            if (!p->v) continue;
+            float *value = p->value_pages + block * p->value_block + (h * size + slot) * p->value_dim;
+            memcpy(value, p->v + t * p->v_row + h * p->v_head, (size_t)p->value_dim * 4);
         }
     }
 }
 
-/* Rotates q and k in place and writes k and v to their pages; see struct rope for the arguments. */
-void quire_rope_and_write_kv(float *q, float *k, const float *v, const float *cos_sin, const int32_t *positions,
-                             const int32_t *query_starts, const int32_t *block_tables, float *key_pages,
-                             float *value_pages, int64_t q_row, int64_t q_head, int64_t k_row, int64_t k_head,
-                             int64_t v_row, int64_t v_head, int64_t key_block, int64_t value_block, int64_t sequences,
-                             int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t max_blocks,
-                             int threads) {
-    struct rope p = {q, k, v, cos_sin, key_pages, value_pages, positions, query_starts, block_tables, q_row, q_head,
-                     k_row, k_head, v_row, v_head, key_block, value_block, heads, kv_heads, head_dim, block_size,
-                     max_blocks};
-    parallel(rope_items, &p, query_starts[sequences], rows_per_grain((heads + 2 * kv_heads) * head_dim), threads);
+/* Rotates q and k in place and writes k and v to their pages; see struct heads. */
+void quire_rope_and_write_kv(const struct heads *heads) {
+    int64_t elements = heads->heads * heads->key_dim + heads->kv_heads * (heads->key_dim + heads->value_dim);
+    parallel(head_items, heads, heads->query_starts[heads->sequences], rows_per_grain(elements), heads->threads);
 }

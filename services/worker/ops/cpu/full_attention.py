@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
+from services.worker.ops.interface import AttentionBatch, AttentionForm, KVPages, Ops, WholeSequences
 
 BLOCK_SIZE = 64  # keys that the kernel processes at a time
 
@@ -24,7 +24,6 @@ class FullAttention:
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
         self._pages: KVPages | None = None
-        self._cos_sin = torch.empty(0, 0)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
         """See `interface.Ops.full_attention`."""
@@ -34,9 +33,9 @@ class FullAttention:
         tables[np.arange(tables.shape[1]) < num_blocks[:, None]] = np.arange(num_blocks.sum())
         own = AttentionBatch(batch.positions, batch.query_starts, torch.from_numpy(tables))
         pages = self._room(int(num_blocks.sum()), k.shape[1], k.shape[2])
-        self._ops.rope_and_write_kv(q, k, v, self._no_rotation(int(lengths.max()), k.shape[2]), own, pages)
+        self._ops.write_kv(k, v, own, pages)
         last = torch.from_numpy(np.repeat(lengths - 1, lengths).astype(np.int32))
-        return self._ops.paged_attention(q, dataclasses.replace(own, positions=last), pages, scale, None)
+        return self._ops.paged_attention(q, dataclasses.replace(own, positions=last), pages, AttentionForm(scale))
 
     def _room(self, num_blocks: int, heads: int, head_dim: int) -> KVPages:
         shape = (heads, BLOCK_SIZE, head_dim)
@@ -45,11 +44,3 @@ class FullAttention:
             # scores.
             self._pages = KVPages(torch.zeros(num_blocks, *shape), torch.zeros(num_blocks, *shape))
         return self._pages
-
-    def _no_rotation(self, num_positions: int, head_dim: int) -> Tensor:
-        """Returns a `cos_sin` that rotates nothing: with cosines 1 and sines 0, x · 1 - y · 0 is exactly x."""
-        if self._cos_sin.shape[0] < num_positions or self._cos_sin.shape[1] != head_dim:
-            self._cos_sin = torch.cat(
-                (torch.ones(num_positions, head_dim // 2), torch.zeros(num_positions, head_dim // 2)), 1
-            )
-        return self._cos_sin

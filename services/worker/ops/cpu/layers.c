@@ -1,5 +1,5 @@
 /* Runs all layers of a step in one call: the same kernels in the same order as decoder.py, without the interpreter in
- * between, which takes a tenth of a step of one token. layers.py declares the same structures. */
+ * between, which takes a tenth of a step of one token. structs.py declares the same structures. */
 #include "kernels.h"
 
 #include <string.h>
@@ -17,8 +17,10 @@ struct layer {
     struct linear qkv, output, gate_up, down;
     const float *q_norm, *k_norm; /* [head_dim], or null */
     const float *post_attention_norm, *next_norm; /* [hidden] */
-    const float *cos_sin;
-    int64_t window;
+    const float *cos_sin, *slopes, *sinks; /* each may be null; see struct heads and struct paged_attention */
+    int64_t rotary_dim, window, chunk;
+    float scale, soft_cap;
+    int32_t interleaved, activation;
 };
 
 struct step {
@@ -32,7 +34,7 @@ struct step {
     float *y;               /* [num_sampled, hidden] */
     int64_t num_layers, tokens, num_sampled, sequences, max_blocks;
     int64_t hidden, intermediate, heads, kv_heads, head_dim, block_size;
-    float eps, scale;
+    float eps;
     int32_t threads;
 };
 
@@ -76,13 +78,25 @@ int quire_run_layers(const struct step *s) {
             q = normed, q_row = s->heads * dim;
             k = normed_k, k_row = s->kv_heads * dim;
         }
-        quire_rope_and_write_kv(q, k, v, l->cos_sin, s->positions, s->query_starts, s->block_tables, s->key_pages[i],
-                                s->value_pages[i], q_row, dim, k_row, dim, width, dim, s->key_blocks[i],
-                                s->value_blocks[i], s->sequences, s->heads, s->kv_heads, dim, s->block_size,
-                                s->max_blocks, s->threads);
-        quire_paged_attention(q, s->key_pages[i], s->value_pages[i], attended, s->positions, s->query_starts,
-                              s->block_tables, q_row, dim, s->key_blocks[i], s->value_blocks[i], s->sequences, s->heads,
-                              s->kv_heads, dim, s->block_size, s->max_blocks, l->window, s->scale, s->threads);
+        struct heads heads = {.q = q, .k = k, .v = v, .cos_sin = l->cos_sin, .key_pages = s->key_pages[i],
+                              .value_pages = s->value_pages[i], .positions = s->positions,
+                              .query_starts = s->query_starts, .block_tables = s->block_tables, .q_row = q_row,
+                              .q_head = dim, .k_row = k_row, .k_head = dim, .v_row = width, .v_head = dim,
+                              .key_block = s->key_blocks[i], .value_block = s->value_blocks[i],
+                              .sequences = s->sequences, .heads = s->heads, .kv_heads = s->kv_heads, .key_dim = dim,
+                              .value_dim = dim, .rotary_dim = l->rotary_dim, .block_size = s->block_size,
+                              .max_blocks = s->max_blocks, .interleaved = l->interleaved, .threads = s->threads};
+        quire_rope_and_write_kv(&heads);
+        struct paged_attention attention = {.q = q, .key_pages = s->key_pages[i], .value_pages = s->value_pages[i],
+                                            .out = attended, .positions = s->positions,
+                                            .query_starts = s->query_starts, .block_tables = s->block_tables,
+                                            .sinks = l->sinks, .slopes = l->slopes, .q_row = q_row, .q_head = dim,
+                                            .key_block = s->key_blocks[i], .value_block = s->value_blocks[i],
+                                            .sequences = s->sequences, .heads = s->heads, .kv_heads = s->kv_heads,
+                                            .key_dim = dim, .value_dim = dim, .block_size = s->block_size,
+                                            .max_blocks = s->max_blocks, .window = l->window, .chunk = l->chunk,
+                                            .scale = l->scale, .soft_cap = l->soft_cap, .threads = s->threads};
+        quire_paged_attention(&attention);
         int64_t rows = tokens;
         float *residual = s->residual, *x = s->x;
         if (i == s->num_layers - 1) { /* from here on only the sampled tokens are needed */
@@ -98,14 +112,20 @@ int quire_run_layers(const struct step *s) {
         if (multiply(&l->output, attended, projected, rows, s->threads)) return -1;
         quire_rms_norm(projected, residual, l->post_attention_norm, x, rows, s->hidden, s->eps, s->threads);
         if (multiply(&l->gate_up, x, gate_up, rows, s->threads)) return -1;
-        quire_silu_mul(gate_up, active, rows, s->intermediate, s->threads);
+        quire_gated_activation(gate_up, active, rows, s->intermediate, l->activation, s->threads);
         if (multiply(&l->down, active, projected, rows, s->threads)) return -1;
         quire_rms_norm(projected, residual, l->next_norm, x, rows, s->hidden, s->eps, s->threads);
     }
     return 0;
 }
 
-/* Sizes of the structures, for layers.py to compare with its own. */
+/* Sizes of the structures, to compare with structs.py. */
 int64_t quire_struct_bytes(int which) {
-    return which == 0 ? sizeof(struct linear) : which == 1 ? sizeof(struct layer) : sizeof(struct step);
+    switch (which) {
+    case 0: return sizeof(struct linear);
+    case 1: return sizeof(struct layer);
+    case 2: return sizeof(struct step);
+    case 3: return sizeof(struct heads);
+    default: return sizeof(struct paged_attention);
+    }
 }

@@ -5,17 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, get_num_threads
 
+from services.worker.ops.cpu.checks import is_plain
 from services.worker.ops.cpu.library import Library
 
 PACK_ROWS = 4096  # rows of a weight that are packed at a time; few, so that packing takes little extra memory
 # If (rows + 6) · outputs · inputs is below this number, gemm.c uses one thread, and the call takes at most about 12 us.
 # Such calls do not release the GIL. (Reading a weight takes as long as about 6 multiplications with it.)
 HELD_BELOW = 600_000
-
-
-def is_plain(x: Tensor) -> bool:
-    """Returns whether C can read `x` through its data pointer: contiguous float32 in host memory."""
-    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
 
 
 def check_ids(ids: Tensor, count: int) -> Tensor:

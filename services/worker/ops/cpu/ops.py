@@ -6,30 +6,36 @@ The Python code checks types, shapes and contiguity before it calls a kernel. It
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from ctypes import byref
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
-from services.worker.architectures import ModelConfig
 from services.worker.ops.cpu import library
-from services.worker.ops.cpu.checks import check_heads
+from services.worker.ops.cpu.checks import check_form, check_heads, check_kv, check_rotation, is_plain
 from services.worker.ops.cpu.full_attention import FullAttention
 from services.worker.ops.cpu.layers import FusedLayers
-from services.worker.ops.cpu.linear import PackedLinear, is_plain
+from services.worker.ops.cpu.linear import PackedLinear
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
+from services.worker.ops.cpu.structs import AttentionStruct, HeadsStruct
 from services.worker.ops.interface import (
+    Activation,
     AttentionBatch,
+    AttentionForm,
     AttentionShape,
     AttentionWork,
+    Experts,
     KVPages,
     Layer,
+    Linear,
+    Rotation,
     RunLayers,
     WholeSequences,
 )
+from services.worker.ops.looped_experts import LoopedExperts
 from services.worker.quantization.kinds import QuantizedWeight, Weight
 
 # Elementwise calls with fewer elements than this take at most about 20 us and do not release the GIL. Whenever a call
@@ -62,6 +68,9 @@ class CPUOps:
             return PackedLinear(self._library, weight, bias)
         return QuantizedLinear(self._library, weight, bias)
 
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+        return LoopedExperts(self, gate_up, down, activation)
+
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, PackedLinear | QuantizedLinear):
             raise TypeError(f"embedding needs a result of linear(), not {type(linear).__name__}")
@@ -89,24 +98,34 @@ class CPUOps:
         )  # fmt: skip
         return y
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        if not is_plain(x) or kind is Activation.CLAMPED_SILU:
+            raise ValueError("activation needs contiguous float32, and a kind that is not only gated")
+        y, features = torch.empty_like(x), x.shape[-1]
+        functions = self._held if x.numel() < HELD_BELOW else self._functions
+        functions.quire_activate(
+            x.data_ptr(), y.data_ptr(), x.numel() // features, features, kind, get_num_threads()
+        )  # fmt: skip
+        return y
+
+    def gated_activation(self, gate_up: Tensor, kind: Activation) -> Tensor:
         if not is_plain(gate_up) or gate_up.shape[-1] % 2:
-            raise ValueError("silu_mul needs contiguous float32 with an even last dimension")
+            raise ValueError("gated_activation needs contiguous float32 with an even last dimension")
         features = gate_up.shape[-1] // 2
         y = gate_up.new_empty((*gate_up.shape[:-1], features))
         functions = self._held if y.numel() < HELD_BELOW else self._functions
-        functions.quire_silu_mul(gate_up.data_ptr(), y.data_ptr(), y.numel() // features, features, get_num_threads())
+        functions.quire_gated_activation(
+            gate_up.data_ptr(), y.data_ptr(), y.numel() // features, features, kind, get_num_threads()
+        )
         return y
 
-    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        """Computes gelu(g) · up with the kernel of `silu_mul`. In the tanh form, gelu(g) = g · σ(w) with w = g · slope,
-        so the result is silu(w) · (up / slope). torch computes w and up / slope, by operations whose rounding IEEE 754
-        defines. The erf form is not supported: the bits of torch's erf depend on an element's place in the tensor."""
-        if not tanh:
-            raise ValueError("on a CPU, gelu_mul supports only the tanh form")
-        gate, up = gate_up.chunk(2, dim=-1)
-        slope = 2 * (2 / math.pi) ** 0.5 * (1 + 0.044715 * gate * gate)
-        return self.silu_mul(torch.cat((gate * slope, up / slope), dim=-1))
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        if not is_plain(x):
+            raise ValueError("soft_cap needs contiguous float32")
+        y, features = torch.empty_like(x), x.shape[-1]
+        functions = self._held if x.numel() < HELD_BELOW else self._functions
+        functions.quire_soft_cap(x.data_ptr(), y.data_ptr(), x.numel() // features, features, cap, get_num_threads())
+        return y
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         features = x.shape[-1]
@@ -124,14 +143,6 @@ class CPUOps:
         )  # fmt: skip
         return y
 
-    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
-        if not is_plain(x):
-            raise ValueError("gelu needs contiguous float32")
-        y, features = torch.empty_like(x), x.shape[-1]
-        functions = self._held if x.numel() < HELD_BELOW else self._functions
-        functions.quire_gelu(x.data_ptr(), y.data_ptr(), x.numel() // features, features, tanh, get_num_threads())
-        return y
-
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
         return self._full_attention(q, k, v, batch, scale)
 
@@ -139,61 +150,85 @@ class CPUOps:
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         totals.index_add_(0, torch.from_numpy(owners), x)
 
+    def rope(self, x: Tensor, rotation: Rotation, batch: AttentionBatch) -> None:
+        check_rotation(x, rotation, batch)
+        self._run_heads(x, None, None, rotation, batch, None)
+
+    def write_kv(self, k: Tensor, v: Tensor | None, batch: AttentionBatch, pages: KVPages) -> None:
+        check_kv(k, v, batch, pages)
+        self._run_heads(None, k, v, None, batch, pages)
+
     def rope_and_write_kv(
-        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
+        self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, batch: AttentionBatch, pages: KVPages
     ) -> None:
-        kv_heads, head_dim = check_heads(q, batch, pages)
-        for x in (k, v):
-            if x.dtype is not torch.float32 or x.shape != (q.shape[0], kv_heads, head_dim) or x.stride(2) != 1:
-                raise ValueError(
-                    f"k and v must be float32 [{q.shape[0]}, {kv_heads}, {head_dim}], last dimension contiguous"
-                )
-        if not is_plain(cos_sin) or cos_sin.shape[1] != head_dim or head_dim % 2:
-            raise ValueError(f"cos_sin must be contiguous float32 [max_positions, {head_dim}] with an even head_dim")
-        functions = self._held if q.numel() < HELD_BELOW else self._functions
-        functions.quire_rope_and_write_kv(
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), cos_sin.data_ptr(), batch.positions.data_ptr(),
-            batch.query_starts.data_ptr(), batch.block_tables.data_ptr(), pages.keys.data_ptr(),
-            pages.values.data_ptr(), q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-            pages.keys.stride(0), pages.values.stride(0), batch.block_tables.shape[0], q.shape[1], kv_heads, head_dim,
-            pages.block_size, batch.block_tables.shape[1], get_num_threads(),
+        check_heads(q, batch, pages)
+        check_kv(k, v, batch, pages)
+        check_rotation(q, rotation, batch)
+        self._run_heads(q, k, v, rotation, batch, pages)
+
+    def _run_heads(
+        self,
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor | None,
+        rotation: Rotation | None,
+        batch: AttentionBatch,
+        pages: KVPages | None,
+    ) -> None:
+        work = HeadsStruct(
+            positions=batch.positions.data_ptr(), query_starts=batch.query_starts.data_ptr(),
+            block_tables=batch.block_tables.data_ptr(), sequences=batch.block_tables.shape[0],
+            max_blocks=batch.block_tables.shape[1], threads=get_num_threads(),
         )  # fmt: skip
+        num_elements = 0
+        if q is not None:
+            work.q, work.q_row, work.q_head, work.heads, work.key_dim = q.data_ptr(), *q.stride()[:2], *q.shape[1:]
+            num_elements += q.numel()
+        if k is not None:
+            work.k, work.k_row, work.k_head, work.kv_heads, work.key_dim = k.data_ptr(), *k.stride()[:2], *k.shape[1:]
+            num_elements += k.numel()
+        if v is not None:
+            work.v, work.v_row, work.v_head, work.value_dim = v.data_ptr(), *v.stride()[:2], v.shape[2]
+        if rotation is not None:
+            cos_sin = rotation.cos_sin
+            work.cos_sin, work.rotary_dim = cos_sin.data_ptr(), cos_sin.shape[1]
+            work.interleaved = rotation.interleaved
+        if pages is not None:
+            work.block_size = pages.block_size
+            work.key_pages, work.key_block = pages.keys.data_ptr(), pages.keys.stride(0)
+            if not pages.is_latent:
+                work.value_pages, work.value_block = pages.values.data_ptr(), pages.values.stride(0)
+        functions = self._held if num_elements < HELD_BELOW else self._functions
+        functions.quire_rope_and_write_kv(byref(work))
 
-    def fuse_layers(
-        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
-    ) -> RunLayers | None:
-        if not FusedLayers.takes(config, layers):
-            return None
-        return FusedLayers(self._library, config, layers, rotations, norm)
+    def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
+        return FusedLayers(self._library, layers, norm) if FusedLayers.takes(layers) else None
 
-    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def prepare_attention(
+        self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
         pass
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
         return None
 
-    def paged_attention(
-        self,
-        q: Tensor,
-        batch: AttentionBatch,
-        pages: KVPages,
-        scale: float,
-        sliding_window: int | None,
-        soft_cap: float | None = None,
-    ) -> Tensor:
-        if soft_cap is not None:
-            raise ValueError("the CPU kernel does not support a soft cap")
-        kv_heads, head_dim = check_heads(q, batch, pages)
-        if sliding_window is not None and sliding_window < 1:
-            raise ValueError(f"a sliding window must have at least 1 position, not {sliding_window}")
-        tokens, heads = q.shape[:2]
-        out = q.new_empty((tokens, heads * head_dim))
-        self._functions.quire_paged_attention(
-            q.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(), out.data_ptr(), batch.positions.data_ptr(),
-            batch.query_starts.data_ptr(), batch.block_tables.data_ptr(), q.stride(0), q.stride(1),
-            pages.keys.stride(0), pages.values.stride(0), batch.block_tables.shape[0], heads, kv_heads, head_dim,
-            pages.block_size, batch.block_tables.shape[1], sliding_window or 0, scale, get_num_threads(),
+    def paged_attention(self, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm) -> Tensor:
+        check_heads(q, batch, pages)
+        check_form(form, q.shape[1])
+        num_tokens, num_heads = q.shape[:2]
+        _, num_kv_heads, block_size, key_dim = pages.keys.shape
+        keys, values, slopes, sinks = pages.keys, pages.values, form.slopes, form.sinks
+        out = q.new_empty((num_tokens, num_heads * pages.value_dim))
+        call = AttentionStruct(
+            q.data_ptr(), keys.data_ptr(), None if pages.is_latent else values.data_ptr(), out.data_ptr(),
+            batch.positions.data_ptr(), batch.query_starts.data_ptr(), batch.block_tables.data_ptr(),
+            None if sinks is None else sinks.data_ptr(), None if slopes is None else slopes.data_ptr(),
+            q.stride(0), q.stride(1), keys.stride(0), values.stride(0),
+            batch.block_tables.shape[0], num_heads, num_kv_heads, key_dim, pages.value_dim, block_size,
+            batch.block_tables.shape[1], form.sliding_window or 0, form.chunk or 0, form.scale, form.soft_cap or 0.0,
+            get_num_threads(),
         )  # fmt: skip
+        self._functions.quire_paged_attention(byref(call))
         return out
 
     def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, get_num_threads
 
+from services.worker.ops.cpu.checks import is_plain
 from services.worker.ops.cpu.library import Library
-from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids, is_plain
+from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids
 from services.worker.quantization.kinds import Int4Weight, Int8Weight, QuantizedWeight, unpack_nibbles
 
 # HELD_BELOW for weights in bytes. It is four times as large, because bytes are read and multiplied in a quarter of the

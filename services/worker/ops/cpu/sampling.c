@@ -119,10 +119,14 @@ void quire_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out
     for (int w = 0; w < 4; w++) out[w] = blocks[w][0];
 }
 
-/* Exposes the vector functions to the tests of their accuracy: 0 exp, 1 log, 2 Gumbel noise (x: raw bits). */
+/* Exposes the vector functions to the tests of their accuracy: 0 exp, 1 log, 2 Gumbel noise (x: raw bits), 3 tanh. */
 void quire_evaluate(int function, const float *x, float *y, int64_t count) {
     for (int64_t i = 0; i < count; i += VL) {
         vf v = load_part(x + i, count - i);
-        store_part(y + i, function == 0 ? vector_exp(v) : function == 1 ? vector_log(v) : gumbel((vu)v), count - i);
+        vf of_v = function == 0   ? vector_exp(v)
+                  : function == 1 ? vector_log(v)
+                  : function == 2 ? gumbel((vu)v)
+                                  : vector_tanh(v);
+        store_part(y + i, of_v, count - i);
     }
 }

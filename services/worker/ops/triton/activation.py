@@ -1,12 +1,15 @@
-"""Gated activations: act(gate) · up, with gate the first and up the second half of the last dimension.
+"""Activations, alone or gated: act(gate) · up, with gate the first and up the second half of the last dimension.
 
-    silu(g) = g · σ(g)                                          (Elfwing et al., 2017)
-    gelu(g) = g · (1 + erf(g / √2)) / 2                         (Hendrycks and Gimpel, 2016)
-    gelu_tanh(g) = g · (1 + tanh(√(2/π) · (g + 0.044715 g³))) / 2 = g · σ(2 √(2/π) · (g + 0.044715 g³))
+    silu(x) = x · σ(x)                                          (Elfwing et al., 2017)
+    gelu(x) = x · (1 + erf(x / √2)) / 2                         (Hendrycks and Gimpel, 2016)
+    gelu_tanh(x) = x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2 = x · σ(2 √(2/π) · (x + 0.044715 x³))
+    quick_gelu(x) = x · σ(1.702 x)
+    relu(x) = max(x, 0), and its square                         (So et al., 2021)
+    sigmoid(x) = σ(x)
 
-The last equality holds because (1 + tanh z) / 2 = σ(2z). σ(z) is computed as 1 / (1 + exp(-z)), which is also correct
-where exp overflows to infinity. The kernel computes in float32 and rounds once.
-[num_tokens, 2 · features] -> [num_tokens, features], both contiguous.
+because (1 + tanh z) / 2 = σ(2z). σ(z) = 1 / (1 + exp(-z)) is correct at both infinities. Only gated, clamped_silu is
+g · σ(1.702 g) · (u + 1) with g = min(gate, 7) and u = up within -7 .. 7 (gpt-oss). float32, rounded once.
+[num_tokens, features] or [num_tokens, 2 · features] -> [num_tokens, features], both contiguous.
 """
 
 from __future__ import annotations
@@ -18,56 +21,95 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.interface import Activation
 from services.worker.ops.triton.variant import Variant
 
 BLOCK = 1024
 NUM_WARPS = 4
-SILU, GELU, GELU_TANH = 0, 1, 2
 
-_GELU = tl.constexpr(GELU)
-_SILU = tl.constexpr(SILU)
+_GELU = tl.constexpr(Activation.GELU.value)
+_SILU = tl.constexpr(Activation.SILU.value)
+_GELU_TANH = tl.constexpr(Activation.GELU_TANH.value)
+_RELU = tl.constexpr(Activation.RELU.value)
+_RELU_SQUARED = tl.constexpr(Activation.RELU_SQUARED.value)
+_CLAMPED_SILU = tl.constexpr(Activation.CLAMPED_SILU.value)
+_SIGMOID = tl.constexpr(Activation.SIGMOID.value)
 _SQRT_HALF = tl.constexpr(0.7071067811865476)
 _TWICE_SQRT_2_OVER_PI = tl.constexpr(1.5957691216057308)
+_QUICK = tl.constexpr(1.702)
+_CLAMP = tl.constexpr(7.0)
 
 
 @triton.jit
-def gated_kernel(gate_up, y, features, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+def _activate(x: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    if KIND == _RELU:
+        y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    elif KIND == _RELU_SQUARED:
+        y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        y = y * y
+    elif KIND == _SIGMOID:
+        y = 1.0 / (1.0 + tl.exp(-x))
+    elif KIND == _SILU:
+        y = x / (1.0 + tl.exp(-x))
+    elif KIND == _GELU:
+        y = x * 0.5 * (1.0 + tl.erf(x * _SQRT_HALF))
+    elif KIND == _GELU_TANH:
+        y = x / (1.0 + tl.exp((x + 0.044715 * x * x * x) * -_TWICE_SQRT_2_OVER_PI))
+    else:
+        y = x / (1.0 + tl.exp(x * -_QUICK))
+    return y
+
+
+@triton.jit
+def activation_kernel(x, y, features, KIND: tl.constexpr, GATED: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < features
-    gate = tl.load(gate_up + row * (2 * features) + columns, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * (2 * features) + features + columns, mask=mask, other=0.0).to(tl.float32)
-    if ACTIVATION == _SILU:
-        share = 1.0 / (1.0 + tl.exp(-gate))
-    elif ACTIVATION == _GELU:
-        share = 0.5 * (1.0 + tl.erf(gate * _SQRT_HALF))
+    if GATED:
+        gate = tl.load(x + row * (2 * features) + columns, mask=mask, other=0.0).to(tl.float32)
+        up = tl.load(x + row * (2 * features) + features + columns, mask=mask, other=0.0).to(tl.float32)
+        if KIND == _CLAMPED_SILU:
+            gate = tl.minimum(gate, _CLAMP, propagate_nan=tl.PropagateNan.ALL)
+            up = tl.clamp(up, -_CLAMP, _CLAMP, propagate_nan=tl.PropagateNan.ALL) + 1.0
+        value = _activate(gate, KIND) * up
     else:
-        share = 1.0 / (1.0 + tl.exp((gate + 0.044715 * gate * gate * gate) * -_TWICE_SQRT_2_OVER_PI))
-    tl.store(y + row * features + columns, (gate * share * up).to(y.dtype.element_ty), mask=mask)
+        value = _activate(tl.load(x + row * features + columns, mask=mask, other=0.0).to(tl.float32), KIND)
+    tl.store(y + row * features + columns, value.to(y.dtype.element_ty), mask=mask)
 
 
-def gated(gate_up: Tensor, activation: int) -> Tensor:
+def activation(x: Tensor, kind: Activation) -> Tensor:
+    """Returns act(x). Raises ValueError for a layout that the kernel would misread."""
+    if not x.is_contiguous() or kind is Activation.CLAMPED_SILU:
+        raise ValueError("an activation needs a contiguous input, and a kind that is not only gated")
+    return _launch(x, torch.empty_like(x), kind, gated=False)
+
+
+def gated_activation(gate_up: Tensor, kind: Activation) -> Tensor:
     """Returns act(gate) · up. Raises ValueError for a layout that the kernel would misread."""
     if not gate_up.is_contiguous() or gate_up.shape[-1] % 2:
         raise ValueError("a gated activation needs a contiguous input with an even last dimension")
-    features = gate_up.shape[-1] // 2
-    y = torch.empty((*gate_up.shape[:-1], features), dtype=gate_up.dtype, device=gate_up.device)
+    return _launch(gate_up, gate_up.new_empty((*gate_up.shape[:-1], gate_up.shape[-1] // 2)), kind, gated=True)
+
+
+def _launch(x: Tensor, y: Tensor, kind: Activation, *, gated: bool) -> Tensor:
+    features = y.shape[-1]
     rows = y.numel() // features
     if rows:
-        gated_kernel[(rows, triton.cdiv(features, BLOCK))](
-            gate_up, y, features, ACTIVATION=activation, BLOCK=BLOCK, num_warps=NUM_WARPS
+        activation_kernel[(rows, triton.cdiv(features, BLOCK))](
+            x, y, features, KIND=kind.value, GATED=gated, BLOCK=BLOCK, num_warps=NUM_WARPS
         )
     return y
 
 
 def variants() -> Iterator[Variant]:
-    for name, activation in (("silu_mul", SILU), ("gelu_mul", GELU), ("gelu_tanh_mul", GELU_TANH)):
-        for dtype in ("bf16", "fp32"):
-            yield Variant(
-                f"{name} {dtype}",
-                gated_kernel,
-                {"gate_up": f"*{dtype}", "y": f"*{dtype}", "features": "i32:16"},
-                {"ACTIVATION": activation, "BLOCK": BLOCK},
-                NUM_WARPS,
-                num_stages=3,
-            )
+    for kind in Activation:
+        for gated in (True, False) if kind is not Activation.CLAMPED_SILU else (True,):
+            for dtype in ("bf16", "fp32"):
+                yield Variant(
+                    f"{kind.name.lower()}{' gated' if gated else ''} {dtype}",
+                    activation_kernel,
+                    {"x": f"*{dtype}", "y": f"*{dtype}", "features": "i32:16"},
+                    {"KIND": kind.value, "GATED": gated, "BLOCK": BLOCK},
+                    NUM_WARPS,
+                    num_stages=3,
+                )

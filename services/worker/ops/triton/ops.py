@@ -8,7 +8,7 @@ width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.architectures import ModelConfig
+from services.worker.ops import interface
 from services.worker.ops.interface import (
+    Activation,
     AttentionBatch,
+    AttentionForm,
     AttentionShape,
     AttentionWork,
+    Experts,
     KVPages,
     Layer,
+    Rotation,
     RunLayers,
     WholeSequences,
 )
@@ -60,6 +64,11 @@ class TritonOps:
             raise TypeError(f"the GPU kernels do not support the groups or the type of this {type(weight).__name__}")
         return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
 
+    def experts(
+        self, gate_up: Sequence[interface.Linear], down: Sequence[interface.Linear], activation: Activation
+    ) -> Experts:
+        raise ValueError("the GPU kernels do not compute mixtures of experts")
+
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, Linear):
             raise TypeError(f"embedding needs a result of linear(), not {type(linear).__name__}")
@@ -71,17 +80,17 @@ class TritonOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.add_rms_norm(x, residual, weight, eps)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return activation.gated(gate_up, activation.SILU)
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        return activation.activation(x, kind)
 
-    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
-        return activation.gated(gate_up, activation.GELU_TANH if tanh else activation.GELU)
+    def gated_activation(self, gate_up: Tensor, kind: Activation) -> Tensor:
+        return activation.gated_activation(gate_up, kind)
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return torch.tanh(x / cap) * cap
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         return functional.layer_norm(x if residual is None else x + residual, x.shape[-1:], weight, bias, eps)
-
-    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
-        return functional.gelu(x, approximate="tanh" if tanh else "none")
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
         """Launches torch's attention kernel once per sequence, so that the bits of a sequence's result do not depend on
@@ -96,17 +105,26 @@ class TritonOps:
     def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
         add_segments(totals, x, starts)
 
-    def rope_and_write_kv(
-        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
-    ) -> None:
-        rope.rope_and_write_kv(q, k, v, cos_sin, batch, pages)
+    def rope(self, x: Tensor, rotation: Rotation, batch: AttentionBatch) -> None:
+        rope.rope(x, rotation, batch)
 
-    def fuse_layers(
-        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
-    ) -> RunLayers | None:
+    def write_kv(self, k: Tensor, v: Tensor | None, batch: AttentionBatch, pages: KVPages) -> None:
+        rope.write_kv(k, v, batch, pages)
+
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        rope.rope_and_write_kv(q, k, v, rotation, batch, pages)
+
+    def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
         return None
 
-    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def prepare_attention(
+        self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        if len(shapes) != 1:
+            raise ValueError("the layers' heads differ in number or size")
+        (shape,) = shapes
         self._attention = PagedAttention(
             shape, self.device, max_num_seqs, max_num_batched_tokens, batch_invariant=self.batch_invariant
         )
@@ -120,16 +138,8 @@ class TritonOps:
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork:
         return self.attention.plan(query_starts, positions)
 
-    def paged_attention(
-        self,
-        q: Tensor,
-        batch: AttentionBatch,
-        pages: KVPages,
-        scale: float,
-        sliding_window: int | None,
-        soft_cap: float | None = None,
-    ) -> Tensor:
-        return self.attention(q, batch, pages, scale, sliding_window, soft_cap)
+    def paged_attention(self, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm) -> Tensor:
+        return self.attention(q, batch, pages, form)
 
     def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
         return sample_gumbel(logits, seeds, positions, choice_indices)

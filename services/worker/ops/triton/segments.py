@@ -17,8 +17,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.transfers import upload
 from services.worker.ops.triton.variant import Variant
+from services.worker.transfers import upload
 
 BLOCK = 256
 NUM_WARPS = 4

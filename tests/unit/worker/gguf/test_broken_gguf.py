@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.checkpoint.find import find_checkpoint
+from services.worker.checkpoint.gguf_config import read_gguf_config
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.gguf.config import read_gguf_config
-from services.worker.models.weights.gguf_source import GGUFSource
+from services.worker.weights.gguf_source import GGUFSource
 from tests.unit.worker.gguf.writing import write_gguf
 from tests.unit.worker.tiny_models import save_model
 

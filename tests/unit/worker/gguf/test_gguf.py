@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from quire.inference.v1 import model_pb2
-from services.worker.architectures.config import read_model_config
 from services.worker.checkpoint.find import find_checkpoint
+from services.worker.checkpoint.gguf_config import read_gguf_config
 from services.worker.checkpoint.tokenizer_files import read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.gguf.config import read_gguf_config
 from services.worker.gguf.file import GGUFFile
-from services.worker.models.weights.gguf_source import GGUFSource
+from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.decoders.llama import LlamaConfig
+from services.worker.models.rope import RopeConfig
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.weights.gguf_source import GGUFSource
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.gguf.writing import Kind, finish, set_tensor, write_gguf
 from tests.unit.worker.tiny_models import NearTies, make_runner, save_model
@@ -35,6 +38,11 @@ CPU = torch.device("cpu")
 PROMPTS = [[5, 9, 11], [7] * 30, [100, 3, 150, 20, 21]]
 SHARED = Path(os.environ.get("QUIRE_SHARED", Path(__file__).parents[5] / "shared"))
 STORIES = SHARED / "models" / "stories260k"
+
+
+def rope_of(config: ModelConfig) -> RopeConfig:
+    assert isinstance(config.network, LlamaConfig)
+    return config.network.rope
 
 
 def outputs(model: Path, count: int = 8) -> list[list[int]]:
@@ -58,10 +66,12 @@ def test_float32_gives_the_same_configuration_and_tokens(tmp_path: Path, family:
     file = tmp_path / "model.gguf"
     write_gguf(file, tmp_path / "model")
     original, converted = read_model_config(tmp_path / "model"), read_gguf_config(file)
-    for field in original.__dataclass_fields__:
-        if field not in ("quantization", "rms_norm_eps"):
-            assert getattr(converted, field) == getattr(original, field), field
-    assert converted.rms_norm_eps == pytest.approx(original.rms_norm_eps, rel=1e-7)  # float32 in the file
+    assert isinstance(original.network, LlamaConfig)
+    assert isinstance(converted.network, LlamaConfig)
+    eps = original.network.rms_norm_eps
+    assert converted.network.rms_norm_eps == pytest.approx(eps, rel=1e-7)  # float32 in the file
+    network = replace(converted.network, rms_norm_eps=eps)
+    assert replace(converted, network=network, quantization=None) == original
     assert outputs(file) == outputs(tmp_path / "model")
 
 
@@ -143,7 +153,7 @@ def test_rope_scaling_is_that_of_the_metadata(tmp_path: Path) -> None:
         rope__scaling__factor=4.0,
         rope__scaling__original_context_length=128,
     )
-    assert read_gguf_config(file).rope == read_model_config(tmp_path).rope
+    assert rope_of(read_gguf_config(file)) == rope_of(read_model_config(tmp_path))
     assert outputs(file) == outputs(tmp_path)
 
 
@@ -153,14 +163,14 @@ def test_llama_3_s_rope_scaling_is_a_tensor_of_divisors(tmp_path: Path) -> None:
         "original_max_position_embeddings": 64,
     }  # fmt: skip
     save_model(tmp_path, "Llama", rope_parameters=scaling)
-    rope = read_model_config(tmp_path).rope
-    plain = rope.__class__(rope.head_dim, rope.theta)
+    rope = rope_of(read_model_config(tmp_path))
+    plain = rope.__class__(rope.rotary_dim, rope.theta)
     file = tmp_path / "model.gguf"
     write_gguf(file, tmp_path)
     divisors = (plain._inverse_frequencies() / rope._inverse_frequencies()).numpy()
     assert divisors.max() == pytest.approx(8.0)
     set_tensor(file, "rope_freqs.weight", divisors)
-    torch.testing.assert_close(read_gguf_config(file).rope.cos_sin(512), rope.cos_sin(512), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rope_of(read_gguf_config(file)).cos_sin(512), rope.cos_sin(512), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"the trained test model is not at {STORIES}")

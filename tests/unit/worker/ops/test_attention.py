@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.ops.cpu.ops import CPUOps
-from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionForm, KVPages, Rotation
 from services.worker.ops.reference import ReferenceOps
 from tests.unit.worker.ops.paging import Heads, PagedRun, random_sequence, rope_table, run_alone
 
@@ -48,7 +48,7 @@ def test_one_query_equals_a_softmax_written_out(
 def test_soft_caps_and_scaled_fp8_pages_equal_a_softmax_written_out(
     exact: ReferenceOps, generator: torch.Generator
 ) -> None:
-    """The oracle's own oracle for what the CPU kernels have no need of."""
+    """The oracle's own oracle."""
     q, k, v = (torch.randn(40, 1, 32, generator=generator).double() for _ in range(3))
     v[7, 0, 3] = 1000.0
     batch = AttentionBatch(
@@ -56,15 +56,14 @@ def test_soft_caps_and_scaled_fp8_pages_equal_a_softmax_written_out(
     )
     keys = torch.zeros(3, 1, 16, 32).to(torch.float8_e4m3fn)
     pages = KVPages(keys, keys.clone(), key_scale=0.5, value_scale=0.25)
-    no_rotation = torch.cat((torch.ones(40, 16), torch.zeros(40, 16)), dim=1)
-    exact.rope_and_write_kv(q, k, v, no_rotation, batch, pages)
+    exact.write_kv(k, v, batch, pages)
     # The greatest number is 448, times the scale.
     stored_k = 0.5 * (k[:, 0] / 0.5).to(torch.float8_e4m3fn).double()
     stored_v = 0.25 * (v[:, 0] / 0.25).clamp(-448, 448).to(torch.float8_e4m3fn).double()
     assert stored_v[7, 3] == 112.0
     scores = 3.0 * torch.tanh(q[:, 0] @ stored_k.T * 0.7 / 3.0)
     expected = scores.masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf).softmax(-1) @ stored_v
-    torch.testing.assert_close(exact.paged_attention(q, batch, pages, 0.7, None, soft_cap=3.0), expected)
+    torch.testing.assert_close(exact.paged_attention(q, batch, pages, AttentionForm(0.7, soft_cap=3.0)), expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,7 +158,7 @@ def test_rope_rotates_in_place_like_the_reference(cpu: CPUOps, exact: ReferenceO
             zeros = torch.zeros(5, 2, 16, dim, dtype=ops.dtype)
             pages = KVPages(zeros, zeros.clone())
             a, b, c = (x.to(ops.dtype, copy=True) for x in (q, k, v))
-            ops.rope_and_write_kv(a, b, c, rope_table(70, dim), batch, pages)
+            ops.rope_and_write_kv(a, b, c, Rotation(rope_table(70, dim)), batch, pages)
             rotated.append((a, b, c))
         for got, expected in zip(*rotated, strict=True):
             torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
@@ -170,17 +169,19 @@ def test_what_c_would_misread_is_refused(cpu: CPUOps) -> None:
     starts, table = torch.tensor([0, 3], dtype=torch.int32), torch.zeros(1, 1, dtype=torch.int32)
     batch = AttentionBatch(torch.arange(3, dtype=torch.int32), starts, table)
     q = torch.zeros(3, 4, 8)
-    assert cpu.paged_attention(q, batch, pages, 1.0, None).shape == (3, 32)
+    assert cpu.paged_attention(q, batch, pages, AttentionForm(1.0)).shape == (3, 32)
     for bad in (q.double(), q[:2], q[:, :3], torch.zeros(3, 4, 16), q.transpose(1, 2)):
         with pytest.raises(ValueError, match=r"q must be|heads|positions"):
-            cpu.paged_attention(bad, batch, pages, 1.0, None)
+            cpu.paged_attention(bad, batch, pages, AttentionForm(1.0))
     with pytest.raises(ValueError, match="int32"):
-        cpu.paged_attention(q, AttentionBatch(torch.arange(3), starts, table), pages, 1.0, None)
+        cpu.paged_attention(q, AttentionBatch(torch.arange(3), starts, table), pages, AttentionForm(1.0))
     with pytest.raises(ValueError, match="page's"):
-        cpu.paged_attention(q, batch, KVPages(pages.keys.transpose(1, 2), pages.keys.transpose(1, 2)), 1.0, None)
+        cpu.paged_attention(
+            q, batch, KVPages(pages.keys.transpose(1, 2), pages.keys.transpose(1, 2)), AttentionForm(1.0)
+        )
     with pytest.raises(ValueError, match="window"):
-        cpu.paged_attention(q, batch, pages, 1.0, 0)
+        cpu.paged_attention(q, batch, pages, AttentionForm(1.0, sliding_window=0))
     with pytest.raises(ValueError, match="soft cap"):
-        cpu.paged_attention(q, batch, pages, 1.0, None, 50.0)
+        cpu.paged_attention(q, batch, pages, AttentionForm(1.0, soft_cap=-1.0))
     with pytest.raises(ValueError, match="scales"):
-        cpu.paged_attention(q, batch, KVPages(pages.keys, pages.values, value_scale=2.0), 1.0, None)
+        cpu.paged_attention(q, batch, KVPages(pages.keys, pages.values, value_scale=2.0), AttentionForm(1.0))

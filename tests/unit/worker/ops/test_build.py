@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from services.worker.ops.cpu import build, library
-from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.reference import ReferenceOps
+from services.worker.startup.create_ops import create_ops, fallback_reason
 
 CPU = torch.device("cpu")
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.ops import CPUOps
+from services.worker.ops.interface import Activation
 from services.worker.ops.reference import ReferenceOps
 
 FEATURES = [1, 8, 15, 64, 172, 576, 1027]
@@ -56,10 +57,18 @@ def test_rms_norm_of_heads_inside_a_fused_projection(cpu: CPUOps, generator: tor
 
 
 @pytest.mark.parametrize("features", FEATURES)
-def test_silu_mul(cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, features: int) -> None:
+@pytest.mark.parametrize("kind", Activation)
+def test_gated_activations(
+    cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, features: int, kind: Activation
+) -> None:
     gate_up = 8 * torch.randn(150, 2 * features, generator=generator)
     gate_up[0, 0], gate_up[1, 0], gate_up[2, 0] = -200.0, 200.0, -0.0
-    torch.testing.assert_close(cpu.silu_mul(gate_up).double(), exact.silu_mul(gate_up.double()), rtol=1e-6, atol=1e-30)
+    got, expected = cpu.gated_activation(gate_up, kind).double(), exact.gated_activation(gate_up.double(), kind)
+    torch.testing.assert_close(got, expected, rtol=2e-6, atol=1e-5 if kind is Activation.GELU else 2e-6)
+    if kind is not Activation.CLAMPED_SILU:
+        x = gate_up[:, :features].contiguous()
+        got, expected = cpu.activation(x, kind).double(), exact.activation(x.double(), kind)
+        torch.testing.assert_close(got, expected, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -68,24 +77,24 @@ def test_a_row_has_the_same_bits_alone_and_in_any_crowd(
 ) -> None:
     x = torch.randn(300, 2 * features, generator=generator)
     residual, weight = torch.randn_like(x), torch.randn(2 * features, generator=generator)
-    norm, silu = cpu.rms_norm(x, weight, 1e-5), cpu.silu_mul(x)
+    norm, silu = cpu.rms_norm(x, weight, 1e-5), cpu.gated_activation(x, Activation.SILU)
     added = cpu.add_rms_norm(x, residual.clone(), weight, 1e-5)
     for rows in (slice(0, 1), slice(299, 300), slice(7, 60)):
         assert torch.equal(cpu.rms_norm(x[rows], weight, 1e-5), norm[rows])
         assert torch.equal(cpu.add_rms_norm(x[rows], residual[rows].clone(), weight, 1e-5), added[rows])
-        assert torch.equal(cpu.silu_mul(x[rows]), silu[rows])
+        assert torch.equal(cpu.gated_activation(x[rows], Activation.SILU), silu[rows])
 
 
 def test_equal_values_give_equal_bits_in_vector_body_and_tail(cpu: CPUOps) -> None:
     gate_up = torch.full((1, 2 * 37), 1.7)
-    assert len(set(cpu.silu_mul(gate_up).flatten().tolist())) == 1
+    assert len(set(cpu.gated_activation(gate_up, Activation.SILU).flatten().tolist())) == 1
     assert len(set(cpu.rms_norm(torch.full((1, 37), 1.7), torch.ones(37), 1e-5).flatten().tolist())) == 1
 
 
 def test_nan_stays_in_its_row(cpu: CPUOps, generator: torch.Generator) -> None:
     x, weight = torch.randn(4, 40, generator=generator), torch.ones(40)
     x[2, 39] = torch.nan
-    for y in (cpu.rms_norm(x, weight, 1e-5), cpu.silu_mul(x)):
+    for y in (cpu.rms_norm(x, weight, 1e-5), cpu.gated_activation(x, Activation.SILU)):
         assert y[2].isnan().any()
         assert not y[[0, 1, 3]].isnan().any()
 
@@ -108,7 +117,7 @@ def test_log_is_within_1_ulp(cpu: CPUOps) -> None:
 
 @pytest.mark.parametrize("bad", [torch.zeros(2, 7), torch.zeros(2, 8).double(), torch.zeros(8, 4).t()])
 def test_what_c_would_misread_is_refused(cpu: CPUOps, bad: Tensor) -> None:
-    with pytest.raises(ValueError, match="silu_mul needs"):
-        cpu.silu_mul(bad)
+    with pytest.raises(ValueError, match="gated_activation needs"):
+        cpu.gated_activation(bad, Activation.SILU)
     with pytest.raises(ValueError, match="norm needs"):
         cpu.add_rms_norm(bad, bad, torch.ones(9), 1e-5)

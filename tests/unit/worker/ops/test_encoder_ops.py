@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.cpu.ops import CPUOps
-from services.worker.ops.interface import WholeSequences
+from services.worker.ops.interface import Activation, WholeSequences
 from services.worker.ops.reference import ReferenceOps
 
 FEATURES = [1, 8, 15, 64, 172, 384, 1027]
@@ -44,15 +44,20 @@ def test_layer_norm(
 @pytest.mark.parametrize("features", FEATURES)
 def test_gelu(cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, features: int, tanh: bool) -> None:
     x = 4 * torch.randn(50, features, generator=generator)
-    y = cpu.gelu(x, tanh=tanh)
-    torch.testing.assert_close(y.double(), exact.gelu(x.double(), tanh=tanh), rtol=1e-6, atol=5e-7)
-    assert torch.equal(cpu.gelu(x[7:8].clone(), tanh=tanh), y[7:8])
+    y = cpu.activation(x, Activation.GELU_TANH if tanh else Activation.GELU)
+    torch.testing.assert_close(
+        y.double(),
+        exact.activation(x.double(), Activation.GELU_TANH if tanh else Activation.GELU),
+        rtol=1e-6,
+        atol=5e-7,
+    )
+    assert torch.equal(cpu.activation(x[7:8].clone(), Activation.GELU_TANH if tanh else Activation.GELU), y[7:8])
 
 
 def test_gelu_at_the_ends_of_the_number_line(cpu: CPUOps) -> None:
     x = torch.tensor([[-100.0, -0.0, 0.0, 100.0, float("nan")]])
     for tanh in (False, True):
-        y = cpu.gelu(x, tanh=tanh)[0]
+        y = cpu.activation(x, Activation.GELU_TANH if tanh else Activation.GELU)[0]
         assert y[:4].tolist() == [0.0, 0.0, 0.0, 100.0]
         assert y[4].isnan()
 

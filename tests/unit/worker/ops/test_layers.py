@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.architectures.config import ModelConfig
-from services.worker.ops.cpu.layers import FusedLayers, LayerStruct, LinearStruct, StepStruct
+from services.worker.models.decoders.llama import Llama
+from services.worker.ops.cpu.layers import FusedLayers
 from services.worker.ops.cpu.ops import CPUOps
+from services.worker.ops.cpu.structs import STRUCTURES
 from services.worker.ops.interface import Layer, RunLayers
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.quantization.kinds.int8 import Int8Weight
@@ -22,9 +23,7 @@ from tests.unit.worker.tiny_models import make_decoder, make_runner, save_model
 
 
 class OneByOne(CPUOps):
-    def fuse_layers(
-        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
-    ) -> RunLayers | None:
+    def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
         return None
 
 
@@ -41,7 +40,7 @@ class InBytesOneByOne(OneByOne, InBytes):
 
 
 def test_structures_are_as_c_lays_them_out(cpu: CPUOps) -> None:
-    for index, structure in enumerate((LinearStruct, LayerStruct, StepStruct)):
+    for index, structure in enumerate(STRUCTURES):
         assert cpu._library.functions.quire_struct_bytes(index) == len(bytes(structure()))
 
 
@@ -65,9 +64,10 @@ def test_logprobs_are_the_same_bits(
 
 def test_layers_that_cannot_be_joined_run_one_by_one(cpu: CPUOps, tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
-    decoder = make_decoder(tmp_path, cpu)
-    assert isinstance(decoder._run_layers, FusedLayers)
-    assert FusedLayers.takes(decoder.config, decoder._layers)
-    other = replace(decoder._layers[0], qkv=lambda x: x)
-    assert not FusedLayers.takes(decoder.config, [other, *decoder._layers[1:]])
-    assert cpu.fuse_layers(decoder.config, [other], decoder._rotations, decoder._norm) is None
+    network = make_decoder(tmp_path, cpu).network
+    assert isinstance(network, Llama)
+    assert isinstance(network._run_layers, FusedLayers)
+    assert FusedLayers.takes(network._layers)
+    other = replace(network._layers[0], qkv=lambda x: x)
+    assert not FusedLayers.takes([other, *network._layers[1:]])
+    assert cpu.fuse_layers([other], network._norm) is None

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from services.worker.ops.cpu.ops import CPUOps
+from services.worker.ops.interface import Activation
 from tests.unit.worker.ops.paging import Heads, random_sequence, run_alone
 
 
@@ -24,7 +25,9 @@ def test_products_norms_and_activations(fused: list[CPUOps], generator: torch.Ge
     for ops in fused:
         residual = x.flip(0).contiguous()
         normed = ops.add_rms_norm(x, residual, scale, 1e-5)
-        results.append((ops.linear(weight, bias)(x), normed, ops.silu_mul(x[:, :76].contiguous())))
+        results.append(
+            (ops.linear(weight, bias)(x), normed, ops.gated_activation(x[:, :76].contiguous(), Activation.SILU))
+        )
     for other in results[1:]:
         for got, expected in zip(other, results[0], strict=True):
             assert torch.equal(got, expected)

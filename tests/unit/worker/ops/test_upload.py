@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from services.worker.ops.transfers import upload, upload_into
+from services.worker.transfers.copies import upload, upload_into
 
 
 def test_the_array_may_be_changed_at_once() -> None:

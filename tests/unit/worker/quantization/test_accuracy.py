@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.quantization import BUNDLED, Accuracy, compare, held_out_answers, schemes
-from services.worker.architectures.config import read_model_config
+from services.worker.models.config import read_model_config
 
 # Mean error of a logit, mean divergence in nats.
 BOUNDS = {

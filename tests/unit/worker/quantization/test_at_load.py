@@ -10,14 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.architectures.config import read_model_config
-from services.worker.architectures.weight_shapes import parameters
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.dummy_source import DummySource
-from services.worker.models.weights.open import open_weights
-from services.worker.models.weights.source import NativeSource, WeightSource
+from services.worker.models.config import read_model_config
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD, resolve_quantization
@@ -26,6 +21,10 @@ from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 from services.worker.startup.load import load_worker
+from services.worker.weights.decoder_loader import load_decoder
+from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.open import open_weights
+from services.worker.weights.source import NativeSource, WeightSource
 from shared.config import ConfigError, build
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint
@@ -105,7 +104,7 @@ def test_quantizing_is_refused_where_the_operations_would_undo_it(tmp_path: Path
     ops = IntegersOnly(CPU, torch.float32)
     source = open_weights(tmp_path, config, ops, "auto", AT_LOAD["fp8"], lambda _: None)
     with pytest.raises(ModelError, match="--quantization fp8 rounds weights to a format that the reference"):
-        Decoder(config, ops, source, 16)
+        load_decoder(config, ops, source, 16)
 
 
 @pytest.mark.parametrize(("option", "told"), [("int8", 1), ("int8-weight-only", 0)])
@@ -166,7 +165,7 @@ def test_dummy_weights_have_the_forms_of_the_configuration(tmp_path: Path) -> No
     assert weight.group_size == GROUP
     assert 0.018 < float(weight.dequantize().std()) < 0.022
     assert isinstance(source.weight("lm_head"), Tensor)
-    in_half = DummySource(parameters(read_model_config(tmp_path)), CPU, torch.bfloat16).weight("lm_head")
+    in_half = DummySource(read_model_config(tmp_path).parameters, CPU, torch.bfloat16).weight("lm_head")
     assert isinstance(in_half, Tensor)
     assert in_half.dtype is torch.bfloat16
 

@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.architectures.config import read_model_config
 from services.worker.errors import ModelError
-from services.worker.models.weights.safetensors_source import SafetensorsSource
-from services.worker.ops.create import create_ops
+from services.worker.models.config import read_model_config
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight
 from services.worker.quantization.scheme import BlocksBut
+from services.worker.startup.create_ops import create_ops
+from services.worker.weights.safetensors_source import SafetensorsSource
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint

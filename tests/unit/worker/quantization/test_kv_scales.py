@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.architectures.config import read_model_config
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
+from services.worker.models.config import read_model_config
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.startup.load import load_worker
+from services.worker.weights.kv_scales import KVScales, read_kv_scales
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from services.worker.ops.create import create_ops
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.sampler import Sampler
+from services.worker.startup.create_ops import create_ops
 
 # This module selects the interpreter, so it must be imported before any kernel.
 from tests.unit.worker.triton.conftest import HAS_GPU

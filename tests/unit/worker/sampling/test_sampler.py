@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.ops.create import create_ops
 from services.worker.ops.reference import ReferenceOps, philox
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import GeneratingSequence
@@ -18,6 +17,7 @@ from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.sampler import Sample, Sampler
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.sampling.truncation import TOP_P_WIDTHS
+from services.worker.startup.create_ops import create_ops
 from tests.unit.worker.sampling.conftest import MakeSampler
 from tests.unit.worker.sampling.oracle import F64, softmax, transformed
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionForm, AttentionShape, AttentionWork, KVPages
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.attention.tuning import TileConfig, Tuning
@@ -35,16 +35,40 @@ class Model:
     kv_dtype: torch.dtype = torch.float32
     window: int | None = None
     soft_cap: float | None = None
+    value_dim: int = 0  # 0: `head_dim`
+    chunk: int | None = None
+    has_slopes: bool = False
+    has_sinks: bool = False
 
     @property
     def num_heads(self) -> int:
         return self.group * self.num_kv_heads
 
     @property
-    def shape(self) -> AttentionShape:
-        return AttentionShape(
-            self.num_heads, self.num_kv_heads, self.head_dim, self.block_size, self.dtype, self.kv_dtype
+    def of_values(self) -> int:
+        return self.value_dim or self.head_dim
+
+    @property
+    def form(self) -> AttentionForm:
+        of_heads = torch.linspace(-2.0, 3.0, self.num_heads)
+        return AttentionForm(
+            self.head_dim**-0.5,
+            self.window,
+            self.chunk,
+            self.soft_cap,
+            of_heads.abs() / 16 if self.has_slopes else None,
+            of_heads if self.has_sinks else None,
         )
+
+    def form_on(self, device: torch.device) -> AttentionForm:
+        form = self.form
+        slopes, sinks = (None if x is None else x.to(device) for x in (form.slopes, form.sinks))
+        return replace(form, slopes=slopes, sinks=sinks)
+
+    @property
+    def shape(self) -> AttentionShape:
+        heads = (self.num_heads, self.num_kv_heads, self.head_dim, self.of_values)
+        return AttentionShape(*heads, self.block_size, self.dtype, self.kv_dtype)
 
     def attention(
         self, device: torch.device, config: Tuning | None = SMALL, *, batch_invariant: bool = False
@@ -60,14 +84,17 @@ class Text:
 
     q: Tensor  # [length, num_heads, head_dim]
     k: Tensor  # [length, num_kv_heads, head_dim]
-    v: Tensor  # [length, num_kv_heads, head_dim]
+    v: Tensor  # [length, num_kv_heads, value_dim]
 
 
 def random_text(model: Model, length: int, generator: torch.Generator) -> Text:
-    def draw(heads: int) -> Tensor:
-        return torch.randn(length, heads, model.head_dim, generator=generator)
+    def draw(heads: int, dim: int) -> Tensor:
+        return torch.randn(length, heads, dim, generator=generator)
 
-    return Text(2 * draw(model.num_heads), draw(model.num_kv_heads), draw(model.num_kv_heads))
+    kv_heads = model.num_kv_heads
+    return Text(
+        2 * draw(model.num_heads, model.head_dim), draw(kv_heads, model.head_dim), draw(kv_heads, model.of_values)
+    )
 
 
 @dataclass(frozen=True)
@@ -97,13 +124,12 @@ class Step:
         return len(self.positions)
 
     def run(self, attention: PagedAttention, work: AttentionWork | None = None) -> Tensor:
-        """[num_tokens + UNOWNED, num_heads * head_dim]"""
+        """[num_tokens + UNOWNED, num_heads * value_dim]"""
         device = self.fused.device
         if work is None:
             work = attention.plan(self.query_starts, self.positions).to(device)
         q = self.fused[:, : self.model.num_heads]
-        scale = self.model.head_dim**-0.5
-        return attention(q, self._batch(device, work), self.pages, scale, self.model.window, self.model.soft_cap)
+        return attention(q, self._batch(device, work), self.pages, self.model.form_on(device))
 
     def expected(self) -> Tensor:
         """In float64, of the owned tokens."""
@@ -111,8 +137,7 @@ class Step:
         pages = KVPages(self.pages.keys.cpu(), self.pages.values.cpu(), self.pages.key_scale, self.pages.value_scale)
         q = self.fused[: self.num_tokens, : self.model.num_heads].cpu().double()
         exact = ReferenceOps(host, torch.float64)
-        scale = self.model.head_dim**-0.5
-        return exact.paged_attention(q, self._batch(host), pages, scale, self.model.window, self.model.soft_cap)
+        return exact.paged_attention(q, self._batch(host), pages, self.model.form)
 
     def inputs(self) -> list[Tensor]:
         """Bytes of all that is read."""
@@ -136,13 +161,15 @@ def lay_out(model: Model, rows: Sequence[Row], device: torch.device, seed: int =
     tables = torch.full((len(rows), max(counts) + 1), FREED, dtype=torch.int32)
     scales = (0.5, 0.25) if model.kv_dtype is FP8 else (1.0, 1.0)
     keys = torch.full((sum(counts) + 2, model.num_kv_heads, size, model.head_dim), torch.nan).to(model.kv_dtype)
-    values = keys.clone()
+    values = torch.full((*keys.shape[:3], model.of_values), torch.nan).to(model.kv_dtype)
     for index, row in enumerate(rows):
         tables[index, : counts[index]], ids = ids[: counts[index]], ids[counts[index] :]
         at = torch.arange(row.end)
         where = tables[index, at // size].long()
         keys[where, :, at % size] = (row.text.k[: row.end] / scales[0]).to(model.kv_dtype)
         values[where, :, at % size] = (row.text.v[: row.end] / scales[1]).to(model.kv_dtype)
+        if model.chunk is not None:
+            tables[index, : row.computed // model.chunk * model.chunk // size] = FREED
         if model.window is not None:
             tables[index, : max(0, row.computed - model.window + 1) // size] = FREED
     num_tokens = sum(row.scheduled for row in rows)

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from services.worker.ops.gpu import find_gpu, select_gpu
+from services.worker.startup.gpu import find_gpu, select_gpu
 from tests.interpreter import complete_the_interpreter
 
 # With TRITON_INTERPRET=1, kernels are interpreted even on a machine with a GPU.

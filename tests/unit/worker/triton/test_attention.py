@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionForm, AttentionShape, AttentionWork, KVPages
 from services.worker.ops.triton.attention import combine, paged, tuning
 from services.worker.ops.triton.attention.paged import PagedAttention
 from tests.unit.worker.triton.attention_steps import (
@@ -107,6 +107,31 @@ def test_a_mixed_batch_equals_the_exact_attention_and_nothing_else_is_written(
     num_items = int(work.items[0])
     assert attention._partial_out[num_items:].isnan().all()
     assert attention._partial_lse[num_items:].isnan().all()
+
+
+FORMS = [
+    Model(value_dim=96),
+    Model(head_dim=192, value_dim=128, dtype=torch.float16, kv_dtype=torch.float16),
+    Model(head_dim=64, value_dim=32, dtype=torch.bfloat16, kv_dtype=FP8),
+    Model(chunk=48),
+    Model(chunk=7, dtype=torch.bfloat16, kv_dtype=torch.bfloat16),
+    Model(has_slopes=True),
+    Model(has_slopes=True, soft_cap=20.0, window=70),
+    Model(has_sinks=True),
+    Model(has_sinks=True, window=40, group=4, num_kv_heads=1, dtype=torch.bfloat16, kv_dtype=torch.bfloat16),
+    Model(has_sinks=True, has_slopes=True, chunk=100, value_dim=80),
+]
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("model", FORMS, ids=str)
+def test_every_form_equals_the_exact_attention(device: torch.device, model: Model, batch_invariant: bool) -> None:
+    step = lay_out(model, random_rows(model, [(100, 1), (60, 41), (0, 33), (31, 1), (0, 1)]), device)
+    before = step.inputs()
+    out = step.run(model.attention(device, batch_invariant=batch_invariant))
+    assert_exact(step, out)
+    assert out[step.num_tokens :].isnan().all()
+    assert all(torch.equal(*pair) for pair in zip(step.inputs(), before, strict=True))
 
 
 @pytest.mark.parametrize("window", [None, 600])
@@ -298,34 +323,34 @@ def test_what_the_kernels_would_misread_is_refused(device: torch.device) -> None
     work = attention.plan(step.query_starts, step.positions).to(device)
     q, pages, tables = step.fused[:, : model.num_heads], step.pages, step.block_tables
     batch = AttentionBatch(torch.from_numpy(step.positions), torch.from_numpy(step.query_starts), tables, work)
-    assert attention(q, batch, pages, 1.0, None).shape == (1 + UNOWNED, 256)
+    assert attention(q, batch, pages, AttentionForm(1.0)).shape == (1 + UNOWNED, 256)
     for bad in (q.half(), q[:, :3], q[..., :32], q.transpose(1, 2)):
         with pytest.raises(ValueError, match="q must be"):
-            attention(bad, batch, pages, 1.0, None)
+            attention(bad, batch, pages, AttentionForm(1.0))
     for bad_pages in (
         KVPages(pages.keys.half(), pages.values.half()),
         KVPages(pages.keys.transpose(1, 2), pages.values.transpose(1, 2)),
         KVPages(pages.keys, pages.values[:, :1]),
     ):
         with pytest.raises(ValueError, match="pages must be"):
-            attention(q, batch, bad_pages, 1.0, None)
+            attention(q, batch, bad_pages, AttentionForm(1.0))
     for bad_work in (None, AttentionWork(work.items[:-1], 1, 0)):
         with pytest.raises(ValueError, match=r"batch\.work must come"):
-            attention(q, replace(batch, work=bad_work), pages, 1.0, None)
+            attention(q, replace(batch, work=bad_work), pages, AttentionForm(1.0))
     with pytest.raises(ValueError, match="int32"):
-        attention(q, replace(batch, block_tables=tables.long()), pages, 1.0, None)
+        attention(q, replace(batch, block_tables=tables.long()), pages, AttentionForm(1.0))
     with pytest.raises(ValueError, match="window"):
-        attention(q, batch, pages, 1.0, 0)
+        attention(q, batch, pages, AttentionForm(1.0, sliding_window=0))
 
 
 @pytest.mark.parametrize(
     "shape",
     [
-        AttentionShape(8, 3, 64, 16, torch.float16, torch.float16),
-        AttentionShape(8, 2, 320, 16, torch.float16, torch.float16),
-        AttentionShape(8, 2, 64, 16, torch.float16, torch.float32),
-        AttentionShape(8, 2, 64, 16, torch.float64, torch.float64),
-        AttentionShape(256, 1, 64, 16, torch.float16, torch.float16),
+        AttentionShape(8, 3, 64, 64, 16, torch.float16, torch.float16),
+        AttentionShape(8, 2, 320, 320, 16, torch.float16, torch.float16),
+        AttentionShape(8, 2, 64, 64, 16, torch.float16, torch.float32),
+        AttentionShape(8, 2, 64, 64, 16, torch.float64, torch.float64),
+        AttentionShape(256, 1, 64, 64, 16, torch.float16, torch.float16),
     ],
 )
 def test_shapes_that_are_not_served_are_refused(device: torch.device, shape: AttentionShape) -> None:

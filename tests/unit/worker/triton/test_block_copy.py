@@ -56,8 +56,9 @@ def test_all_are_read_before_any_is_written(device: torch.device) -> None:
 def test_blocks_go_to_the_host_and_come_back_elsewhere(device: torch.device) -> None:
     pages = filled_pages(device, torch.bfloat16, (2, 8, 16))
     before = stacked(pages)
-    slots = torch.zeros((4, *before.shape[1:]), dtype=torch.bfloat16, pin_memory=device.type == "cuda")
-    blocks, host = PagePlace.of_device(pages), PagePlace.of_slots(slots, device)
+    slots = torch.zeros((4, before[0].numel()), dtype=torch.bfloat16, pin_memory=device.type == "cuda")
+    blocks = PagePlace.of_device(pages)
+    host = PagePlace.of_slots(slots, blocks.sizes, device)
 
     def indices(*values: int) -> torch.Tensor:
         return torch.tensor(values, device=device)
@@ -65,7 +66,7 @@ def test_blocks_go_to_the_host_and_come_back_elsewhere(device: torch.device) -> 
     copy_pages(blocks, indices(5, 0), host, indices(3, 1))
     if device.type == "cuda":
         torch.cuda.synchronize()
-    assert torch.equal(slots[[3, 1]], before[[5, 0]])
+    assert torch.equal(slots[[3, 1]], before[[5, 0]].flatten(1))
     assert not slots[[0, 2]].any()
     copy_pages(host, indices(1, 3), blocks, indices(2, 7))
     expected = before.clone()
@@ -82,12 +83,14 @@ def test_nothing_to_copy_is_no_launch(device: torch.device) -> None:
 
 def test_pages_that_the_kernel_would_misread_are_refused(device: torch.device) -> None:
     pages = filled_pages(device, torch.float32, (2, 8, 16))
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="one number of blocks"):
         PagePlace.of_device([*pages, KVPages(pages[0].keys[1:], pages[0].values[1:])])
     with pytest.raises(ValueError, match="not a multiple of 16"):
         PagePlace.of_device(filled_pages(device, torch.uint8, (1, 3, 5)))
     with pytest.raises(ValueError, match="contiguous"):
-        PagePlace.of_slots(torch.zeros(2, 6, 4, 8, device=device).transpose(0, 1), device)
+        PagePlace.of_slots(torch.zeros(8, 6, device=device).t(), [32], device)
+    with pytest.raises(ValueError, match="one page of each"):
+        PagePlace.of_slots(torch.zeros(2, 8, device=device), [16], device)
 
 
 def test_last_tokens_take_the_places_left_for_them(device: torch.device) -> None:

@@ -40,7 +40,7 @@ def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
         ("combine bf16 d128", f"sm_{capability}") for capability in TARGETS
     ]
     for _, _, configuration, registers, spilled, shared, programs, issue in cells[2:]:
-        assert configuration == "d 128, warps 8, stages 2"
+        assert configuration == "v 128, warps 8, stages 2"
         assert 16 <= int(registers) <= 255
         assert (int(spilled), int(shared) > 0, int(programs) > 1, issue) == (0, True, True, "")
 

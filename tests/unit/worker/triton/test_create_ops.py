@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.ops.create import create_ops, fallback_reason
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.startup.create_ops import create_ops, fallback_reason
 from tests.simulated_gpu import pretend_properties
 
 CUDA = torch.device("cuda", 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from services.worker.ops.interface import Activation
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
 from tests.unit.worker.triton.random_tensors import DTYPES, assert_guards_intact, assert_rounded_once, draw, guarded
@@ -57,28 +57,19 @@ def test_rms_norm_of_heads_inside_a_fused_projection(device: torch.device, heads
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # of the interpreter: exp(90) is infinite
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_gated_activations(device: torch.device, dtype: torch.dtype, features: int, activation: str) -> None:
+@pytest.mark.parametrize("kind", Activation)
+def test_activations(device: torch.device, dtype: torch.dtype, features: int, kind: Activation) -> None:
     ops = TritonOps(device, dtype)
     gate_up = 4 * draw(3, 2 * features, dtype=dtype, device=device)
-    gate_up[0, 0], gate_up[1, 0], gate_up[2, 0] = -90.0, 90.0, -0.0
-    gate, up = gate_up.double().cpu().chunk(2, dim=-1)
-    if activation == "silu":
-        got, expected = ops.silu_mul(gate_up), functional.silu(gate) * up
-    else:
-        got = ops.gelu_mul(gate_up, tanh=activation == "gelu_tanh")
-        expected = functional.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
+    large = 9.0 if kind is Activation.RELU_SQUARED else 90.0  # float16 ends at 65504
+    gate_up[0, 0], gate_up[1, 0], gate_up[2, 0] = -90.0, large, -0.0
     # 1 + erf cancels where gelu is all but 0.
-    assert_rounded_once(got.cpu(), expected, slack=4e-6, absolute=3e-6 if activation == "gelu" else 3e-7)
-
-
-@pytest.mark.parametrize("features", [1, 7, 576])
-def test_the_cpu_computes_tanh_gelu_too(features: int) -> None:
-    from services.worker.ops.create import create_ops
-
-    ops = create_ops(torch.device("cpu"), torch.float32)
-    gate_up = 4 * draw(9, 2 * features, dtype=torch.float32, device=torch.device("cpu"))
-    assert_rounded_once(ops.gelu_mul(gate_up, tanh=True), EXACT.gelu_mul(gate_up.double(), tanh=True), slack=4e-6)
+    absolute = 3e-6 if kind is Activation.GELU else 3e-7
+    expected = EXACT.gated_activation(gate_up.double().cpu(), kind)
+    assert_rounded_once(ops.gated_activation(gate_up, kind).cpu(), expected, slack=4e-6, absolute=absolute)
+    if kind is not Activation.CLAMPED_SILU:
+        expected = EXACT.activation(gate_up.double().cpu(), kind)
+        assert_rounded_once(ops.activation(gate_up, kind).cpu(), expected, slack=4e-6, absolute=absolute)
 
 
 def test_a_row_has_the_same_bits_alone_and_in_any_crowd(device: torch.device) -> None:
@@ -86,19 +77,19 @@ def test_a_row_has_the_same_bits_alone_and_in_any_crowd(device: torch.device) ->
     x = draw(40, 1200, dtype=torch.float32, device=device)
     residual = draw(40, 1200, dtype=torch.float32, device=device, seed=1)
     weight = draw(1200, dtype=torch.float32, device=device, seed=2)
-    norm, silu = ops.rms_norm(x, weight, 1e-5), ops.silu_mul(x)
+    norm, silu = ops.rms_norm(x, weight, 1e-5), ops.gated_activation(x, Activation.SILU)
     added = ops.add_rms_norm(x, residual.clone(), weight, 1e-5)
     for rows in (slice(0, 1), slice(39, 40), slice(7, 20)):
         assert torch.equal(ops.rms_norm(x[rows], weight, 1e-5), norm[rows])
         assert torch.equal(ops.add_rms_norm(x[rows], residual[rows].clone(), weight, 1e-5), added[rows])
-        assert torch.equal(ops.silu_mul(x[rows]), silu[rows])
+        assert torch.equal(ops.gated_activation(x[rows], Activation.SILU), silu[rows])
 
 
 def test_nan_stays_in_its_row(device: torch.device) -> None:
     ops = TritonOps(device, torch.float32)
     x = draw(20, 40, dtype=torch.float32, device=device)  # 16 rows share a program
     x[2, 39] = torch.nan
-    for y in (ops.rms_norm(x, torch.ones(40, device=device), 1e-5), ops.silu_mul(x)):
+    for y in (ops.rms_norm(x, torch.ones(40, device=device), 1e-5), ops.gated_activation(x, Activation.SILU)):
         assert y[2].isnan().any()
         assert not torch.cat((y[:2], y[3:])).isnan().any()
 
@@ -107,7 +98,7 @@ def test_nan_stays_in_its_row(device: torch.device) -> None:
 def test_what_the_kernels_would_misread_is_refused(device: torch.device, bad: Tensor) -> None:
     ops = TritonOps(device, torch.float32)
     with pytest.raises(ValueError, match="activation needs"):
-        ops.silu_mul(bad.to(device))
+        ops.gated_activation(bad.to(device), Activation.SILU)
     with pytest.raises(ValueError, match="needs"):
         ops.rms_norm(bad.to(device), torch.ones(9, device=device), 1e-5)
 
@@ -116,4 +107,4 @@ def test_no_rows_are_no_launch(device: torch.device) -> None:
     ops = TritonOps(device, torch.float32)
     empty = torch.zeros(0, 8, device=device)
     assert ops.rms_norm(empty, torch.ones(8, device=device), 1e-5).shape == (0, 8)
-    assert ops.silu_mul(empty).shape == (0, 4)
+    assert ops.gated_activation(empty, Activation.SILU).shape == (0, 4)

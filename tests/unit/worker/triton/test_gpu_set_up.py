@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from services.worker.errors import ModelError, PinningError
-from services.worker.ops.gpu import select_gpu
 from services.worker.pages import host_memory
 from services.worker.pages.page_copies import allocate_slots
 from services.worker.startup import decoder, load
+from services.worker.startup.gpu import select_gpu
 from tests.simulated_gpu import SimulatedGPU
 from tests.simulated_gpu.registered import MAPPED, PORTABLE
 from tests.unit.worker.tiny_models import save_model
@@ -95,7 +95,7 @@ def test_swapped_blocks_pin_what_they_take(gpu: SimulatedGPU, num_slots: int) ->
     page = torch.zeros((1, 2, 16, 64), dtype=torch.bfloat16, device=CUDA)
     slots = allocate_slots([page, page] * 64, num_slots)
     needed = num_slots * 128 * 2 * 16 * 64 * 2
-    assert slots.shape == (num_slots, 128, 2, 16, 64)
+    assert slots.shape == (num_slots, 128 * 2 * 16 * 64)
     assert slots.numel() * slots.itemsize == needed
     assert slots.is_pinned()
     assert needed <= gpu.pinned_bytes < 1.02 * needed

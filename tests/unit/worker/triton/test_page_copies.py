@@ -18,15 +18,23 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def make_pages(device: torch.device) -> list[KVPages]:
-    def tensor(seed: int) -> torch.Tensor:
-        return torch.randn((6, 2, 4, 16), generator=torch.Generator().manual_seed(seed)).to(device)
+    """Layers of one shape, one with narrower values, and a latent one."""
 
-    return [KVPages(tensor(2 * layer), tensor(2 * layer + 1)) for layer in range(3)]
+    def tensor(seed: int, *page: int) -> torch.Tensor:
+        return torch.randn((6, *page), generator=torch.Generator().manual_seed(seed)).to(device)
+
+    pages = [KVPages(tensor(2 * layer, 2, 4, 16), tensor(2 * layer + 1, 2, 4, 16)) for layer in range(2)]
+    keys = tensor(10, 1, 4, 24)
+    return [
+        *pages,
+        KVPages(tensor(8, 3, 4, 16), tensor(9, 3, 4, 8)),
+        KVPages(keys, keys[..., :20], is_latent=True),
+    ]
 
 
 def snapshot(pages: Sequence[KVPages]) -> torch.Tensor:
-    """[blocks, tensors, *page]"""
-    return torch.stack([tensor for layer in pages for tensor in (layer.keys, layer.values)], dim=1).cpu().clone()
+    """[blocks, elements of a block]"""
+    return torch.cat([tensor.flatten(1) for layer in pages for tensor in layer.tensors], dim=1).cpu().clone()
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -34,8 +34,8 @@ PROMPTS = [[5, 9, 14, 3, 77, 20], [8], [31, 30, 29]]
 def decoder_runner(directory: Path, device: torch.device, limits: Limits, kind: PoolingKind) -> ModelRunner:
     ops = TritonOps(device, torch.float32)
     decoder = make_decoder(directory, ops)
-    shape = AttentionShape(4, 2, 16, limits.block_size, torch.float32, torch.float32)
-    ops.prepare_attention(shape, limits.max_num_seqs, limits.max_num_batched_tokens)
+    shape = AttentionShape(4, 2, 16, 16, limits.block_size, torch.float32, torch.float32)
+    ops.prepare_attention([shape], limits.max_num_seqs, limits.max_num_batched_tokens)
     with torch.inference_mode():
         pages = allocate_pages(decoder.config, limits.num_blocks, limits.block_size, device, torch.float32)
         return create_decoder_runner(decoder, compose_device(ops), pages, limits, pooling=PoolingConfig(kind))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.interface import AttentionBatch, KVPages, Rotation
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.ops.triton.slot_mapping import map_slots
@@ -73,16 +73,54 @@ def test_rotates_in_place_and_writes_to_pages(device: torch.device, dtype: torch
     before, exact_q, exact_k = fused.clone(), q.double().cpu(), k.double().cpu()
     cos_sin = rope_table(64, heads.dim)
     pages = empty_pages(batch, heads, dtype)
-    TritonOps(device, dtype).rope_and_write_kv(q, k, v, cos_sin.to(device), batch, pages)
+    TritonOps(device, dtype).rope_and_write_kv(q, k, v, Rotation(cos_sin.to(device)), batch, pages)
     on_host = AttentionBatch(batch.positions.cpu(), batch.query_starts.cpu(), batch.block_tables.cpu())
     unused = empty_pages(on_host, heads, torch.float64)
-    EXACT.rope_and_write_kv(exact_q, exact_k, v.double().cpu(), cos_sin, on_host, unused)
+    EXACT.rope_and_write_kv(exact_q, exact_k, v.double().cpu(), Rotation(cos_sin), on_host, unused)
     assert_rounded_once(q.cpu(), exact_q, absolute=1e-6)
     assert_rounded_once(k.cpu(), exact_k, absolute=1e-6)
     assert torch.equal(written(pages.keys, batch), k.double().cpu())
     assert torch.equal(written(pages.values, batch), v.double().cpu())
     assert torch.equal(fused[:, [0, -1]], before[:, [0, -1]])
     assert torch.equal(v, before[:, 1 + heads.query + heads.kv : -1])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotary_dim", [8, 24, 80])
+def test_part_of_a_head_is_rotated(device: torch.device, rotary_dim: int, interleaved: bool) -> None:
+    """Alone, and together with writing; values are narrower than keys."""
+    heads = Heads(9, 2, 80)
+    batch = ragged_batch(device, [0, 37], [5, 2])
+    ops, rotation = TritonOps(device, torch.float32), Rotation(rope_table(64, rotary_dim).to(device), interleaved)
+    _, (q, k, v) = projection(heads, 7, torch.float32, device)
+    pages = empty_pages(batch, heads, torch.float32)
+    pages = replace(pages, values=pages.values[..., :48].contiguous())
+    exact_q, exact_k, alone = q.double().cpu(), k.double().cpu(), q.clone()
+    on_host = AttentionBatch(batch.positions.cpu(), batch.query_starts.cpu(), batch.block_tables.cpu())
+    for x in (exact_q, exact_k):
+        EXACT.rope(x, Rotation(rope_table(64, rotary_dim), interleaved), on_host)
+    ops.rope(alone, rotation, batch)
+    ops.rope_and_write_kv(q, k, v[..., :48], rotation, batch, pages)
+    assert torch.equal(alone, q)
+    assert_rounded_once(q.cpu(), exact_q, absolute=1e-6)
+    assert_rounded_once(k.cpu(), exact_k, absolute=1e-6)
+    assert torch.equal(written(pages.keys, batch), k.double().cpu())
+    assert torch.equal(written(pages.values, batch), v[..., :48].double().cpu())
+
+
+def test_writing_alone_changes_no_bit(device: torch.device) -> None:
+    heads = Heads(1, 2, 80)
+    batch = ragged_batch(device, [4], [6])
+    fused, (_, k, v) = projection(heads, 6, torch.float16, device)
+    before, pages = fused.clone(), empty_pages(batch, heads, torch.float16)
+    TritonOps(device, torch.float16).write_kv(k, v, batch, pages)
+    assert torch.equal(fused, before)
+    assert torch.equal(written(pages.keys, batch), k.double().cpu())
+    assert torch.equal(written(pages.values, batch), v.double().cpu())
+    keys = torch.full_like(pages.keys, torch.nan)
+    latent = replace(pages, keys=keys, values=keys[..., :64], is_latent=True)
+    TritonOps(device, torch.float16).write_kv(k, None, batch, latent)
+    assert torch.equal(latent.keys[1:].isnan(), pages.keys[1:].isnan())
 
 
 def test_no_rotation_changes_no_bit(device: torch.device) -> None:
@@ -92,7 +130,9 @@ def test_no_rotation_changes_no_bit(device: torch.device) -> None:
     _, (q, k, v) = projection(heads, 6, torch.float32, device)
     before = q.clone()
     plain = torch.cat((torch.ones(16, 32), torch.zeros(16, 32)), dim=1).to(device)
-    TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, plain, batch, empty_pages(batch, heads, torch.float32))
+    TritonOps(device, torch.float32).rope_and_write_kv(
+        q, k, v, Rotation(plain), batch, empty_pages(batch, heads, torch.float32)
+    )
     assert torch.equal(q, before)
 
 
@@ -111,7 +151,9 @@ def test_padding_is_harmless(device: torch.device) -> None:
     fused, (q, k, v) = projection(heads, 8, torch.float32, device)
     before, pages = fused.clone(), empty_pages(batch, heads, torch.float32)
     cos_sin = rope_table(32, heads.dim).to(device)
-    TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, cos_sin, replace(padded, slot_mapping=slots), pages)
+    TritonOps(device, torch.float32).rope_and_write_kv(
+        q, k, v, Rotation(cos_sin), replace(padded, slot_mapping=slots), pages
+    )
     assert torch.equal(fused[3:], before[3:])
     assert not torch.equal(fused[:3], before[:3])
     assert torch.equal(written(pages.keys, batch), k[:3].double().cpu())
@@ -135,7 +177,7 @@ def test_fp8_pages_hold_scaled_values_rounded_as_torch_rounds_and_saturate(devic
     v.copy_(torch.arange(v.numel(), device=device).view(v.shape) / 64 - 16)
     pages = replace(empty_pages(batch, heads, torch.float8_e4m3fn), key_scale=scale, value_scale=2 * scale)
     plain = torch.cat((torch.ones(16, 32), torch.zeros(16, 32)), dim=1).to(device)
-    TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, plain, batch, pages)
+    TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, Rotation(plain), batch, pages)
     for stored, x, by in ((pages.keys, k, scale), (pages.values, v, 2 * scale)):
         expected = (x / by).clamp(-448, 448).to(torch.float8_e4m3fn)
         assert torch.equal(written(stored, batch), expected.double().cpu())
@@ -147,7 +189,7 @@ def test_nan_stays_nan_in_fp8(device: torch.device) -> None:
     _, (q, k, v) = projection(heads, 1, torch.float32, device)
     v[0, 0, 5] = torch.nan
     pages = empty_pages(batch, heads, torch.float8_e4m3fn)
-    TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, rope_table(1, 64).to(device), batch, pages)
+    TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, Rotation(rope_table(1, 64).to(device)), batch, pages)
     assert written(pages.values, batch).isnan().nonzero().tolist() == [[0, 0, 5]]
 
 
@@ -157,12 +199,12 @@ def test_what_the_kernel_would_misread_is_refused(device: torch.device) -> None:
     _, (q, k, v) = projection(heads, 3, torch.float32, device)
     ops, pages, table = TritonOps(device, torch.float32), empty_pages(batch, heads, torch.float32), rope_table(8, 64)
     with pytest.raises(ValueError, match="cos_sin"):
-        ops.rope_and_write_kv(q, k, v, table.double().to(device), batch, pages)
-    with pytest.raises(ValueError, match="heads of size 64"):
-        ops.rope_and_write_kv(q, q, v, table.to(device), batch, pages)
+        ops.rope_and_write_kv(q, k, v, Rotation(table.double().to(device)), batch, pages)
+    with pytest.raises(ValueError, match="k and v must have shape"):
+        ops.rope_and_write_kv(q, q, v, Rotation(table.to(device)), batch, pages)
     with pytest.raises(ValueError, match="last dimension"):
-        ops.rope_and_write_kv(q, k, v.repeat(1, 1, 2)[..., ::2], table.to(device), batch, pages)
+        ops.rope_and_write_kv(q, k, v.repeat(1, 1, 2)[..., ::2], Rotation(table.to(device)), batch, pages)
     turned = pages.keys.transpose(0, 2).contiguous().transpose(0, 2)
     transposed = KVPages(turned, turned)
     with pytest.raises(ValueError, match="contiguous"):
-        ops.rope_and_write_kv(q, k, v, table.to(device), batch, transposed)
+        ops.rope_and_write_kv(q, k, v, Rotation(table.to(device)), batch, transposed)

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.ops.packed import PackedArrays
-from services.worker.ops.transfers import Download, upload
-from services.worker.ops.triton.activation import gated_kernel
+from services.worker.ops.triton.activation import activation_kernel
 from services.worker.ops.triton.segments import add_segments
 from services.worker.ops.triton.token_ids import fill_last_tokens
+from services.worker.transfers.copies import Download, upload
+from services.worker.transfers.packed import PackedArrays
 from tests.simulated_gpu import RefusedError, SimulatedGPU
 from tests.unit.worker.triton.conftest import HAS_GPU
 
@@ -191,7 +191,7 @@ def test_a_kernel_takes_tensors_of_the_device_in_forms_that_have_come_before(gpu
 def test_a_grid_has_bounds(gpu: SimulatedGPU) -> None:
     x = torch.zeros(2, device="cuda")
     with pytest.raises(RefusedError, match="grid"):
-        gated_kernel[(1, 65536)](x, x, 1, ACTIVATION=0, BLOCK=1, num_warps=4)
+        activation_kernel[(1, 65536)](x, x, 1, KIND=0, GATED=True, BLOCK=1, num_warps=4)
 
 
 def test_another_thread_has_no_device(gpu: SimulatedGPU) -> None:

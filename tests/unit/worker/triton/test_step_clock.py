@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.ops.transfers import timing_event
 from services.worker.plan.step_plan import DeviceTime, StepResult
 from services.worker.service import step_log
 from services.worker.service.step_log import StepLog
 from services.worker.step.clock import Event
 from services.worker.step.create import create_step_clock
 from services.worker.step.model_runner import ModelRunner
+from services.worker.transfers.copies import timing_event
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import make_runner, save_model

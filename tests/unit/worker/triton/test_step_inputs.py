@@ -44,7 +44,7 @@ def rows(*entries: tuple[int, int, int, int, list[int]]) -> Rows:
 def test_rows_are_slots_and_samples_keep_the_plan_s_order(device: torch.device) -> None:
     limits = Limits(64, 4, 5, 32, 40, 199)
     ops = TritonOps(device, torch.float32)
-    ops.prepare_attention(AttentionShape(2, 1, 16, 4, torch.float32, torch.float32), 5, 32)
+    ops.prepare_attention([AttentionShape(2, 1, 16, 16, 4, torch.float32, torch.float32)], 5, 32)
     inputs, state = StepInputs(ops, limits), BatchState(limits)
     admit(state, 1, 3, [30, 31, 32], [1])
     admit(state, 2, 0, [40, 41], [2])

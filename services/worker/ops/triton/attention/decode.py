@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 
 from services.worker.ops.triton.attention import tuning
-from services.worker.ops.triton.attention.tile import attend
+from services.worker.ops.triton.attention.tile import add_sinks, attend
 from services.worker.ops.triton.attention.work import ENTRY, ITEMS_AT, NUM_ITEMS, SPLIT
 from services.worker.ops.triton.variant import Variant
 
@@ -39,15 +39,18 @@ from services.worker.ops.triton.variant import Variant
 def decode_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
     keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous; fp8 as int16 [..., HEAD_DIM / 2]
-    values: tl.tensor,  # as keys
-    out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], contiguous
-    partial_out: tl.tensor,  # float32 [max_items, KV_HEADS * GROUP, HEAD_DIM]
+    values: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, VALUE_DIM], as keys
+    out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, VALUE_DIM], contiguous
+    partial_out: tl.tensor,  # float32 [max_items, KV_HEADS * GROUP, VALUE_DIM]
     partial_lse: tl.tensor,  # float32 [max_items, KV_HEADS * GROUP]
     work: tl.tensor,  # int32, `work.py`
     block_tables: tl.tensor,  # int32 [num_sequences, max_blocks]
+    slopes: tl.tensor,  # float32 [KV_HEADS * GROUP], read if SLOPES
+    sinks: tl.tensor,  # float32 [KV_HEADS * GROUP], read if SINKS
     q_token_stride: tl.tensor,
     q_head_stride: tl.tensor,
-    page_stride: tl.tensor,
+    key_stride: tl.tensor,
+    value_stride: tl.tensor,
     table_stride: tl.tensor,
     window: tl.tensor,
     scale: tl.tensor,  # factor of the scores: attention's scale · the scale of the keys · log2(e)
@@ -55,23 +58,27 @@ def decode_attention(
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    SLOPES: tl.constexpr,
+    SINKS: tl.constexpr,
     COMPUTE: tl.constexpr,
     NATIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
 ) -> None:
     """Grid: any number of programs."""
     num_items = tl.load(work + NUM_ITEMS)
     split = tl.load(work + SPLIT)
     members = tl.arange(0, BLOCK_M)
-    dims = tl.arange(0, BLOCK_D)
-    mask = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    # Consecutive indices are KV heads of one item. The heads of a page lie side by side in memory, so programs that run
-    # at the same time read neighbouring memory.
+    dims = tl.arange(0, BLOCK_V)
+    mask = (members < GROUP)[:, None] & (dims < VALUE_DIM)[None, :]
+    # Heads vary fastest: they lie side by side in a page.
     for index in range(tl.program_id(0), num_items * KV_HEADS, tl.num_programs(0)):
         item = index // KV_HEADS
         kv_head = index % KV_HEADS
@@ -83,6 +90,8 @@ def decode_attention(
         lowest = 0
         if WINDOW:
             lowest = tl.maximum(position - window + 1, 0)
+        if CHUNK > 0:
+            lowest = position // CHUNK * CHUNK
         first_part = lowest // split
         if part >= first_part:
             heads = kv_head * GROUP + members
@@ -94,16 +103,21 @@ def decode_attention(
                 tl.minimum((part + 1) * split, position + 1),
                 lowest,
                 block_tables + row * table_stride,
-                keys, values, kv_head, page_stride, window, scale,
-                WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N, BLOCK_D,
+                keys, values, kv_head, key_stride, value_stride, slopes + heads, window, scale,
+                WINDOW, CHUNK, SOFT_CAP, SLOPES, HEAD_DIM, VALUE_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N,
+                BLOCK_D, BLOCK_V,
             )  # fmt: skip
+            is_whole = first_part == position // split
+            if SINKS:  # those of a split sequence are added when its parts are joined
+                if is_whole:
+                    total = add_sinks(greatest, total, sinks + heads, members < GROUP)
             result = weighted * (value_scale / total)[:, None]
-            if first_part == position // split:
-                at_out = (token * (KV_HEADS * GROUP) + heads[:, None]) * HEAD_DIM + dims[None, :]
+            if is_whole:
+                at_out = (token * (KV_HEADS * GROUP) + heads[:, None]) * VALUE_DIM + dims[None, :]
                 tl.store(out + at_out, result.to(out.dtype.element_ty), mask=mask)
             else:
                 slots = item * (KV_HEADS * GROUP) + heads
-                tl.store(partial_out + slots[:, None] * HEAD_DIM + dims[None, :], result, mask=mask)
+                tl.store(partial_out + slots[:, None] * VALUE_DIM + dims[None, :], result, mask=mask)
                 tl.store(partial_lse + slots, greatest + tl.log2(total), mask=members < GROUP)
 
 

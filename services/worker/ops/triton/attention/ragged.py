@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from services.worker.ops.triton.attention import tuning
-from services.worker.ops.triton.attention.tile import attend
+from services.worker.ops.triton.attention.tile import add_sinks, attend
 from services.worker.ops.triton.attention.work import ENTRY, NUM_TILES
 from services.worker.ops.triton.variant import Variant
 
@@ -37,13 +37,16 @@ from services.worker.ops.triton.variant import Variant
 def ragged_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
     keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous; fp8 as int16 [..., HEAD_DIM / 2]
-    values: tl.tensor,  # as keys
-    out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], contiguous
+    values: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, VALUE_DIM], as keys
+    out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, VALUE_DIM], contiguous
     work: tl.tensor,  # int32, `work.py`
     block_tables: tl.tensor,  # int32 [num_sequences, max_blocks]
+    slopes: tl.tensor,  # float32 [KV_HEADS * GROUP], read if SLOPES
+    sinks: tl.tensor,  # float32 [KV_HEADS * GROUP], read if SINKS
     q_token_stride: tl.tensor,
     q_head_stride: tl.tensor,
-    page_stride: tl.tensor,
+    key_stride: tl.tensor,
+    value_stride: tl.tensor,
     table_stride: tl.tensor,
     window: tl.tensor,
     scale: tl.tensor,  # the scores' scale, times the scale of the keys and log2(e)
@@ -52,14 +55,19 @@ def ragged_attention(
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    SLOPES: tl.constexpr,
+    SINKS: tl.constexpr,
     COMPUTE: tl.constexpr,
     NATIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
 ) -> None:
     """Grid: at least KV_HEADS programs for each tile of the work list."""
     tile = tl.program_id(0) // KV_HEADS
@@ -71,18 +79,19 @@ def ragged_attention(
         first_position = tl.load(entry + 2)
         num_queries = tl.load(entry + 3)
         places = tl.arange(0, BLOCK_M)
-        dims = tl.arange(0, BLOCK_D)
+        dims = tl.arange(0, BLOCK_V)
         queries = places // GROUP
         heads = kv_head * GROUP + places % GROUP
-        mask = (queries < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
-        # The offset of the tile has 64 bits, and offsets within the tile have 32, because 64-bit offsets of all rows
-        # would occupy registers during the whole loop.
+        mask = (queries < num_queries)[:, None] & (dims < VALUE_DIM)[None, :]
+        # 64 bits for the tile, 32 within it: a 64-bit offset per row would take registers throughout.
         q += first_token * q_token_stride
-        out += first_token * (KV_HEADS * GROUP * HEAD_DIM)
+        out += first_token * (KV_HEADS * GROUP * VALUE_DIM)
         lowest = 0
         if WINDOW:
             lowest = tl.maximum(first_position - window + 1, 0)
-        _, total, weighted = attend(
+        if CHUNK > 0:
+            lowest = first_position // CHUNK * CHUNK
+        greatest, total, weighted = attend(
             q + queries * q_token_stride + heads * q_head_stride,
             queries < num_queries,
             first_position + queries,
@@ -90,11 +99,14 @@ def ragged_attention(
             first_position + num_queries,
             lowest,
             block_tables + row * table_stride,
-            keys, values, kv_head, page_stride, window, scale,
-            WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N, BLOCK_D,
+            keys, values, kv_head, key_stride, value_stride, slopes + heads, window, scale,
+            WINDOW, CHUNK, SOFT_CAP, SLOPES, HEAD_DIM, VALUE_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N,
+            BLOCK_D, BLOCK_V,
         )  # fmt: skip
+        if SINKS:
+            total = add_sinks(greatest, total, sinks + heads, queries < num_queries)
         result = weighted * (value_scale / total)[:, None]
-        at_out = ((queries * (KV_HEADS * GROUP) + heads) * HEAD_DIM)[:, None] + dims[None, :]
+        at_out = ((queries * (KV_HEADS * GROUP) + heads) * VALUE_DIM)[:, None] + dims[None, :]
         tl.store(out + at_out, result.to(out.dtype.element_ty), mask=mask)
 
 

@@ -2,8 +2,10 @@
 
 For queries q_m at positions p_m, and the keys k_n and values v_n at positions n of the same sequence,
 
-    s_mn = q_m · k_n · scale, or cap · tanh(q_m · k_n · scale / cap) with a soft cap (Gemma 2, section 2)
-    o_m  = Σ_n exp(s_mn) v_n / Σ_n exp(s_mn)        over the visible n: p_m - window < n <= p_m
+    s_mn = q_m · k_n · scale, or cap · tanh(q_m · k_n · scale / cap) with a soft cap (Gemma 2, section 2),
+           plus slope · (n - p_m) with slopes (ALiBi: Press et al., 2022, section 3)
+    o_m  = Σ_n exp(s_mn) v_n / Σ_n exp(s_mn)        over the visible n: p_m - window < n <= p_m,
+                                                     or p_m - p_m mod chunk <= n <= p_m
 
 It uses online softmax (Milakov and Gimelshein, 2018; FlashAttention-2, Dao, 2023, section 3.1) over tiles of BLOCK_N
 keys that begin at multiples of BLOCK_N in the sequence. Exponentials are to the base 2, with log2(e) folded into the
@@ -46,28 +48,37 @@ def attend(
     keys: tl.tensor,  # pointer to page 0; fp8 pages are read as int16 words, each with the values of two dimensions
     values: tl.tensor,  # as keys
     kv_head: tl.tensor,
-    page_stride: tl.tensor,  # elements from page to page
-    window: tl.tensor,  # number of positions that a query sees, including its own
+    key_stride: tl.tensor,  # elements from page to page
+    value_stride: tl.tensor,
+    slopes: tl.tensor,  # pointers [BLOCK_M] to each query's slope, float32
+    window: tl.tensor,  # positions that a query sees, including its own
     scale: tl.tensor,  # includes log2(e)
     WINDOW: tl.constexpr,  # whether there is a window
+    CHUNK: tl.constexpr,  # a query sees only its own chunk of so many positions; 0: no chunks
     SOFT_CAP: tl.constexpr,  # 0: none
-    HEAD_DIM: tl.constexpr,
+    SLOPES: tl.constexpr,  # whether there are slopes
+    HEAD_DIM: tl.constexpr,  # of queries and keys
+    VALUE_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # slots per page
     COMPUTE: tl.constexpr,  # the type that queries, keys, weights and values are multiplied in
     NATIVE: tl.constexpr,  # whether the GPU has an instruction that converts fp8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,  # HEAD_DIM, padded: `tuning.block_d`
+    BLOCK_V: tl.constexpr,  # VALUE_DIM, likewise
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Returns, for the scores s = s_mn (see the top of this file), g = max_n s · log2(e) and
-    Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n, [BLOCK_M, BLOCK_D].
+    """Returns g = max_n s · log2(e) and Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n,
+    [BLOCK_M, BLOCK_V].
     """
     WORDS: tl.constexpr = keys.dtype.element_ty == tl.int16
     WIDTH: tl.constexpr = HEAD_DIM // 2 if WORDS else HEAD_DIM  # elements of a slot
     BLOCK_W: tl.constexpr = BLOCK_D // 2 if WORDS else BLOCK_D
     FACTOR: tl.constexpr = pages_factor(COMPUTE, NATIVE) if WORDS else 1.0
+    V_WIDTH: tl.constexpr = VALUE_DIM // 2 if WORDS else VALUE_DIM
+    BLOCK_VW: tl.constexpr = BLOCK_V // 2 if WORDS else BLOCK_V
     slots = tl.arange(0, BLOCK_N)
     lanes = tl.arange(0, BLOCK_W)
+    value_lanes = tl.arange(0, BLOCK_VW)
     q_mask = held[:, None]
     if BLOCK_W != WIDTH:
         q_mask &= lanes[None, :] < WIDTH
@@ -75,24 +86,37 @@ def attend(
         q_at = q_rows[:, None] + 2 * lanes[None, :]
         q = tl.load(q_at, mask=q_mask, other=0.0).to(COMPUTE)
         q_odd = tl.load(q_at + 1, mask=q_mask, other=0.0).to(COMPUTE)
-        weighted_odd = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+        weighted_odd = tl.zeros([BLOCK_M, BLOCK_VW], tl.float32)
     else:
         q = tl.load(q_rows[:, None] + lanes[None, :], mask=q_mask, other=0.0).to(COMPUTE)
     head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * WIDTH)
+    value_head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * V_WIDTH)
     greatest = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    weighted = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+    weighted = tl.zeros([BLOCK_M, BLOCK_VW], tl.float32)
+    if SLOPES:
+        slope = tl.load(slopes, mask=held, other=0.0) * LOG2_E
     at = begin + slots
     pages = tl.load(table + at // BLOCK_SIZE, mask=at < end, other=0)
     for start in range(begin, end, BLOCK_N):
         at = start + slots
-        mask = (at < end)[:, None]
-        if WINDOW:
-            mask &= (at >= lowest)[:, None]
+        seen = at < end
+        if WINDOW or CHUNK > 0:
+            seen &= at >= lowest
+        mask = seen[:, None]
         if BLOCK_W != WIDTH:
             mask &= lanes[None, :] < WIDTH
         # 64 bits: this product overflows 32 bits in a cache of more than 2^31 elements.
-        offsets = (head_offset + pages.to(tl.int64) * page_stride + (at % BLOCK_SIZE) * WIDTH)[:, None] + lanes[None, :]
+        offsets = (head_offset + pages.to(tl.int64) * key_stride + (at % BLOCK_SIZE) * WIDTH)[:, None] + lanes[None, :]
+        if VALUE_DIM == HEAD_DIM:  # pages of keys and of values have one layout, and registers are scarce
+            value_mask = mask
+            value_offsets = offsets
+        else:
+            value_mask = seen[:, None]
+            if BLOCK_VW != V_WIDTH:
+                value_mask &= value_lanes[None, :] < V_WIDTH
+            in_page = value_head_offset + pages.to(tl.int64) * value_stride + (at % BLOCK_SIZE) * V_WIDTH
+            value_offsets = in_page[:, None] + value_lanes[None, :]
         pages = tl.load(table + (at + BLOCK_N) // BLOCK_SIZE, mask=at + BLOCK_N < end, other=0)
 
         k = tl.load(keys + offsets, mask=mask, other=0)
@@ -107,9 +131,15 @@ def attend(
             # tanh(x) = 1 - 2 / (exp2(2 x log2(e)) + 1), which is correct at both infinities.
             scores = SOFT_CAP * LOG2_E * (1 - 2 / (tl.exp2(scores * (factor * (2 / SOFT_CAP))) + 1))
             factor = 1.0
+        if SLOPES:
+            distances = (at[None, :] - positions[:, None]).to(tl.float32)
+            scores = scores * factor + distances * slope[:, None]
+            factor = 1.0
         visible = at[None, :] <= positions[:, None]
         if WINDOW:
             visible &= at[None, :] > positions[:, None] - window
+        if CHUNK > 0:
+            visible &= at[None, :] >= (positions // CHUNK * CHUNK)[:, None]
         scores = tl.where(visible, scores, float("-inf"))
 
         # Scores are scaled only after their maximum is taken, so that one operation scales them and subtracts the
@@ -120,7 +150,7 @@ def attend(
         greatest = above
         total = total * shrink + tl.sum(weights, 1)
         weights = weights.to(COMPUTE)
-        v = tl.load(values + offsets, mask=mask, other=0)
+        v = tl.load(values + value_offsets, mask=value_mask, other=0)
         if WORDS:
             v, v_odd = from_fp8_pages(v, COMPUTE, NATIVE)
             weighted_odd = tl.dot(weights, v_odd, weighted_odd * shrink[:, None], input_precision="ieee")
@@ -128,3 +158,14 @@ def attend(
     if WORDS:
         weighted = tl.interleave(weighted, weighted_odd) * (1 / FACTOR)
     return greatest, total, weighted
+
+
+@triton.jit
+def add_sinks(
+    greatest: tl.tensor,  # [BLOCK_M], as `attend` returns it
+    total: tl.tensor,  # [BLOCK_M], as `attend` returns it
+    sinks: tl.tensor,  # pointers [BLOCK_M] to each query's sink, float32
+    held: tl.tensor,  # bool [BLOCK_M]
+) -> tl.tensor:
+    """Returns the total with the weight of a score that has no value, relative to the same maximum."""
+    return total + tl.exp2(tl.load(sinks, mask=held, other=float("-inf")) * LOG2_E - greatest)

@@ -141,11 +141,20 @@ def served() -> Iterator[Served]:
             page = f"*{kv}" if kv != "fp8" else "*i16"
             signature = {"q": f"*{q}", "keys": page, "values": page, "out": f"*{q}", "work": "*i32"}
             signature |= {"block_tables": "*i32", "table_stride": "i32", "window": "i32"}
-            signature |= dict.fromkeys(("q_token_stride", "q_head_stride", "page_stride"), "i32:16")
+            signature |= {"slopes": "*fp32", "sinks": "*fp32"}
+            signature |= dict.fromkeys(("q_token_stride", "q_head_stride", "key_stride", "value_stride"), "i32:16")
             signature |= {"scale": "fp32", "value_scale": "fp32"}
-            constexprs = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": head_dim, "BLOCK_SIZE": 16, "COMPUTE": compute}
+            constexprs = {
+                "GROUP": 4,
+                "KV_HEADS": 8,
+                "HEAD_DIM": head_dim,
+                "VALUE_DIM": head_dim,
+                "BLOCK_SIZE": 16,
+                "COMPUTE": compute,
+            }
             constexprs |= {"NATIVE": capability >= 89, "WINDOW": special, "SOFT_CAP": 50.0 if special else 0.0}
-            constexprs |= {"BLOCK_D": block_d(head_dim, page_bytes)}
+            constexprs |= {"BLOCK_D": block_d(head_dim, page_bytes), "BLOCK_V": block_d(head_dim, page_bytes)}
+            constexprs |= {"CHUNK": 0, "SLOPES": False, "SINKS": special}
             name = f"d{head_dim} q {q} kv {kv}" + (" window cap" if special else "")
             config = stored(capability, head_dim, query_bytes, page_bytes)
             yield Served(name, capability, config, signature, constexprs, 2 * head_dim * page_bytes)

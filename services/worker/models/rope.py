@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from services.worker.architectures.families import Family
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_POSITIONS, Fields
 
@@ -19,7 +19,7 @@ MAX_FACTOR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    head_dim: int
+    rotary_dim: int  # elements of each head that are rotated
     theta: float
     kind: str = "default"  # default, linear, llama3 or yarn
     factor: float = 1.0
@@ -29,8 +29,8 @@ class RopeConfig:
     attention_factor: float = 1.0  # yarn: multiplies cosines and sines
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
-    truncate: bool = True  # yarn: round the ends of the ramp (see _yarn) to whole dimensions, down and up
-    frequency_factors: tuple[float, ...] = ()  # [head_dim / 2], divisors of the frequencies, only from GGUF files
+    truncate: bool = True  # yarn: round the ends of the ramp between kept and divided frequencies to whole dimensions
+    frequency_factors: tuple[float, ...] = ()  # [rotary_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
         """Returns the maximum length of a sequence in tokens, with RoPE scaling.
@@ -45,7 +45,7 @@ class RopeConfig:
         return max_position_embeddings
 
     def cos_sin(self, num_positions: int) -> Tensor:
-        """Returns float32 [num_positions, head_dim]: cosines in the first half of a row, sines in the second."""
+        """Returns float32 [num_positions, rotary_dim]: cosines in the first half of a row, sines in the second."""
         import torch
 
         # Computed in float32, with transformers' order of operations, so that the angles equal transformers' exactly.
@@ -54,10 +54,10 @@ class RopeConfig:
         return torch.cat((angles.cos(), angles.sin()), dim=-1) * self.attention_factor
 
     def _inverse_frequencies(self) -> Tensor:
-        """Returns the scaled frequencies in radians per position, float32 [head_dim / 2]."""
+        """Returns the scaled frequencies in radians per position, float32 [rotary_dim / 2]."""
         import torch
 
-        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+        exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.float32) / self.rotary_dim
         inverse = 1.0 / (self.theta**exponents)
         if self.frequency_factors:
             return inverse / torch.tensor(self.frequency_factors, dtype=torch.float32)
@@ -97,65 +97,71 @@ class RopeConfig:
 
         def dimension(rotations: float) -> float:
             turns = self.original_max_positions / (rotations * 2 * math.pi)
-            return self.head_dim * math.log(turns) / (2 * math.log(self.theta))
+            return self.rotary_dim * math.log(turns) / (2 * math.log(self.theta))
 
         low, high = dimension(self.beta_fast), dimension(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, self.head_dim - 1)
+        low, high = max(low, 0), min(high, self.rotary_dim - 1)
         if low == high:
             high += 0.001
-        ramp = ((torch.arange(self.head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+        ramp = ((torch.arange(self.rotary_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
         keep = 1 - ramp
         return interpolated * (1 - keep) + extrapolated * keep
 
 
-def read_rope(config: Fields, head_dim: int, family: Family) -> RopeConfig:
+def read_rope(
+    config: Fields,
+    head_dim: int,
+    *,
+    theta: float = 10_000.0,
+    parameters: Mapping[str, Any] | None = None,
+    partial: float = 1.0,
+) -> RopeConfig:
     """Reads RoPE's parameters from config.json, in the form of transformers 5 (`rope_parameters`) or 4 (`rope_theta`,
-    `rope_scaling`).
+    `rope_scaling`). The arguments after `head_dim` are the architecture's defaults: `theta`, all `parameters`, and the
+    part of each head that is rotated.
 
     Raises ModelError for a kind of RoPE that is not supported, and for values out of range.
     """
     given = config.nested("rope_scaling") or config.nested("rope_parameters")
-    parameters = given or Fields(family.rope_parameters or {}, config.where)
-    kind = parameters.text("rope_type", parameters.text("type", "default"))
-    if "long_factor" in parameters.values:
+    fields = given or Fields(parameters or {}, config.where)
+    kind = fields.text("rope_type", fields.text("type", "default"))
+    if "long_factor" in fields.values:
         kind = "longrope"  # early Phi-3 checkpoints call it su or yarn
-    theta = parameters.number("rope_theta", _theta(config, family), above=1, high=MAX_THETA)
+    default_theta = config.number("rope_theta", theta, above=1, high=MAX_THETA)
+    theta = fields.number("rope_theta", default_theta, above=1, high=MAX_THETA)
     if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):
         raise ModelError(
             f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3 and yarn"
         )
-    if any(fields.number("partial_rotary_factor", 1.0, above=0, high=1) != 1.0 for fields in (parameters, config)):
-        raise ModelError("RoPE on only a part of each head (partial_rotary_factor) is not supported")
-    # Dynamic scaling has no effect: it applies only to sequences longer than max_position_embeddings, and Quire accepts
-    # no such sequences.
+    partial = config.number("partial_rotary_factor", partial, above=0, high=1)
+    rotary_dim = int(head_dim * fields.number("partial_rotary_factor", partial, above=0, high=1))
+    if rotary_dim % 2 or not rotary_dim:
+        raise ModelError(f"{config.where}: RoPE rotates {rotary_dim} dimensions of each head; expected an even number")
+    # Dynamic scaling applies only to sequences beyond max_position_embeddings, which Quire does not accept.
     if kind in ("default", "dynamic"):
-        return RopeConfig(head_dim, theta)
+        return RopeConfig(rotary_dim, theta)
     positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
-    original = config.count(name, MAX_POSITIONS, parameters.count(name, MAX_POSITIONS, positions))
-    factor = parameters.number("factor", positions / original, above=0, high=MAX_FACTOR)
-    low_freq_factor = parameters.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)
-    high_freq_factor = parameters.number("high_freq_factor", 4.0, above=0, high=MAX_FACTOR)
+    original = config.count(name, MAX_POSITIONS, fields.count(name, MAX_POSITIONS, positions))
+    factor = fields.number("factor", positions / original, above=0, high=MAX_FACTOR)
+    low_freq_factor = fields.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)
+    high_freq_factor = fields.number("high_freq_factor", 4.0, above=0, high=MAX_FACTOR)
     if kind == "llama3" and low_freq_factor >= high_freq_factor:
-        raise parameters.wrong("high_freq_factor", f"a number over low_freq_factor, {low_freq_factor:g}")
+        raise fields.wrong("high_freq_factor", f"a number over low_freq_factor, {low_freq_factor:g}")
     return RopeConfig(
-        head_dim,
+        rotary_dim,
         theta,
         kind,
         factor=factor,
         original_max_positions=original,
         low_freq_factor=low_freq_factor,
         high_freq_factor=high_freq_factor,
-        attention_factor=_attention_factor(parameters, factor) if kind == "yarn" else 1.0,
-        beta_fast=parameters.number("beta_fast", 32.0, above=0, high=MAX_FACTOR),
-        beta_slow=parameters.number("beta_slow", 1.0, above=0, high=MAX_FACTOR),
-        truncate=parameters.flag("truncate", True),
+        attention_factor=_attention_factor(fields, factor) if kind == "yarn" else 1.0,
+        beta_fast=fields.number("beta_fast", 32.0, above=0, high=MAX_FACTOR),
+        beta_slow=fields.number("beta_slow", 1.0, above=0, high=MAX_FACTOR),
+        truncate=fields.flag("truncate", True),
     )
-
-
-def _theta(config: Fields, family: Family) -> float:
-    return config.number("rope_theta", family.rope_theta, above=1, high=MAX_THETA)
 
 
 def _attention_factor(parameters: Fields, factor: float) -> float:

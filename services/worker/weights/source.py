@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class WeightSource(Protocol):
-    """Returns weights by their names in `architectures.parameters`. The caller takes each weight once, and then owns
+    """Returns weights by their names in `Declaration.parameters`. The caller takes each weight once, and then owns
     it."""
 
     def weight(self, layer: str) -> Weight:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.ops.gpu import unsupported_reason
-from services.worker.ops.interface import Ops
+from services.worker.ops import Ops
 from services.worker.ops.reference import ReferenceOps
+from services.worker.startup.gpu import unsupported_reason
 
 
 def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:

@@ -8,18 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.worker.architectures import ModelConfig, RopeConfig, parameters, parse_model_config
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEADS, MAX_SIZE, Fields, reading
-from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
-from services.worker.gguf.formats import FORMATS
+from services.worker.gguf import FORMATS, ROPE_FACTORS, GGUFFile, GGUFTensor, tensor_name
+from services.worker.models import LlamaConfig, ModelConfig, RopeConfig, parse_model_config
 from services.worker.quantization import CheckpointQuantization, Targets
 
 # llama.cpp's name of each architecture, and its class in transformers. GGUF files of Mistral models have the
 # architecture llama, so they run without a sliding window, as in llama.cpp.
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-# Tensor that holds Llama 3's RoPE scaling, as divisors of the frequencies. The metadata does not contain this scaling.
-ROPE_FACTORS = "rope_freqs.weight"
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -35,13 +32,16 @@ def read_gguf_config(path: Path) -> ModelConfig:
         raise ModelError(f"{path} is a mixture of experts, which is not supported")
     with reading(f"the metadata of {path}"):
         config = parse_model_config(path, Fields(_transformers_config(file), str(path)), {})
-    config = replace(
-        config,
+    network = config.network
+    assert isinstance(network, LlamaConfig)
+    network = replace(
+        network,
         qkv_bias=tensor_name("model.layers.0.self_attn.q_proj.bias") in file.tensors,
         output_bias=tensor_name("model.layers.0.self_attn.o_proj.bias") in file.tensors,
         mlp_bias=tensor_name("model.layers.0.mlp.up_proj.bias") in file.tensors,
-        rope=_with_factors(config.rope, file),
+        rope=_with_factors(network.rope, file),
     )
+    config = config.with_network(network)
     return replace(config, quantization=_read_formats(file, config), dtype=_dtype(file))
 
 
@@ -97,8 +97,10 @@ def _with_factors(rope: RopeConfig, file: GGUFFile) -> RopeConfig:
     factors = file.tensors.get(ROPE_FACTORS)
     if factors is None:
         return rope
-    if factors.shape != (rope.head_dim // 2,) or factors.kind.name != "F32" or not (factors.data > 0).all():
-        raise ModelError(f"{ROPE_FACTORS} in {file.path} does not consist of {rope.head_dim // 2} positive F32 numbers")
+    if factors.shape != (rope.rotary_dim // 2,) or factors.kind.name != "F32" or not (factors.data > 0).all():
+        raise ModelError(
+            f"{ROPE_FACTORS} in {file.path} does not consist of {rope.rotary_dim // 2} positive F32 numbers"
+        )
     return replace(rope, frequency_factors=tuple(factors.data.tolist()))
 
 
@@ -106,7 +108,7 @@ def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization
     """Returns the weight format of each matrix, which depends on the type of its GGUF tensor. Raises ModelError for a
     type that Quire cannot read."""
     rules = []
-    for name, shape in parameters(config).items():
+    for name, shape in config.parameters.items():
         if len(shape) == 2:
             kind = _tensor(file, name).kind.name
             if kind not in FORMATS:

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from services.worker.architectures import EncoderConfig, Parameter
 from services.worker.errors import ModelError
-from services.worker.models.weights.dummy_source import DummySource
-from services.worker.models.weights.safetensors_source import CheckpointFiles, some
-from services.worker.models.weights.source import WeightSource
+from services.worker.models import EncoderConfig, Parameter
 from services.worker.ops import Ops
 from services.worker.progress import Progress
 from services.worker.quantization import FLOATS
+from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.safetensors_source import CheckpointFiles, some
+from services.worker.weights.source import WeightSource
 
 # First parts of the names of ignored tensors: heads for other tasks, and buffers in old checkpoints.
 _UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids", "embeddings.token_type_ids")
@@ -23,7 +23,7 @@ _UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids", "embeddings
 
 def encoder_parameters(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each weight by its name, in the order in which an encoder takes them. Names are formed as in
-    `architectures.parameters`.
+    `Declaration.parameters`.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.architectures import ModelConfig, parameters
 from services.worker.errors import ModelError
 from services.worker.gguf import FORMATS, ROPE_FACTORS, GGUFFile, tensor_name
-from services.worker.models.weights.gguf_blocks import decode, decode_floats
-from services.worker.models.weights.read_ahead import ReadAhead
+from services.worker.models import LlamaConfig, ModelConfig
 from services.worker.progress import Progress
 from services.worker.quantization.kinds import Weight
+from services.worker.weights.gguf_blocks import decode, decode_floats
+from services.worker.weights.read_ahead import ReadAhead
 
 GPU_THREADS = 8  # numpy decodes on the host; each thread decodes one matrix at a time
 GPU_BYTES_AHEAD = 1 << 30
@@ -31,7 +32,7 @@ class GGUFSource:
         Raises ModelError if the file does not match `config`."""
         self._file = GGUFFile(path)
         self._config, self._progress, self._device = config, progress, device
-        shapes = parameters(config)
+        shapes = config.parameters
         self._check(shapes)
         self._sizes = {name: self._file.tensors[tensor_name(name)].data.nbytes for name in shapes}
         on_gpu = device.type == "cuda"
@@ -58,13 +59,15 @@ class GGUFSource:
         tensor = self._file.tensors[tensor_name(name)]
         data = tensor.data
         if self._file.architecture == "llama" and ".self_attn." in name:
+            network = self._config.network
+            assert isinstance(network, LlamaConfig)
             if ".q_proj" in name:
-                data = data[rotated_halves(self._config.num_heads, self._config.head_dim)]
+                data = data[rotated_halves(network.num_heads, network.head_dim)]
             elif ".k_proj" in name:
-                data = data[rotated_halves(self._config.num_kv_heads, self._config.head_dim)]
+                data = data[rotated_halves(network.num_kv_heads, network.head_dim)]
         return decode(data, tensor.kind) if len(tensor.shape) == 2 else decode_floats(data, tensor.kind)
 
-    def _check(self, shapes: dict[str, tuple[int, ...]]) -> None:
+    def _check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         file = self._file
         for parameter, shape in shapes.items():
             name = tensor_name(parameter)

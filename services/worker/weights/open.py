@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.worker.architectures import ModelConfig, parameters
 from services.worker.errors import ModelError
-from services.worker.models.weights.dummy_source import DummySource
-from services.worker.models.weights.source import NativeSource, QuantizingSource, WeightSource
+from services.worker.models import ModelConfig
 from services.worker.ops import Ops
 from services.worker.progress import Progress
 from services.worker.quantization import AtLoad
+from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.source import NativeSource, QuantizingSource, WeightSource
 
 
 def open_weights(
@@ -24,15 +24,15 @@ def open_weights(
     if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):
         raise ModelError(f"--load-format is {load_format}, but {path} is {'a' if is_gguf else 'not a'} GGUF file")
     if load_format == "dummy":
-        source = DummySource(parameters(config), ops.device, ops.dtype, config.quantization)
+        source = DummySource(config.parameters, ops.device, ops.dtype, config.quantization)
     elif is_gguf:
-        from services.worker.models.weights.gguf_source import GGUFSource
+        from services.worker.weights.gguf_source import GGUFSource
 
         source = GGUFSource(path, config, progress, ops.device)
     else:
-        from services.worker.models.weights.safetensors_source import SafetensorsSource
+        from services.worker.weights.safetensors_source import SafetensorsSource
 
         source = SafetensorsSource(path, config, progress, ops.device)
     if at_load is not None:
-        source = QuantizingSource(source, at_load, ops, config.tie_word_embeddings)
+        source = QuantizingSource(source, at_load, ops, config.network.tie_word_embeddings)
     return NativeSource(source, ops)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from services.worker.architectures.config import GenerationDefaults, read_dtype
-from services.worker.architectures.families import ENCODERS
 from services.worker.errors import ModelError
 from services.worker.fields import (
     MAX_HEADS,
@@ -19,6 +17,8 @@ from services.worker.fields import (
     reading,
 )
 from services.worker.json_files import read_json
+from services.worker.models.config import GenerationDefaults, read_dtype
+from services.worker.models.encoder_families import ENCODERS
 from services.worker.pooling import read_max_tokens
 
 # Supported values of hidden_act, and whether each means the tanh approximation of GELU.

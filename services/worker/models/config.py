@@ -9,43 +9,23 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from services.worker.architectures.families import (
-    ENCODERS,
-    FAMILIES,
-    Family,
-    layer_windows,
-    layers_with_rope,
-    read_bias,
-)
-from services.worker.architectures.rope import RopeConfig, read_rope
 from services.worker.errors import ModelError
-from services.worker.fields import (
-    MAX_HEAD_DIM,
-    MAX_HEADS,
-    MAX_LAYERS,
-    MAX_POSITIONS,
-    MAX_SIZE,
-    MAX_VOCAB_SIZE,
-    Fields,
-    is_finite,
-    reading,
-    show,
-)
+from services.worker.fields import MAX_POSITIONS, Fields, is_finite, reading, show
 from services.worker.json_files import read_json
+from services.worker.models.build import Build
+from services.worker.models.declare import Declaration, declare
+from services.worker.models.decoders.registry import DECODERS
+from services.worker.models.encoder_families import ENCODERS
+from services.worker.models.network import Architecture, Network, NetworkConfig
+from services.worker.ops import Heads
 from services.worker.quantization import CheckpointQuantization, read_quantization
 from shared.sampling_ranges import RANGES
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerConfig:
-    sliding_window: int | None  # number of positions that a token attends to, including its own; None: all
-    use_rope: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +44,44 @@ class ModelConfig:
     is_encoder: ClassVar[bool] = False
 
     architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    tie_word_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    fused_projections: bool
-    rope: RopeConfig
-    layers: tuple[LayerConfig, ...]
-    max_model_len: int  # tokens, with RoPE scaling
+    network: NetworkConfig  # sizes, in the architecture's own class
+    declaration: Declaration  # weights and pages
     eos_token_ids: tuple[int, ...]
     default_sampling: GenerationDefaults
     dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        return self.network.hidden_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens, with RoPE scaling."""
+        return self.network.max_model_len
+
+    @property
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        return self.declaration.parameters
+
+    @property
+    def attention(self) -> tuple[Heads, ...]:
+        return self.declaration.attention
+
+    @property
+    def kind(self) -> Architecture[Any]:
+        return DECODERS[self.architecture]
+
+    def create_network(self, build: Build) -> Network:
+        return self.kind.create(self.network, build)
+
+    def with_network(self, network: NetworkConfig) -> ModelConfig:
+        """Returns the configuration with other sizes."""
+        return replace(self, network=network, declaration=declare(self.kind.create, network))
 
 
 def read_model_config(directory: Path) -> ModelConfig:
@@ -103,50 +101,24 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     generation_config.json; `path`: the checkpoint's directory or GGUF file. Raises ModelError if Quire cannot run the
     model, or if a value is far beyond those of published models."""
     architectures = config.texts("architectures")
-    architecture = next((name for name in architectures if name in FAMILIES), None)
+    architecture = next((name for name in architectures if name in DECODERS), None)
     if architecture is None:
         given = ", ".join(architectures) or "a model without a named architecture"
         raise ModelError(
-            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*FAMILIES, *ENCODERS)))}"
+            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *ENCODERS)))}"
         )
-    family = FAMILIES[architecture]
-    _refuse_unsupported(path, config, family)
-    num_heads = config.count("num_attention_heads", MAX_HEADS)
-    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
-    if num_heads % num_kv_heads:
-        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
-    hidden_size, vocab_size = config.count("hidden_size", MAX_SIZE), config.count("vocab_size", MAX_VOCAB_SIZE)
-    head_dim = config.count("head_dim", MAX_HEAD_DIM, family.head_dim or max(1, hidden_size // num_heads))
-    if head_dim % 2:
-        raise ModelError(f"{config.where}: heads have {head_dim} dimensions; RoPE needs an even number")
-    use_rope = layers_with_rope(family, config, config.count("num_hidden_layers", MAX_LAYERS))
-    windows = layer_windows(family, config, use_rope)
-    rope = read_rope(config, head_dim, family)
-    max_model_len = rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS))
-    if not 1 <= max_model_len <= MAX_POSITIONS:
+    decoder = DECODERS[architecture]
+    network = decoder.read(architecture, config)
+    if not 1 <= network.max_model_len <= MAX_POSITIONS:
         raise ModelError(
-            f"{config.where}: RoPE scaling gives {max_model_len:,} positions; expected 1 to {MAX_POSITIONS:,}"
+            f"{config.where}: RoPE scaling gives {network.max_model_len:,} positions; expected 1 to {MAX_POSITIONS:,}"
         )
     eos = generation.get("eos_token_id", config.values.get("eos_token_id"))
     return ModelConfig(
         architecture=architecture,
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        intermediate_size=config.count("intermediate_size", MAX_SIZE),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        rms_norm_eps=config.number("rms_norm_eps", family.rms_norm_eps, above=0, high=1),
-        tie_word_embeddings=config.flag("tie_word_embeddings", family.tie_word_embeddings),
-        qkv_bias=read_bias(family.qkv_bias, config),
-        output_bias=read_bias(family.output_bias, config),
-        mlp_bias=read_bias(family.mlp_bias, config),
-        qk_norm=family.qk_norm,
-        fused_projections=family.fused_projections,
-        rope=rope,
-        layers=tuple(LayerConfig(window, has_rope) for window, has_rope in zip(windows, use_rope, strict=True)),
-        max_model_len=max_model_len,
-        eos_token_ids=read_token_ids(path, "eos_token_id", eos, vocab_size),
+        network=network,
+        declaration=declare(decoder.create, network),
+        eos_token_ids=read_token_ids(path, "eos_token_id", eos, network.vocab_size),
         default_sampling=_defaults(path, generation),
         dtype=read_dtype(config),
         quantization=read_quantization(str(path), config.values),
@@ -156,15 +128,6 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
 def read_dtype(config: Fields) -> str:
     """Returns the float type that config.json names; float32 if it names none."""
     return config.text("dtype", config.text("torch_dtype", "float32"))
-
-
-def _refuse_unsupported(path: Path, config: Fields, family: Family) -> None:
-    activation = config.text("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ModelError(f"{path} has {activation} activations; only silu is supported")
-    for key in family.unsupported_keys:
-        if config.values.get(key):
-            raise ModelError(f"{path} sets {key}, which is not supported")
 
 
 def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from services.worker.architectures import ModelConfig
 from services.worker.errors import ModelError
-from services.worker.models.weights.safetensors_source import CheckpointFiles
+from services.worker.models import ModelConfig
+from services.worker.weights.safetensors_source import CheckpointFiles
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KV
     """Returns each layer's scales for a KV cache in fp8. Scales that the checkpoint at `path` lacks are 1, with a
     warning. Raises ModelError if a scale is not one positive number, or if the checkpoint asks for another kind of
     quantized KV cache."""
-    layers = range(len(config.layers))
+    layers = range(len(config.attention))
     scheme = None if config.quantization is None else config.quantization.kv_cache
     if scheme is not None and not scheme.is_supported:
         raise ModelError(

@@ -46,6 +46,7 @@ class Family:
     no_rope_interval: int | None = None
     rope_theta: float = 10_000.0
     rope_parameters: Mapping[str, Any] | None = None
+    has_partial_rope: bool = False  # whether partial_rotary_factor can be set
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
     # Keys of config.json that would change the forward pass. A model that sets such a key is refused; no published
@@ -100,7 +101,9 @@ FAMILIES: Mapping[str, Family] = {
         rope_theta=1_000_000.0,
         rms_norm_eps=1e-5,
     ),
-    "Phi3ForCausalLM": Family(fused_projections=True, windowed_layers=Windowed.ALL, rms_norm_eps=1e-5),
+    "Phi3ForCausalLM": Family(
+        fused_projections=True, windowed_layers=Windowed.ALL, has_partial_rope=True, rms_norm_eps=1e-5
+    ),
     # In transformers, the next two families have configuration classes of their own, but use Llama's model classes.
     "InternLM3ForCausalLM": Family(
         qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", head_dim=128, rms_norm_eps=1e-5
@@ -113,25 +116,6 @@ FAMILIES: Mapping[str, Family] = {
         rms_norm_eps=1e-5,
         unsupported_keys=("clip_qkv", "use_sliding_window"),
     ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderFamily:
-    prefix: str  # prefix of the encoder's tensor names in checkpoints that also contain a head
-    # Whether the first token has row pad_token_id + 1 of the position table instead of row 0.
-    positions_after_padding: bool = False
-
-
-_BERT, _ROBERTA = EncoderFamily("bert."), EncoderFamily("roberta.", positions_after_padding=True)
-# The classes of a family differ only in the head that the checkpoint was saved with. Embeddings do not use the head.
-ENCODERS: Mapping[str, EncoderFamily] = {
-    "BertModel": _BERT,
-    "BertForMaskedLM": _BERT,
-    "RobertaModel": _ROBERTA,
-    "RobertaForMaskedLM": _ROBERTA,
-    "XLMRobertaModel": _ROBERTA,
-    "XLMRobertaForMaskedLM": _ROBERTA,
 }
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.worker.architectures import ModelConfig, parameters
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models.weights.read_ahead import ReadAhead
+from services.worker.models import ModelConfig
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
@@ -25,6 +24,7 @@ from services.worker.quantization import (
     is_kv_scale,
 )
 from services.worker.quantization.kinds import Weight
+from services.worker.weights.read_ahead import ReadAhead
 
 INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -44,7 +44,8 @@ class SafetensorsSource:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
-        self._files = CheckpointFiles(directory, device)
+        self._files = CheckpointFiles(directory, device, config.kind.base)
+        self._unused = config.kind.unused
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
         stored = self._stored(config)
@@ -88,7 +89,7 @@ class SafetensorsSource:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
         weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
-        for name, shape in parameters(config).items():
+        for name, shape in config.parameters.items():
             if len(shape) == 1:
                 stored[name] = StoredTensor((shape,), FLOATS)
                 continue
@@ -121,8 +122,10 @@ class SafetensorsSource:
 
     def _is_redundant(self, name: str) -> bool:
         """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
-        layer beside tied embeddings, a scale of the KV cache (read separately), or an unused scale or a zero bias of a
-        quantized layer."""
+        layer beside tied embeddings, one of `Architecture.unused`, a scale of the KV cache (read separately), or an
+        unused scale or a zero bias of a quantized layer."""
+        if self._unused and name.endswith(self._unused):
+            return True
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True
         layer, _, suffix = name.rpartition(".")
@@ -137,7 +140,8 @@ class SafetensorsSource:
 class CheckpointFiles:
     """The safetensors files of a checkpoint, all memory-mapped. Several threads can read tensors at the same time."""
 
-    def __init__(self, directory: Path, device: torch.device) -> None:
+    def __init__(self, directory: Path, device: torch.device, base: str = "") -> None:
+        """`base`: prefix to put before all names if no tensor's name has it."""
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
@@ -149,6 +153,9 @@ class CheckpointFiles:
             self._file_of = dict.fromkeys(handle.keys(), handle)
         else:
             raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
+        self._base = "" if any(name.startswith(base) for name in self._file_of) else base
+        if self._base:
+            self._file_of = {base + name: file for name, file in self._file_of.items()}
         self.names = self._file_of.keys()
 
     def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
@@ -162,7 +169,7 @@ class CheckpointFiles:
         return files
 
     def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(name)
+        tensor: Tensor = self._file_of[name].get_tensor(name.removeprefix(self._base))
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -172,7 +179,7 @@ class CheckpointFiles:
         from safetensors import SafetensorError
 
         try:
-            stored = self._file_of[name].get_slice(name)
+            stored = self._file_of[name].get_slice(name.removeprefix(self._base))
         except SafetensorError as error:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()

@@ -1,0 +1,1 @@
+"""One module per architecture of decoders: its configuration, its weights and its forward pass."""

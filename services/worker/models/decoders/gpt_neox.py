@@ -1,0 +1,113 @@
+"""GPT-NeoX (Black et al., 2022) and Pythia: rotary positions on a part of each head; attention and MLP side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
+from services.worker.models.build import Build, Matrix
+from services.worker.models.layers import MLP, Attention, LayerNorm, rows_by_head
+from services.worker.models.network import Architecture, NetworkConfig
+from services.worker.models.reading import read_activation, read_head_count
+from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
+from services.worker.models.step import Step
+from services.worker.ops import Activation, AttentionForm, Heads
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GPTNeoXConfig(NetworkConfig):
+    num_layers: int
+    num_heads: int
+    rope: RopeConfig
+    norm_eps: float
+    activation: Activation
+    attention_bias: bool
+    is_parallel: bool  # whether attention and MLP take the same input
+
+
+class GPTNeoX:
+    """See `Network`."""
+
+    def __init__(self, config: GPTNeoXConfig, build: Build) -> None:
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self._ops = build.ops
+        inside = build.inside("gpt_neox")
+        self._tokens = inside.linear(Matrix("embed_in", vocab, hidden))
+        self._blocks = [Block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
+        self._norm = LayerNorm(inside, "final_layer_norm", hidden, config.norm_eps)
+        self._head = self._tokens if config.tie_word_embeddings else build.linear(Matrix("embed_out", vocab, hidden))
+
+    def hidden_states(self, step: Step) -> Tensor:
+        """See `Network`."""
+        x = self._ops.embedding(step.token_ids, self._tokens)
+        for block in self._blocks:
+            x = block(x, step)
+        return self._norm(x[step.wanted])
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """See `Network`."""
+        return self._head(hidden_states)
+
+
+class Block:
+    def __init__(self, config: GPTNeoXConfig, build: Build) -> None:
+        hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
+        dim, bias = hidden // heads, config.attention_bias
+        self._is_parallel = config.is_parallel
+        self._norm_1 = LayerNorm(build, "input_layernorm", hidden, config.norm_eps)
+        self._attention = Attention(
+            build.inside("attention"),
+            Heads(heads, heads, dim, dim),
+            (Matrix("query_key_value", 3 * hidden, hidden, bias, rows=rows_by_head(heads, 3, dim)),),
+            Matrix("dense", hidden, hidden, bias),
+            AttentionForm(dim**-0.5),
+            build.rotation(config.rope),
+        )
+        self._norm_2 = LayerNorm(build, "post_attention_layernorm", hidden, config.norm_eps)
+        self._mlp = MLP(
+            build.inside("mlp"),
+            Matrix("dense_h_to_4h", inner, hidden, has_bias=True),
+            Matrix("dense_4h_to_h", hidden, inner, has_bias=True),
+            config.activation,
+        )
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        attended = self._attention(self._norm_1(x), step)
+        if self._is_parallel:
+            return self._mlp(self._norm_2(x)) + attended + x
+        x = x + attended
+        return x + self._mlp(self._norm_2(x))
+
+
+def read(architecture: str, config: Fields) -> GPTNeoXConfig:
+    """Raises ModelError for a configuration that the forward pass does not cover."""
+    hidden = config.count("hidden_size", MAX_SIZE, 6144)
+    num_heads = read_head_count(config, "num_attention_heads", hidden)
+    theta = config.number("rotary_emb_base", 10_000.0, above=1, high=MAX_THETA)
+    rope = read_rope(
+        config, hidden // num_heads, theta=theta, partial=config.number("rotary_pct", 0.25, above=0, high=1)
+    )
+    return GPTNeoXConfig(
+        vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
+        hidden_size=hidden,
+        intermediate_size=config.count("intermediate_size", MAX_SIZE, 24_576),
+        max_model_len=rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS, 2048)),
+        tie_word_embeddings=config.flag("tie_word_embeddings"),
+        num_layers=config.count("num_hidden_layers", MAX_LAYERS),
+        num_heads=num_heads,
+        rope=rope,
+        norm_eps=config.number("layer_norm_eps", 1e-5, above=0, high=1),
+        activation=read_activation(config, "hidden_act", "gelu"),
+        attention_bias=config.flag("attention_bias", True),
+        is_parallel=config.flag("use_parallel_residual", True),
+    )
+
+
+ARCHITECTURES: Mapping[str, Architecture[GPTNeoXConfig]] = {
+    "GPTNeoXForCausalLM": Architecture(read, GPTNeoX, unused=(".attention.bias", ".attention.masked_bias"))
+}

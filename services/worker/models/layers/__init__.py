@@ -1,0 +1,21 @@
+"""The layers that networks are put together from."""
+
+from services.worker.models.layers.attention import Attention, Norm, rows_by_head
+from services.worker.models.layers.mlp import MLP, GatedMLP
+from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
+from services.worker.models.layers.norms import LayerNorm, RMSNorm
+from services.worker.models.layers.positions import PositionTable
+
+__all__ = [
+    "MLP",
+    "Attention",
+    "GatedMLP",
+    "LayerNorm",
+    "MoE",
+    "Norm",
+    "PositionTable",
+    "RMSNorm",
+    "Router",
+    "SoftmaxRouter",
+    "rows_by_head",
+]

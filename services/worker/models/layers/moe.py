@@ -1,0 +1,55 @@
+"""Mixtures of experts. Each is [num_tokens, hidden] -> [num_tokens, hidden]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from services.worker.models.build import Build, Matrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.ops import Activation
+
+# Chooses experts: from router logits [num_tokens, num_experts] to the ids and the weights of those chosen, [num_tokens,
+# k] each.
+Router = Callable[["Tensor"], "tuple[Tensor, Tensor]"]
+
+
+class MoE:
+    """Σ w_e · expert_e(x) over the experts that the router chooses for each token, plus what all tokens share."""
+
+    def __init__(
+        self,
+        build: Build,
+        gate: Matrix,
+        router: Router,
+        gate_up: Sequence[Sequence[Matrix]],
+        down: Sequence[Matrix],
+        activation: Activation,
+        shared: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """`gate`: from a token to its router logits; `gate_up` and `down`: the matrices of each expert."""
+        self._router, self._shared = router, shared
+        self._gate = build.linear(gate)
+        self._experts = build.experts(gate_up, down, activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        expert_ids, weights = self._router(self._gate(x))
+        mixed = self._experts(x, expert_ids, weights.to(x.dtype))
+        return mixed if self._shared is None else mixed + self._shared(x)
+
+
+class SoftmaxRouter:
+    """The k experts of the highest probability; their weights are the probabilities, which `normalizes` scales to a sum
+    of 1. See `Router`."""
+
+    def __init__(self, num_chosen: int, *, normalizes: bool) -> None:
+        self._num_chosen, self._normalizes = num_chosen, normalizes
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        weights, expert_ids = logits.float().softmax(-1).topk(self._num_chosen, dim=-1)
+        if self._normalizes:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return expert_ids, weights

@@ -1,1 +1,0 @@
-"""Sources of a model's weights: safetensors, GGUF, or random numbers."""

@@ -1,0 +1,94 @@
+"""Builds a decoder with weights from a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from services.worker.errors import ModelError
+from services.worker.models import Build, Decoder, Matrix, ModelConfig, RopeConfig
+from services.worker.ops import Activation, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
+from services.worker.quantization.kinds import Weight, join
+from services.worker.weights.joined_linear import JoinedLinear
+from services.worker.weights.source import WeightSource
+
+
+def load_decoder(config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> Decoder:
+    """Takes all weights from `source`, layer by layer. `max_positions`: tokens in the longest sequence."""
+    return Decoder(config, config.create_network(_Loader(_Shared(ops, source, max_positions))))
+
+
+class _Shared:
+    """What the scopes of one network share."""
+
+    def __init__(self, ops: Ops, source: WeightSource, max_positions: int) -> None:
+        self.ops, self.source, self.max_positions = ops, source, max_positions
+        self.rotations: dict[tuple[RopeConfig, bool], Rotation] = {}
+        self.num_attention_layers = 0
+
+
+class _Loader:
+    """See `Build`. Projections that have the same input are joined into one matrix if their weights have the same
+    format."""
+
+    def __init__(self, shared: _Shared, prefix: str = "") -> None:
+        self._shared, self._prefix = shared, prefix
+        self.ops, self._source = shared.ops, shared.source
+
+    def inside(self, name: str) -> Build:
+        return _Loader(self._shared, f"{self._prefix}{name}.")
+
+    def linear(self, *matrices: Matrix) -> Linear:
+        weights, biases = [self._weight(matrix) for matrix in matrices], [self._bias(matrix) for matrix in matrices]
+        joined = join(weights) if len({matrix.has_bias for matrix in matrices}) == 1 else None
+        if joined is None:
+            return JoinedLinear(list(map(self.ops.linear, weights, biases)))
+        weights.clear()  # frees the parts before the joined matrix is packed
+        present = [bias for bias in biases if bias is not None]
+        return self.ops.linear(joined, torch.cat(present) if present else None)
+
+    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Experts:
+        pairs = [(self.linear(*gu), self.linear(d)) for gu, d in zip(gate_up, down, strict=True)]
+        return self.ops.experts([first for first, _ in pairs], [second for _, second in pairs], activation)
+
+    def _weight(self, matrix: Matrix) -> Weight:
+        weight = self._source.weight(self._prefix + matrix.name)
+        if matrix.is_transposed:
+            if not isinstance(weight, Tensor):
+                raise ModelError(f"{self._prefix}{matrix.name} is quantized, which this architecture does not support")
+            weight = weight.t()
+        if not matrix.rows:
+            return weight
+        rows = torch.tensor(matrix.rows, device=self.ops.device)
+        return weight[rows] if isinstance(weight, Tensor) else weight.select_rows(rows)
+
+    def _bias(self, matrix: Matrix) -> Tensor | None:
+        if not matrix.has_bias:
+            return None
+        bias = self._source.vector(f"{self._prefix}{matrix.name}.bias")
+        return bias[torch.tensor(matrix.rows, device=bias.device)] if matrix.rows else bias
+
+    def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
+        vector = self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
+        return vector.add_(plus) if plus else vector
+
+    def filled(self, size: int, value: float) -> Tensor:
+        return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)
+
+    def constant(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self.ops.device)
+
+    def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:
+        rotations, key = self._shared.rotations, (rope, interleaved)
+        if key not in rotations:
+            rotations[key] = Rotation(rope.cos_sin(self._shared.max_positions).to(self.ops.device), interleaved)
+        return rotations[key]
+
+    def attention(self, heads: Heads) -> int:
+        self._shared.num_attention_layers += 1
+        return self._shared.num_attention_layers - 1
+
+    def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
+        return self.ops.fuse_layers(layers, norm)

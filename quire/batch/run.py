@@ -61,7 +61,7 @@ async def skip_answered(lines: AsyncIterator[Line], output: BatchOutput, tally: 
         await asyncio.sleep(0)  # Let other tasks run while a long file is read.
 
 
-class Batch:
+class BatchRun:
     """A run of a batch. `on_written` is called after each answer is written to the output."""
 
     def __init__(

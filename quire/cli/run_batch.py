@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.batch.lines import Line, read_lines
 from quire.batch.output import STANDARD_OUTPUT, BatchError, BatchOutput
-from quire.batch.run import Batch, Tally, skip_answered
+from quire.batch.run import BatchRun, Tally, skip_answered
 from quire.batch.server import Server, open_session
 from quire.cli import serve
 from quire.cli.progress_bar import progress_bar
@@ -132,7 +132,7 @@ async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose
                 )
                 with progress_bar(config.input_file, total) as advance:
                     advance(tally.kept)
-                    await Batch(server.ask, output, tally, limit, lambda: advance(1)).run(rest)
+                    await BatchRun(server.ask, output, tally, limit, lambda: advance(1)).run(rest)
             output.sync()
             is_whole = True
             stop()

@@ -4,7 +4,7 @@ from services.router.dispatch.converters import pooling_from_proto, sampling_fro
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.scheduler_connection import SchedulerConnection
-from services.router.dispatch.submission import Mailbox, Sequence, Submission
+from services.router.dispatch.submission import Mailbox, Submission, SubmittedSequence
 from services.router.dispatch.work import FinishReason, Generate, Pool
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Placement",
     "Pool",
     "SchedulerConnection",
-    "Sequence",
     "Submission",
+    "SubmittedSequence",
     "pooling_from_proto",
     "sampling_from_proto",
     "stop_from_proto",

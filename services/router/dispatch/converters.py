@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise, repeat
@@ -14,7 +13,7 @@ from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
 from services.router.constraints import TokenConstraints
-from services.router.dispatch.submission import Sequence, Submission
+from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.dispatch.work import FinishReason, Generate, Pool
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import SchedulerLoad
@@ -140,11 +139,11 @@ def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
 
 
 def submits_to_proto(
-    submission: Submission, sequences: SequenceOf[Sequence], now: float
+    submission: Submission, sequences: Sequence[SubmittedSequence], now: float
 ) -> Iterator[scheduler_pb2.ConnectRequest]:
     """Converts sequences of one submission to Submit messages. There are several messages if the sequences have too
     many output tokens for one. `now`: time in seconds, on the clock of the submission's deadline."""
-    part: list[Sequence] = []
+    part: list[SubmittedSequence] = []
     num_tokens = 0
     for sequence in sequences:
         num_tokens += len(sequence.output_token_ids)
@@ -156,7 +155,7 @@ def submits_to_proto(
 
 
 def _submit_to_proto(
-    submission: Submission, sequences: SequenceOf[Sequence], now: float
+    submission: Submission, sequences: Sequence[SubmittedSequence], now: float
 ) -> scheduler_pb2.ConnectRequest:
     submit = scheduler_pb2.Submit(
         request_id=submission.request_id,
@@ -194,11 +193,11 @@ def _submit_to_proto(
     return scheduler_pb2.ConnectRequest(submit=submit)
 
 
-def abort_to_proto(sequence_ids: SequenceOf[int]) -> scheduler_pb2.ConnectRequest:
+def abort_to_proto(sequence_ids: Sequence[int]) -> scheduler_pb2.ConnectRequest:
     return scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(sequence_ids=ids_to_bytes(sequence_ids)))
 
 
-def _partition(offsets: SequenceOf[int], count: int) -> bool:
+def _partition(offsets: Sequence[int], count: int) -> bool:
     """Returns whether the offsets ascend from 0 to `count`."""
     return offsets[0] == 0 and offsets[-1] == count and all(start <= end for start, end in pairwise(offsets))
 
@@ -255,7 +254,7 @@ _NO_LOGPROBS = TokenLogprobs()
 class _LogprobRows:
     """Splits a frame's log probabilities into those of its rows, in the order of the frame's tokens."""
 
-    def __init__(self, columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf[int]) -> None:
+    def __init__(self, columns: sampling_pb2.TokenLogprobs, token_ids: Sequence[int]) -> None:
         """Raises ValueError if the columns are inconsistent."""
         self._token_ids = token_ids
         self._indices = column_of("I", columns.token_indices)

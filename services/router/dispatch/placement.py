@@ -7,13 +7,12 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.inference.v1 import model_pb2
 from services.router.dispatch.scheduler_connection import SchedulerConnection, StreamLostError
-from services.router.dispatch.submission import Sequence, Submission
+from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
 from services.router.model import ModelInfo, ServedModel
 from services.router.text import TextThreads, Tokenizer
@@ -34,7 +33,7 @@ class _Parked:
     """Sequences of one submission that wait for a scheduler."""
 
     submission: Submission
-    sequences: list[Sequence]
+    sequences: list[SubmittedSequence]
     timer: asyncio.TimerHandle
 
 
@@ -167,7 +166,7 @@ class Placement:
         for parked in [parked for parked in self._parked if parked.submission is submission]:
             self._unpark(parked)
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: SubmittedSequence) -> None:
         """Ends one sequence early because it contains a stop string."""
         if sequence.connection is not None:
             sequence.connection.drop(sequence, abort=True)
@@ -207,7 +206,7 @@ class Placement:
         elif self._parked and not connection.is_draining:
             self._resume(connection)
 
-    def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
+    def on_lost(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
         self._on_change()
         for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
@@ -221,13 +220,15 @@ class Placement:
                 group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
 
-    def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None:
+    def on_refused(self, connection: SchedulerConnection, errors: Mapping[SubmittedSequence, ApiError]) -> None:
         for group in _by_submission(errors):
             for kind in dict.fromkeys(errors[sequence].kind for sequence in group):
                 refused = [sequence for sequence in group if errors[sequence].kind is kind]
                 self._offer_elsewhere(connection, refused, errors[refused[0]])
 
-    def _offer_elsewhere(self, connection: SchedulerConnection, refused: list[Sequence], error: ApiError) -> None:
+    def _offer_elsewhere(
+        self, connection: SchedulerConnection, refused: list[SubmittedSequence], error: ApiError
+    ) -> None:
         """Resubmits the `refused` sequences of one submission. They stay together in one Submit, so that the prompt is
         sent once and the next scheduler takes all or none. Fails the submission if no other scheduler can take the
         sequences and waiting would not help."""
@@ -256,7 +257,7 @@ class Placement:
                 error = replace(error, param=submission.param_of(error.param))
             self._fail(submission, error)
 
-    def on_gap(self, sequence: Sequence) -> None:
+    def on_gap(self, sequence: SubmittedSequence) -> None:
         connection = sequence.connection
         if connection is not None:
             logger.warning("tokens from scheduler %s were lost: resubmitting the sequence", connection.address)
@@ -294,13 +295,13 @@ class Placement:
             )
         return tokenizer
 
-    def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:
+    def _resubmit(self, submission: Submission, sequences: list[SubmittedSequence]) -> None:
         unfinished = self._next_attempt(submission, sequences)
         self.num_resubmissions += len(unfinished)
         self._place(submission, unfinished)
 
     @staticmethod
-    def _next_attempt(submission: Submission, sequences: list[Sequence]) -> list[Sequence]:
+    def _next_attempt(submission: Submission, sequences: list[SubmittedSequence]) -> list[SubmittedSequence]:
         """Finishes the sequences that need no further token, for example because the last received token is a stop
         token. Prepares the others for another attempt and returns them."""
         unfinished = []
@@ -314,7 +315,7 @@ class Placement:
                 sequence.finish(reason)
         return unfinished
 
-    def _place(self, submission: Submission, sequences: SequenceOf[Sequence]) -> None:
+    def _place(self, submission: Submission, sequences: Sequence[SubmittedSequence]) -> None:
         sequences = [sequence for sequence in sequences if not sequence.is_over]
         if not sequences:
             return
@@ -326,7 +327,7 @@ class Placement:
         else:
             self._park(submission, sequences)
 
-    def _park(self, submission: Submission, sequences: list[Sequence]) -> None:
+    def _park(self, submission: Submission, sequences: list[SubmittedSequence]) -> None:
         loop = asyncio.get_running_loop()
         num_tokens = submission.num_output_tokens
         # All waits of a submission share one time limit, even if schedulers refuse the submission between the waits.
@@ -435,8 +436,8 @@ class Placement:
         return self._last_sequence_id
 
 
-def _by_submission(sequences: Iterable[Sequence]) -> list[list[Sequence]]:
-    groups: dict[int, list[Sequence]] = {}
+def _by_submission(sequences: Iterable[SubmittedSequence]) -> list[list[SubmittedSequence]]:
+    groups: dict[int, list[SubmittedSequence]] = {}
     for sequence in sequences:
         groups.setdefault(id(sequence.submission), []).append(sequence)
     return list(groups.values())

@@ -12,8 +12,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import grpc
@@ -21,7 +20,7 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.router.dispatch import converters
-from services.router.dispatch.submission import Sequence, Submission
+from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import ModelInfo
@@ -59,13 +58,13 @@ class ConnectionOwner(Protocol):
     def on_load(self, connection: SchedulerConnection) -> None:
         """Called after each load message."""
 
-    def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
+    def on_lost(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
         """Called when the stream has ended; `sequences` were running on it."""
 
-    def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None:
+    def on_refused(self, connection: SchedulerConnection, errors: Mapping[SubmittedSequence, ApiError]) -> None:
         """Called when the scheduler has ended sequences with errors. `errors`: all errors of one frame."""
 
-    def on_gap(self, sequence: Sequence) -> None:
+    def on_gap(self, sequence: SubmittedSequence) -> None:
         """Called when tokens of a sequence were lost in transit."""
 
     def on_behind(self, submission: Submission) -> None:
@@ -93,7 +92,7 @@ class SchedulerConnection:
         self._router_id = router_id
         self._owner = owner
         self._silence_seconds = silence_seconds
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, SubmittedSequence] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
         # Ids of sequences to abort. They are sent after the outbox, so that an abort never overtakes its submission.
         self._aborts: list[int] = []
@@ -129,7 +128,7 @@ class SchedulerConnection:
     def is_draining(self) -> bool:
         return self.load.last.is_draining
 
-    def has_kept(self, sequence: Sequence) -> bool:
+    def has_kept(self, sequence: SubmittedSequence) -> bool:
         """Returns whether the scheduler accepted `sequence` when the router submitted it. A refusal at that time would
         have arrived before the second load message after the submission. Call it only for a sequence that was last
         submitted to this scheduler."""
@@ -140,11 +139,11 @@ class SchedulerConnection:
         return len(self._sequences)
 
     @property
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[SubmittedSequence]:
         """The sequences that run on this scheduler now."""
         return list(self._sequences.values())
 
-    def submit(self, sequences: SequenceOf[Sequence], sequence_ids: SequenceOf[int]) -> None:
+    def submit(self, sequences: Sequence[SubmittedSequence], sequence_ids: Sequence[int]) -> None:
         """Starts or resumes sequences of one submission on this scheduler, under new ids."""
         submission = sequences[0].submission
         for sequence, sequence_id in zip(sequences, sequence_ids, strict=True):
@@ -159,7 +158,7 @@ class SchedulerConnection:
         self._wake_writer.set()
         self.load.sent(submission.outstanding_tokens(sequences))
 
-    def drop(self, sequence: Sequence, *, abort: bool) -> None:
+    def drop(self, sequence: SubmittedSequence, *, abort: bool) -> None:
         """Forgets a running sequence. `abort`: whether also to tell the scheduler to end the sequence."""
         if self._sequences.pop(sequence.sequence_id, None) is None:
             return
@@ -353,7 +352,7 @@ class SchedulerConnection:
                 sequence.num_worker_losses = loss.num_losses
         # Sequences with errors stay registered until the whole frame is read. If the rest of the frame is invalid, the
         # owner gets them back with the stream's other sequences.
-        errors: dict[Sequence, ApiError] = {}
+        errors: dict[SubmittedSequence, ApiError] = {}
         for message in frame.finished:
             sequence = sequences.get(message.sequence_id)
             if sequence is None or sequence.attempt != message.attempt or sequence in errors:
@@ -406,7 +405,7 @@ class SchedulerConnection:
             self._owner.on_lost(self, sequences)
 
 
-def _check_row(row: converters.FrameRow, sequence: Sequence) -> None:
+def _check_row(row: converters.FrameRow, sequence: SubmittedSequence) -> None:
     """Raises ValueError if a row has more tokens than requested, or tokens without the requested log probabilities."""
     submission = sequence.submission
     if len(sequence.output_token_ids) + len(row.token_ids) > submission.work.max_tokens:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import Protocol
 
 from services.router.dispatch.deliveries import Deliveries
@@ -57,7 +57,7 @@ class Mailbox:
         # last woken or last took output (monotonic seconds).
         self._num_unread_bytes = 0
         self._busy_since = time.monotonic()
-        self._news: list[Sequence] = []
+        self._news: list[SubmittedSequence] = []
         # `_put_at`: arrival time of the oldest output that is not taken. `news_since`: arrival time of the oldest
         # output that the last `take` returned. Both are monotonic seconds.
         self._put_at = 0.0
@@ -66,7 +66,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
         self._error: ApiError | None = None
 
-    def put(self, sequence: Sequence, num_tokens: int = 0, num_candidates: int = 0) -> None:
+    def put(self, sequence: SubmittedSequence, num_tokens: int = 0, num_candidates: int = 0) -> None:
         """Records that a sequence has new output. `num_tokens`: number of new tokens. `num_candidates`: number of
         candidates in the log probabilities of all these tokens."""
         self._num_unread_bytes += num_tokens * _TOKEN_BYTES + num_candidates * _CANDIDATE_BYTES
@@ -82,7 +82,7 @@ class Mailbox:
         self._error = self._error or error
         self._call()
 
-    async def take(self) -> list[Sequence]:
+    async def take(self) -> list[SubmittedSequence]:
         """Waits for and returns sequences with new output, at least one. Raises ApiError if the request has failed and
         all output was taken."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
@@ -125,11 +125,11 @@ class HostingScheduler(RefusingScheduler, Protocol):
     @property
     def address(self) -> str: ...
 
-    def drop(self, sequence: Sequence, *, abort: bool) -> None:
+    def drop(self, sequence: SubmittedSequence, *, abort: bool) -> None:
         """Forgets the sequence. `abort`: also tell the scheduler to end it."""
 
 
-class Sequence:
+class SubmittedSequence:
     """One choice of one prompt."""
 
     __slots__ = (
@@ -252,7 +252,7 @@ class Submission:
         *,
         request_id: str,
         model: ModelInfo,
-        prompt_token_ids: SequenceOf[int],
+        prompt_token_ids: Sequence[int],
         work: Work,
         n: int,
         deadline: float | None,
@@ -278,7 +278,7 @@ class Submission:
         # Log probabilities of the prompt's tokens from the second one on. They arrive with the output of the first
         # choice.
         self.prompt_logprobs = PromptLogprobs()
-        self.sequences = [Sequence(self, index) for index in range(n)]
+        self.sequences = [SubmittedSequence(self, index) for index in range(n)]
         self.refusals = Refusals()
         # `waits_until`: time at which the submission stops waiting for a scheduler (event loop's clock). All its waits
         # share this limit. None if it has not waited. `num_tokens_at_wait`: the submission's number of output tokens
@@ -287,9 +287,9 @@ class Submission:
         self.num_tokens_at_wait = 0
         self.is_closed = False
         # Sequences that no scheduler runs until the client has read the output so far.
-        self.paused: list[Sequence] = []
+        self.paused: list[SubmittedSequence] = []
 
-    def end_of(self, sequence: Sequence) -> FinishReason | None:
+    def end_of(self, sequence: SubmittedSequence) -> FinishReason | None:
         """Returns the finish reason if the received tokens end the sequence; None if the sequence continues."""
         return self.work.end_of(sequence.output_token_ids, self.model.eos_token_ids)
 
@@ -315,7 +315,7 @@ class Submission:
     def num_output_tokens(self) -> int:
         return sum(len(sequence.output_token_ids) for sequence in self.sequences)
 
-    def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
+    def outstanding_tokens(self, sequences: Sequence[SubmittedSequence]) -> int:
         """Returns the maximum number of tokens that a scheduler has to compute for `sequences`, counted as in
         Load.outstanding_tokens."""
         most = self.num_context_tokens

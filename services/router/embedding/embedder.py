@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from services.router.columns import ids_to_bytes
-from services.router.dispatch import Mailbox, Pool, Sequence, Submission
+from services.router.dispatch import Mailbox, Pool, Submission, SubmittedSequence
 from services.router.embedding.inputs import embedding_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, internal
@@ -50,7 +50,7 @@ class Embedder:
         timeout, clock = request.timeout, asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         num_bytes = 4 * request.pooling.size(embedding_of(request.model))
-        indices: dict[Sequence, int] = {}
+        indices: dict[SubmittedSequence, int] = {}
         num_done = 0
         try:
             while num_done < len(request.prompts):

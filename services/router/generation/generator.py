@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
 from services.router.columns import ids_to_bytes
-from services.router.dispatch import Deliveries, FinishReason, Generate, Mailbox, Placement, Sequence, Submission
+from services.router.dispatch import (
+    Deliveries,
+    FinishReason,
+    Generate,
+    Mailbox,
+    Placement,
+    Submission,
+    SubmittedSequence,
+)
 from services.router.errors import ApiError, overloaded
 from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
 from services.router.generation.request import GenerationRequest
@@ -75,7 +82,7 @@ class Generation:
         self._timer = metrics.start(request.model.info.name, sum(len(prompt) for prompt in request.prompts))
         self._mailbox = Mailbox(generator.deliveries)
         self._is_closed = False
-        self._indices: dict[Sequence, int] = {}
+        self._indices: dict[SubmittedSequence, int] = {}
         self._outputs: list[TextOutput] = []
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
@@ -190,7 +197,7 @@ class Generation:
             if submission.paused:
                 self._placement.go_on(submission)
 
-    def _rounds(self, news: list[Sequence]) -> Iterator[list[ChoiceDelta]]:
+    def _rounds(self, news: list[SubmittedSequence]) -> Iterator[list[ChoiceDelta]]:
         """Yields the deltas of the sequences in `news` in rounds. An API encodes one round in a few milliseconds.
         Usually there is only one."""
         deltas: list[ChoiceDelta] = []
@@ -210,23 +217,23 @@ class Generation:
             yield deltas
 
     @staticmethod
-    def _with_prompts(news: list[Sequence]) -> list[Sequence]:
+    def _with_prompts(news: list[SubmittedSequence]) -> list[SubmittedSequence]:
         """Returns the sequences that can send deltas: all sequences of each prompt that has a sequence in `news`. Skips
         a prompt while some of its requested log probabilities are missing: they arrive with its first sequence, and no
         sequence of the prompt may send deltas before they are complete."""
-        found: dict[Sequence, None] = {}
+        found: dict[SubmittedSequence, None] = {}
         for sequence in news:
             if not sequence.submission.lacks_prompt_logprobs:
                 found |= dict.fromkeys(sequence.submission.sequences)
         return list(found)
 
-    def _advance(self, sequence: Sequence) -> ChoiceDelta | None:
+    def _advance(self, sequence: SubmittedSequence) -> ChoiceDelta | None:
         index = self._indices[sequence]
         if self._finish_reasons[index] is not None:
             return None
         output, num_taken = self._outputs[index], self._num_taken[index]
         token_ids = sequence.output_token_ids[num_taken:]
-        logprobs: SequenceOf[TokenLogprob] = ()
+        logprobs: Sequence[TokenLogprob] = ()
         if sequence.logprobs:
             logprobs, sequence.logprobs = sequence.logprobs, TokenLogprobs()
         reason = sequence.finish_reason

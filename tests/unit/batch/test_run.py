@@ -18,7 +18,7 @@ from quire.batch import run as run_module
 from quire.batch.format import Answer, BatchRequest, RequestError
 from quire.batch.lines import Line
 from quire.batch.output import BatchError, BatchOutput
-from quire.batch.run import WINDOW, Ask, Batch, Tally, skip_answered
+from quire.batch.run import WINDOW, Ask, BatchRun, Tally, skip_answered
 
 
 def request(custom_id: str, **body: Any) -> bytes:
@@ -40,7 +40,7 @@ async def run(texts: list[bytes], path: Path, ask: Ask = echo, max_concurrency: 
     with BatchOutput(str(path)) as output:
         lines = lines_of(texts)
         await skip_answered(lines, output, tally)
-        await Batch(ask, output, tally, max_concurrency, lambda: None).run(lines)
+        await BatchRun(ask, output, tally, max_concurrency, lambda: None).run(lines)
     return tally
 
 

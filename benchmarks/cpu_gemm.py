@@ -1,4 +1,4 @@
-"""Compares Quire's packed GEMM with MKL's and with memory bandwidth: `python benchmarks/cpu_gemm.py [--threads N]`.
+"""Compares Quire's packed GEMM with MKL's and with memory bandwidth: `python -m benchmarks.cpu_gemm [--threads N]`.
 
 Each shape is timed over several weights that together exceed the last-level cache, as the layers of a model do. The
 implementations run alternately, so that a noisy machine affects all of them. Prints the best of the rounds.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,14 +40,23 @@ def contestants(weights: list[Tensor], rows: int) -> dict[str, list[Callable[[Te
         "bf16": [ops.linear(weight.bfloat16()) for weight in weights],
     }
     if torch._C.has_mkl:
-        mkl = torch.ops.mkl
-        packed = [mkl._mkl_reorder_linear_weight(weight, rows) for weight in weights]
+        packed = [torch.ops.mkl._mkl_reorder_linear_weight(weight, rows) for weight in weights]
         calls["mkl"] = [
-            lambda x, w=w, p=p: mkl._mkl_linear(x, p, w, None, rows)  # type: ignore[misc]
-            for w, p in zip(weights, packed, strict=True)
+            partial(_multiply_by_mkl, packed=reordered, weight=weight, rows=rows)
+            for weight, reordered in zip(weights, packed, strict=True)
         ]
-    calls["torch"] = [lambda x, w=w: torch.nn.functional.linear(x, w) for w in weights]  # type: ignore[misc]
+    calls["torch"] = [partial(torch.nn.functional.linear, weight=weight) for weight in weights]
     return calls
+
+
+def _multiply_by_mkl(x: Tensor, packed: Tensor, weight: Tensor, rows: int) -> Tensor:
+    product: Tensor = torch.ops.mkl._mkl_linear(x, packed, weight, None, rows)
+    return product
+
+
+def _call_all(functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> None:
+    for function in functions:
+        function(x)
 
 
 def measure(out_features: int, in_features: int, rows: int, rounds: int) -> dict[str, float]:
@@ -58,7 +68,7 @@ def measure(out_features: int, in_features: int, rows: int, rounds: int) -> dict
     calls = contestants(weights, rows)
     for _ in range(rounds):
         for name, functions in calls.items():
-            times.setdefault(name, []).append(seconds(lambda f=functions: [call(x) for call in f]) / count)  # type: ignore[misc]
+            times.setdefault(name, []).append(seconds(partial(_call_all, functions, x)) / count)
     return {name: min(values) for name, values in times.items()}
 
 

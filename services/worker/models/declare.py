@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from services.worker.models.build import Build, Matrix
@@ -25,13 +25,22 @@ class Declaration:
     # names (`model.norm.weight`).
     parameters: Mapping[str, tuple[int, ...]]
     attention: tuple[Heads, ...]  # heads of each layer with attention
+    has_experts: bool  # whether a layer is a mixture of experts
 
 
 def declare(create: Callable[[ConfigT, Build], Network], config: ConfigT) -> Declaration:
-    parameters: dict[str, tuple[int, ...]] = {}
-    attention: list[Heads] = []
-    create(config, _Lister(parameters, attention))
-    return Declaration(parameters, tuple(attention))
+    found = _Found()
+    create(config, _Lister(found))
+    return Declaration(found.parameters, tuple(found.attention), found.has_experts)
+
+
+@dataclass(slots=True)
+class _Found:
+    """See `Declaration`."""
+
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    attention: list[Heads] = field(default_factory=list)
+    has_experts: bool = False
 
 
 class _Lister:
@@ -39,27 +48,28 @@ class _Lister:
 
     ops: Any = None
 
-    def __init__(self, parameters: dict[str, tuple[int, ...]], attention: list[Heads], prefix: str = "") -> None:
-        self._parameters, self._attention, self._prefix = parameters, attention, prefix
+    def __init__(self, found: _Found, prefix: str = "") -> None:
+        self._found, self._prefix = found, prefix
 
     def inside(self, name: str) -> _Lister:
-        return _Lister(self._parameters, self._attention, f"{self._prefix}{name}.")
+        return _Lister(self._found, f"{self._prefix}{name}.")
 
     def linear(self, *matrices: Matrix) -> Any:
         for matrix in matrices:
             shape = (matrix.inputs, matrix.outputs) if matrix.is_transposed else (matrix.outputs, matrix.inputs)
-            self._parameters[self._prefix + matrix.name] = shape
+            self._found.parameters[self._prefix + matrix.name] = shape
         for matrix in matrices:
             if matrix.has_bias:
-                self._parameters[f"{self._prefix}{matrix.name}.bias"] = (matrix.outputs,)
+                self._found.parameters[f"{self._prefix}{matrix.name}.bias"] = (matrix.outputs,)
 
     def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Any:
+        self._found.has_experts = True
         for of_gate_up, of_down in zip(gate_up, down, strict=True):
             self.linear(*of_gate_up)
             self.linear(of_down)
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
-        self._parameters[self._prefix + name] = (size,)
+        self._found.parameters[self._prefix + name] = (size,)
 
     def filled(self, size: int, value: float) -> Any:
         return None
@@ -71,8 +81,8 @@ class _Lister:
         return None
 
     def attention(self, heads: Heads) -> int:
-        self._attention.append(heads)
-        return len(self._attention) - 1
+        self._found.attention.append(heads)
+        return len(self._found.attention) - 1
 
     def fuse_layers(self, layers: Sequence[Layer], norm: Any) -> Any:
         return None

@@ -237,6 +237,7 @@ class Ops(Protocol):
     dtype: torch.dtype
     batch_invariant: bool
     fp8_kv_cache: bool  # whether pages can be float8_e4m3fn instead of `dtype`
+    has_experts: bool  # whether there is `experts`
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
         """Returns whether `linear` takes a weight of this format and computes the product as the weight's class defines
@@ -250,8 +251,7 @@ class Ops(Protocol):
         ...
 
     def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
-        """Takes over the experts' matrices: expert e computes down[e](gated_activation(gate_up[e](x))). Raises
-        ValueError if the device has no such operation."""
+        """Takes over the experts' matrices: expert e computes down[e](gated_activation(gate_up[e](x)))."""
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import Attention, GatedMLP, RMSNorm
+from services.worker.models.layers import Attention, GatedMLP, RMSNorm, Stack
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
@@ -47,28 +47,26 @@ class GemmaConfig(NetworkConfig):
     layers: tuple[LayerConfig, ...]
 
 
-class Gemma:
+class Gemma(Stack):
     """See `Network`."""
 
     def __init__(self, config: GemmaConfig, build: Build) -> None:
         vocab, hidden = config.vocab_size, config.hidden_size
-        self._ops, self._scale, self._cap = build.ops, hidden**0.5, config.logits_cap
-        self._tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
-        self._blocks = [Block(config, c, build.inside(f"model.layers.{i}")) for i, c in enumerate(config.layers)]
-        self._norm = RMSNorm(build, "model.norm", hidden, config.norm_eps, plus=1.0)
-        self._head = self._tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        self._cap = config.logits_cap
+        self._scale = build.filled(1, hidden**0.5)  # transformers, too, rounds the factor to the type of the embeddings
+        tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
+        blocks = [Block(config, c, build.inside(f"model.layers.{i}")) for i, c in enumerate(config.layers)]
+        norm = RMSNorm(build, "model.norm", hidden, config.norm_eps, plus=1.0)
+        head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        super().__init__(build.ops, tokens, blocks, norm, head)
 
-    def hidden_states(self, step: Step) -> Tensor:
-        """See `Network`."""
-        x = self._ops.embedding(step.token_ids, self._tokens)
-        x = x * x.new_tensor(self._scale)  # rounded to the type of x first
-        for block in self._blocks:
-            x = block(x, step)
-        return self._norm(x[step.wanted])
+    def embed(self, step: Step) -> Tensor:
+        """See `Stack`."""
+        return super().embed(step) * self._scale
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """See `Network`."""
-        logits = self._head(hidden_states)
+        logits = super().logits(hidden_states)
         return logits if self._cap is None else self._ops.soft_cap(logits, self._cap)
 
 

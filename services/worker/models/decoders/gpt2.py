@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable
+from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable, Stack
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation, read_head_count, require
 from services.worker.models.step import Step
@@ -28,29 +28,22 @@ class GPT2Config(NetworkConfig):
     scales_by_layer: bool  # by 1 / (index of the layer + 1), too
 
 
-class GPT2:
+class GPT2(Stack):
     """See `Network`."""
 
     def __init__(self, config: GPT2Config, build: Build) -> None:
         vocab, hidden = config.vocab_size, config.hidden_size
-        self._ops = build.ops
         inside = build.inside("transformer")
-        self._tokens = inside.linear(Matrix("wte", vocab, hidden))
+        tokens = inside.linear(Matrix("wte", vocab, hidden))
         self._positions = PositionTable(inside, "wpe", config.max_model_len, hidden)
-        self._blocks = [Block(config, i, inside.inside(f"h.{i}")) for i in range(config.num_layers)]
-        self._norm = LayerNorm(inside, "ln_f", hidden, config.norm_eps)
-        self._head = self._tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        blocks = [Block(config, i, inside.inside(f"h.{i}")) for i in range(config.num_layers)]
+        norm = LayerNorm(inside, "ln_f", hidden, config.norm_eps)
+        head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        super().__init__(build.ops, tokens, blocks, norm, head)
 
-    def hidden_states(self, step: Step) -> Tensor:
-        """See `Network`."""
-        x = self._ops.embedding(step.token_ids, self._tokens) + self._positions(step.batch.positions)
-        for block in self._blocks:
-            x = block(x, step)
-        return self._norm(x[step.wanted])
-
-    def logits(self, hidden_states: Tensor) -> Tensor:
-        """See `Network`."""
-        return self._head(hidden_states)
+    def embed(self, step: Step) -> Tensor:
+        """See `Stack`."""
+        return super().embed(step) + self._positions(step.batch.positions)
 
 
 class Block:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import MLP, Attention, LayerNorm, rows_by_head
+from services.worker.models.layers import MLP, Attention, LayerNorm, Stack, rows_by_head
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation, read_head_count
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
@@ -30,28 +30,17 @@ class GPTNeoXConfig(NetworkConfig):
     is_parallel: bool  # whether attention and MLP take the same input
 
 
-class GPTNeoX:
+class GPTNeoX(Stack):
     """See `Network`."""
 
     def __init__(self, config: GPTNeoXConfig, build: Build) -> None:
         vocab, hidden = config.vocab_size, config.hidden_size
-        self._ops = build.ops
         inside = build.inside("gpt_neox")
-        self._tokens = inside.linear(Matrix("embed_in", vocab, hidden))
-        self._blocks = [Block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
-        self._norm = LayerNorm(inside, "final_layer_norm", hidden, config.norm_eps)
-        self._head = self._tokens if config.tie_word_embeddings else build.linear(Matrix("embed_out", vocab, hidden))
-
-    def hidden_states(self, step: Step) -> Tensor:
-        """See `Network`."""
-        x = self._ops.embedding(step.token_ids, self._tokens)
-        for block in self._blocks:
-            x = block(x, step)
-        return self._norm(x[step.wanted])
-
-    def logits(self, hidden_states: Tensor) -> Tensor:
-        """See `Network`."""
-        return self._head(hidden_states)
+        tokens = inside.linear(Matrix("embed_in", vocab, hidden))
+        blocks = [Block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
+        norm = LayerNorm(inside, "final_layer_norm", hidden, config.norm_eps)
+        head = tokens if config.tie_word_embeddings else build.linear(Matrix("embed_out", vocab, hidden))
+        super().__init__(build.ops, tokens, blocks, norm, head)
 
 
 class Block:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import Attention, GatedMLP, MoE, RMSNorm, SoftmaxRouter
+from services.worker.models.layers import Attention, GatedMLP, MoE, RMSNorm, SoftmaxRouter, Stack
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import MAX_EXPERTS, read_activation
 from services.worker.models.rope import RopeConfig, read_rope
@@ -54,27 +54,16 @@ class MoEConfig(NetworkConfig):
     has_experts: tuple[bool, ...]  # of each layer
 
 
-class MoEDecoder:
+class MoEDecoder(Stack):
     """See `Network`."""
 
     def __init__(self, config: MoEConfig, build: Build) -> None:
         vocab, hidden = config.vocab_size, config.hidden_size
-        self._ops = build.ops
-        self._tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
-        self._blocks = [Block(config, i, build.inside(f"model.layers.{i}")) for i in range(len(config.windows))]
-        self._norm = RMSNorm(build, "model.norm", hidden, config.norm_eps)
-        self._head = self._tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
-
-    def hidden_states(self, step: Step) -> Tensor:
-        """See `Network`."""
-        x = self._ops.embedding(step.token_ids, self._tokens)
-        for block in self._blocks:
-            x = block(x, step)
-        return self._norm(x[step.wanted])
-
-    def logits(self, hidden_states: Tensor) -> Tensor:
-        """See `Network`."""
-        return self._head(hidden_states)
+        tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
+        blocks = [Block(config, i, build.inside(f"model.layers.{i}")) for i in range(len(config.windows))]
+        norm = RMSNorm(build, "model.norm", hidden, config.norm_eps)
+        head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        super().__init__(build.ops, tokens, blocks, norm, head)
 
 
 class Block:

@@ -5,6 +5,7 @@ from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
 from services.worker.models.layers.norms import LayerNorm, RMSNorm
 from services.worker.models.layers.positions import PositionTable
+from services.worker.models.layers.stack import Stack
 
 __all__ = [
     "MLP",
@@ -17,5 +18,6 @@ __all__ = [
     "RMSNorm",
     "Router",
     "SoftmaxRouter",
+    "Stack",
     "rows_by_head",
 ]

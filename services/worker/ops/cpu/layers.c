@@ -1,5 +1,5 @@
-/* Runs all layers of a step in one call: the same kernels in the same order as decoder.py, without the interpreter in
- * between, which takes a tenth of a step of one token. structs.py declares the same structures. */
+/* Runs all layers of a step in one call: the same kernels in the same order as in models/decoders/llama.py, without
+ * the interpreter in between, which takes a tenth of a step of one token. structs.py declares the same structures. */
 #include "kernels.h"
 
 #include <string.h>

@@ -45,6 +45,7 @@ class TritonOps:
 
     name = "triton"
     fp8_kv_cache = True
+    has_experts = False
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
         """Raises ValueError if the kernels do not support `dtype`."""

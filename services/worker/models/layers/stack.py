@@ -1,0 +1,41 @@
+"""The frame of a decoder: it embeds the tokens, runs its blocks one after the other, and norms the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from services.worker.models.step import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.ops import Linear, Ops
+
+# One layer, [num_tokens, hidden] to the same shape. It writes keys and values to the step's pages.
+Block = Callable[["Tensor", Step], "Tensor"]
+
+
+class Stack:
+    """See `Network`. An architecture that does more at either end overrides `embed` or `logits`."""
+
+    def __init__(
+        self, ops: Ops, tokens: Linear, blocks: Sequence[Block], norm: Callable[[Tensor], Tensor], head: Linear
+    ) -> None:
+        """`tokens`: the embeddings; `head`: from normed hidden states to logits."""
+        self._ops, self._tokens, self._blocks, self._norm, self._head = ops, tokens, blocks, norm, head
+
+    def embed(self, step: Step) -> Tensor:
+        """Returns the input of the first block, [num_tokens, hidden]."""
+        return self._ops.embedding(step.token_ids, self._tokens)
+
+    def hidden_states(self, step: Step) -> Tensor:
+        """See `Network`."""
+        x = self.embed(step)
+        for block in self._blocks:
+            x = block(x, step)
+        return self._norm(x[step.wanted])
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """See `Network`."""
+        return self._head(hidden_states)

@@ -1,0 +1,18 @@
+"""One tiny configuration that a test compares with transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    model_type: str  # transformers' name, such as gpt_neox
+    # Configuration values that differ from `tiny.SIZES`, by the names of the model type's own configuration class.
+    options: dict[str, Any] = field(default_factory=dict)
+    variant: str = ""  # what sets it apart from the other cases of its model type
+    mechanism: str = ""  # what no other case in CI has; empty: only `make test-models` runs this case
+
+    def __str__(self) -> str:
+        return f"{self.model_type}, {self.variant}" if self.variant else self.model_type

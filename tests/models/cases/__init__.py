@@ -1,0 +1,11 @@
+"""The cases: one module per module of services/worker/models/decoders, and one for the generic backend."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from tests.models.case import Case
+
+MODULES = sorted(module.name for module in pkgutil.iter_modules(__path__))
+ALL: list[Case] = [case for name in MODULES for case in importlib.import_module(f"{__name__}.{name}").CASES]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from services.worker.models.rope import RopeConfig
-    from services.worker.ops import Activation, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
+    from services.worker.ops import Activate, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,16 @@ class Build(Protocol):
         """Returns the product with several matrices of one input; their outputs are joined in the given order."""
         ...
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Experts:
+    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
         """Returns a mixture of experts with the matrices of each. See `Ops.experts`."""
         ...
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
         """Returns a stored vector plus a constant, [size] in the operations' type, such as a norm's weight."""
+        ...
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns a stored tensor of any shape in the operations' type."""
         ...
 
     def filled(self, size: int, value: float) -> Tensor:

@@ -11,7 +11,7 @@ from services.worker.models.network import ConfigT, Network
 
 if TYPE_CHECKING:
     from services.worker.models.rope import RopeConfig
-    from services.worker.ops import Activation, Heads, Layer
+    from services.worker.ops import Activate, Heads, Layer
 
 Parameter = tuple[str, tuple[int, ...]]
 
@@ -65,7 +65,7 @@ class _Lister:
             if matrix.has_bias:
                 self._found.parameters[f"{self._prefix}{matrix.layer}.bias"] = (matrix.outputs,)
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Any:
+    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Any:
         self._found.has_experts = True
         for of_gate_up, of_down in zip(gate_up, down, strict=True):
             self.linear(*of_gate_up)
@@ -73,6 +73,9 @@ class _Lister:
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
         self._found.parameters[self._prefix + name] = (size,)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+        self._found.parameters[self._prefix + name] = shape
 
     def filled(self, size: int, value: float) -> Any:
         return None

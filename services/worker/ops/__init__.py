@@ -1,6 +1,7 @@
 """Device operations that models are built from: one interface, one implementation per kind of device."""
 
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -18,6 +19,7 @@ from services.worker.ops.interface import (
 )
 
 __all__ = [
+    "Activate",
     "Activation",
     "AttentionBatch",
     "AttentionForm",

@@ -11,7 +11,7 @@ or on how a prompt was cut into chunks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
@@ -105,6 +105,11 @@ class Activation(IntEnum):
     # Only gated, gpt-oss: g · σ(1.702 g) · (u + 1), with g = min(gate, 7) and u = up within -7 .. 7.
     CLAMPED_SILU = 6
     SIGMOID = 7  # σ(x)
+
+
+# What an expert computes between its two products: a gated activation by its name, or a function from the outputs of
+# the first product to the inputs of the second.
+Activate = Activation | Callable[["Tensor"], "Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +255,8 @@ class Ops(Protocol):
         """
         ...
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
-        """Takes over the experts' matrices: expert e computes down[e](gated_activation(gate_up[e](x)))."""
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
+        """Takes over the experts' matrices: expert e computes down[e](activation(gate_up[e](x)))."""
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -103,7 +104,7 @@ class ReferenceOps:
         floats = weight if isinstance(weight, Tensor) else weight.dequantize()
         return ReferenceLinear(floats.to(self.dtype), bias)
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
         return LoopedExperts(self, gate_up, down, activation)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.models import Build, Decoder, Matrix, ModelConfig, RopeConfig
-from services.worker.ops import Activation, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
+from services.worker.ops import Activate, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
 from services.worker.weights.source import WeightSource
@@ -48,7 +48,7 @@ class _Loader:
         present = [bias for bias in biases if bias is not None]
         return self.ops.linear(joined, torch.cat(present) if present else None)
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Experts:
+    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
         pairs = [(self.linear(*gu), self.linear(d)) for gu, d in zip(gate_up, down, strict=True)]
         return self.ops.experts([first for first, _ in pairs], [second for _, second in pairs], activation)
 
@@ -68,6 +68,9 @@ class _Loader:
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
         vector = self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
         return vector.add_(plus) if plus else vector
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
 
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)

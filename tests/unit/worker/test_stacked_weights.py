@@ -15,7 +15,6 @@ from services.worker.errors import ModelError
 from services.worker.models import Build, Matrix, ModelConfig, num_parameters, weight_bytes
 from services.worker.models.config import GenerationDefaults
 from services.worker.models.declare import declare
-from services.worker.models.decoders.registry import DECODERS
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.step import Step
 from services.worker.ops import Linear
@@ -49,11 +48,10 @@ class Stack:
 
 
 @pytest.fixture(params=[False, True], ids=["outputs first", "inputs first"])
-def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModelConfig:
+def config(request: pytest.FixtureRequest) -> ModelConfig:
     architecture: Architecture[Any] = Architecture(lambda _name, _config: network, Stack)
-    monkeypatch.setitem(DECODERS, "Stack", architecture)
     network = StackConfig(1, INPUTS, OUTPUTS, 8, tie_word_embeddings=False, is_transposed=request.param)
-    return ModelConfig("Stack", network, declare(Stack, network), (), GenerationDefaults(), "float32")
+    return ModelConfig("Stack", architecture, network, declare(Stack, network), (), GenerationDefaults(), "float32")
 
 
 def stored(config: ModelConfig) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from services.worker.ops.cpu.linear import PackedLinear
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
 from services.worker.ops.cpu.structs import AttentionStruct, HeadsStruct
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -69,7 +70,7 @@ class CPUOps:
             return PackedLinear(self._library, weight, bias)
         return QuantizedLinear(self._library, weight, bias)
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
         return LoopedExperts(self, gate_up, down, activation)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:

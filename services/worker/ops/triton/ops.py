@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from services.worker.ops import interface
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -66,7 +67,7 @@ class TritonOps:
         return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
 
     def experts(
-        self, gate_up: Sequence[interface.Linear], down: Sequence[interface.Linear], activation: Activation
+        self, gate_up: Sequence[interface.Linear], down: Sequence[interface.Linear], activation: Activate
     ) -> Experts:
         raise ValueError("the GPU kernels do not compute mixtures of experts")
 

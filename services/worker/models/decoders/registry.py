@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import bloom, falcon, gemma, gpt2, gpt_neox, llama, qwen_moe
+from services.worker.models.decoders import bloom, falcon, gemma, gpt2, gpt_neox, llama, mpt, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
@@ -15,5 +15,6 @@ DECODERS: Mapping[str, Architecture[Any]] = {
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **llama.ARCHITECTURES,
+    **mpt.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
 }

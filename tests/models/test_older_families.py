@@ -1,4 +1,5 @@
-"""What Bloom, Falcon and MPT read from config.json, in all its spellings, and what they refuse with which sentence."""
+"""What Bloom, Falcon, MPT and GPT-NeoX-Japanese read from config.json and from published checkpoints, in all their
+spellings, and what is refused with which sentence."""
 
 from __future__ import annotations
 
@@ -55,6 +56,14 @@ MPT: dict[str, Any] = {
     "n_heads": 4,
 }
 
+JAPANESE: dict[str, Any] = {
+    "architectures": ["GPTNeoXJapaneseForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
 
 def read(directory: Path, config: dict[str, Any]) -> ModelConfig:
     (directory / "config.json").write_text(json.dumps(config))
@@ -84,6 +93,11 @@ def test_the_first_falcons_are_those_of_today(tmp_path: Path, first: dict[str, A
     [
         (BLOOM, BLOOM | {"n_embed": None, "hidden_size": 64}),
         (BLOOM, BLOOM | {"n_layer": None, "num_hidden_layers": 2, "num_attention_heads": None, "n_head": 4}),
+        (JAPANESE, JAPANESE | {"rotary_pct": 1.0, "rotary_emb_base": 10000, "intermediate_multiple_size": 4}),
+        (
+            JAPANESE | {"rotary_pct": 0.5, "rotary_emb_base": 500},
+            JAPANESE | {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+        ),
         (MPT, MPT | {"architectures": ["MptForCausalLM"], "attn_config": {"clip_qkv": 0, "alibi_bias_max": 8}}),
     ],
 )
@@ -150,6 +164,16 @@ def test_bloom_runs_from_a_checkpoint_without_its_prefix(tmp_path: Path) -> None
     renamed = {name.removeprefix("transformer."): tensor.clone() for name, tensor in stored.items()}
     assert "word_embeddings.weight" in renamed
     safetensors.torch.save_file(renamed, path)
+    compare(reference, tmp_path)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_tied_output_layer_can_be_stored_too(tmp_path: Path) -> None:
+    reference = save(tmp_path, Case("gpt_neox_japanese"))
+    path = tmp_path / "model.safetensors"
+    stored = safetensors.torch.load_file(path)
+    embeddings = stored["gpt_neox_japanese.embed_in.weight"]
+    safetensors.torch.save_file(stored | {"embed_out.weight": embeddings.clone()}, path)
     compare(reference, tmp_path)
 
 

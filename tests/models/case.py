@@ -14,6 +14,7 @@ class Case:
     # Configuration values that differ from `tiny.SIZES`, by the names of the model type's own configuration class.
     options: dict[str, Any] = field(default_factory=dict)
     variant: str = ""  # what sets it apart from the other cases of its model type
+    attention: str = "eager"  # transformers' implementation of attention in the reference
     mechanism: str = ""  # what no other case in CI has; empty: only `make test-models` runs this case
     implementation: Implementation = "auto"
 

@@ -30,7 +30,7 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
     config = transformers.AutoConfig.for_model(
         case.model_type, **settings, bos_token_id=1, eos_token_id=2, pad_token_id=0
     )
-    config._attn_implementation = "eager"
+    config._attn_implementation = case.attention
     model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.eval()
     generator = torch.Generator().manual_seed(0)

@@ -41,7 +41,26 @@ def read_head_count(config: Fields, key: str, hidden_size: int) -> int:
     return num_heads
 
 
+def spelling(config: Fields, *keys: str) -> str:
+    """Returns the first of `keys` that has a value; the last one if none has."""
+    return next((key for key in keys if config.values.get(key) is not None), keys[-1])
+
+
 def require(config: Fields, key: str, *, value: bool) -> None:
     """Raises ModelError if the flag `key` is set to something other than `value`, which is also its default."""
     if config.flag(key, value) != value:
         raise ModelError(f"{config.where} sets {key} to {str(not value).lower()}, which is not supported")
+
+
+def require_text(config: Fields, key: str, *values: str) -> None:
+    """Raises ModelError if the string `key` is none of `values`, of which the first is its default."""
+    value = config.text(key, values[0])
+    if value not in values:
+        raise ModelError(f"{config.where} sets {key} to {value}, which is not supported")
+
+
+def refuse(config: Fields, *keys: str) -> None:
+    """Raises ModelError if one of `keys` has a value."""
+    for key in keys:
+        if config.values.get(key) is not None:
+            raise ModelError(f"{config.where} sets {key}, which is not supported")

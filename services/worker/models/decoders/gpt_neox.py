@@ -1,4 +1,7 @@
-"""GPT-NeoX (Black et al., 2022) and Pythia: rotary positions on a part of each head; attention and MLP side by side."""
+"""GPT-NeoX (Black et al., 2022) and Pythia: rotary positions on a part of each head; attention and MLP side by side.
+
+GPT-NeoX-Japanese (ABEJA, 2022) has the MLP after attention, and no biases but one after the last layer's attention.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,20 @@ from services.worker.ops import Activation, AttentionForm, Heads
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MAX_RATIO = 1 << 10  # of MLP and hidden size
+
 
 @dataclass(frozen=True, slots=True)
 class GPTNeoXConfig(NetworkConfig):
+    name: str  # prefix of the weights' names
     num_layers: int
     num_heads: int
     rope: RopeConfig
     norm_eps: float
     activation: Activation
     attention_bias: bool
+    mlp_bias: bool
+    is_last_biased: bool  # whether the last layer adds a bias to the result of attention
     is_parallel: bool  # whether attention and MLP take the same input
 
 
@@ -35,16 +43,16 @@ class GPTNeoX(Stack):
 
     def __init__(self, config: GPTNeoXConfig, build: Build) -> None:
         vocab, hidden = config.vocab_size, config.hidden_size
-        inside = build.inside("gpt_neox")
+        inside = build.inside(config.name)
         tokens = inside.linear(Matrix("embed_in", vocab, hidden))
-        blocks = [Block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
+        blocks = [Block(config, i, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
         norm = LayerNorm(inside, "final_layer_norm", hidden, config.norm_eps)
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("embed_out", vocab, hidden))
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
 class Block:
-    def __init__(self, config: GPTNeoXConfig, build: Build) -> None:
+    def __init__(self, config: GPTNeoXConfig, index: int, build: Build) -> None:
         hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
         dim, bias = hidden // heads, config.attention_bias
         self._is_parallel = config.is_parallel
@@ -57,16 +65,19 @@ class Block:
             AttentionForm(dim**-0.5),
             build.rotation(config.rope),
         )
+        has_bias = config.is_last_biased and index == config.num_layers - 1
+        self._bias = build.inside("attention").vector("dense_bias", hidden) if has_bias else None
         self._norm_2 = LayerNorm(build, "post_attention_layernorm", hidden, config.norm_eps)
         self._mlp = MLP(
             build.inside("mlp"),
-            Matrix("dense_h_to_4h", inner, hidden, has_bias=True),
-            Matrix("dense_4h_to_h", hidden, inner, has_bias=True),
+            Matrix("dense_h_to_4h", inner, hidden, config.mlp_bias),
+            Matrix("dense_4h_to_h", hidden, inner, config.mlp_bias),
             config.activation,
         )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         attended = self._attention(self._norm_1(x), step)
+        attended = attended if self._bias is None else attended + self._bias
         if self._is_parallel:
             return self._mlp(self._norm_2(x)) + attended + x
         x = x + attended
@@ -75,28 +86,39 @@ class Block:
 
 def read(architecture: str, config: Fields) -> GPTNeoXConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
-    hidden = config.count("hidden_size", MAX_SIZE, 6144)
+    is_japanese = architecture == _JAPANESE
+    hidden = config.count("hidden_size", MAX_SIZE, 2560 if is_japanese else 6144)
     num_heads = read_head_count(config, "num_attention_heads", hidden)
     theta = config.number("rotary_emb_base", 10_000.0, above=1, high=MAX_THETA)
-    rope = read_rope(
-        config, hidden // num_heads, theta=theta, partial=config.number("rotary_pct", 0.25, above=0, high=1)
-    )
+    partial = config.number("rotary_pct", 1.0 if is_japanese else 0.25, above=0, high=1)
+    rope = read_rope(config, hidden // num_heads, theta=theta, partial=partial)
+    if is_japanese:
+        inner = config.count("intermediate_multiple_size", _MAX_RATIO, 4) * hidden
+    else:
+        inner = config.count("intermediate_size", MAX_SIZE, 24_576)
     return GPTNeoXConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
         hidden_size=hidden,
-        intermediate_size=config.count("intermediate_size", MAX_SIZE, 24_576),
+        intermediate_size=inner,
         max_model_len=rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS, 2048)),
-        tie_word_embeddings=config.flag("tie_word_embeddings"),
+        tie_word_embeddings=config.flag("tie_word_embeddings", is_japanese),
+        name="gpt_neox_japanese" if is_japanese else "gpt_neox",
         num_layers=config.count("num_hidden_layers", MAX_LAYERS),
         num_heads=num_heads,
         rope=rope,
         norm_eps=config.number("layer_norm_eps", 1e-5, above=0, high=1),
         activation=read_activation(config, "hidden_act", "gelu"),
-        attention_bias=config.flag("attention_bias", True),
-        is_parallel=config.flag("use_parallel_residual", True),
+        attention_bias=not is_japanese and config.flag("attention_bias", True),
+        mlp_bias=not is_japanese,
+        is_last_biased=is_japanese,
+        is_parallel=not is_japanese and config.flag("use_parallel_residual", True),
     )
 
 
+_JAPANESE = "GPTNeoXJapaneseForCausalLM"
+_UNUSED = (".attention.bias", ".attention.masked_bias")
 ARCHITECTURES: Mapping[str, Architecture[GPTNeoXConfig]] = {
-    "GPTNeoXForCausalLM": Architecture(read, GPTNeoX, unused=(".attention.bias", ".attention.masked_bias"))
+    "GPTNeoXForCausalLM": Architecture(read, GPTNeoX, unused=_UNUSED),
+    # Old checkpoints hold the tied output layer, too.
+    _JAPANESE: Architecture(read, GPTNeoX, unused=(*_UNUSED, "embed_out.weight")),
 }

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import gemma, gpt2, gpt_neox, llama, qwen_moe
+from services.worker.models.decoders import bloom, falcon, gemma, gpt2, gpt_neox, llama, mpt, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
+    **bloom.ARCHITECTURES,
+    **falcon.ARCHITECTURES,
     **gemma.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **llama.ARCHITECTURES,
+    **mpt.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
 }

@@ -1,6 +1,7 @@
 """The layers that networks are put together from."""
 
 from services.worker.models.layers.attention import Attention, Norm, rows_by_head
+from services.worker.models.layers.head import TiedHead
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
 from services.worker.models.layers.norms import LayerNorm, RMSNorm
@@ -19,5 +20,6 @@ __all__ = [
     "Router",
     "SoftmaxRouter",
     "Stack",
+    "TiedHead",
     "rows_by_head",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import gemma, gpt2, gpt_neox, gptj, llama, qwen_moe
+from services.worker.models.decoders import gemma, gpt2, gpt_neo, gpt_neox, gptj, llama, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
     **gemma.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
+    **gpt_neo.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **gptj.ARCHITECTURES,
     **llama.ARCHITECTURES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import gemma, gpt2, gpt_neo, gpt_neox, gptj, llama, qwen_moe
+from services.worker.models.decoders import gemma, gpt2, gpt_neo, gpt_neox, gptj, llama, opt, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
@@ -15,5 +15,6 @@ DECODERS: Mapping[str, Architecture[Any]] = {
     **gpt_neox.ARCHITECTURES,
     **gptj.ARCHITECTURES,
     **llama.ARCHITECTURES,
+    **opt.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
 }

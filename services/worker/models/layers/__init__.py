@@ -5,7 +5,7 @@ from services.worker.models.layers.head import TiedHead
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
 from services.worker.models.layers.norms import LayerNorm, RMSNorm
-from services.worker.models.layers.positions import PositionTable
+from services.worker.models.layers.positions import PositionTable, Sinusoids
 from services.worker.models.layers.stack import Stack
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PositionTable",
     "RMSNorm",
     "Router",
+    "Sinusoids",
     "SoftmaxRouter",
     "Stack",
     "TiedHead",

@@ -39,6 +39,10 @@ PUBLISHED = [
     ),
     Published(Case("gptj", {"rotary_dim": 8}), "", ("transformer.h.0.attn.bias", "transformer.h.0.attn.masked_bias")),
     Published(Case("codegen", {"rotary_dim": 8}), "", ("transformer.h.2.attn.causal_mask",)),
+    Published(Case("gpt_neox_japanese"), "", ("gpt_neox_japanese.layers.0.attention.bias", "embed_out.weight")),
+    Published(Case("opt", {"word_embed_proj_dim": 48}), "model.", ("decoder.version", "lm_head.weight")),
+    Published(Case("xglm"), "", ("model.embed_positions.weights", "lm_head.weight")),
+    Published(Case("biogpt"), "", ("output_projection.weight",)),
 ]
 
 

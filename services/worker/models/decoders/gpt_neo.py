@@ -92,7 +92,9 @@ def _read_windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
     windows = {"global": None, "local": config.count("window_size", MAX_POSITIONS, 256)}
     found: list[int | None] = []
     groups = config.values.get("attention_types")
-    for group in [[["global", "local"], 12]] if groups is None else groups:
+    if groups is None:
+        groups = [[["global", "local"], 12]]
+    for group in groups if isinstance(groups, list) else [groups]:
         match group:
             case [list(kinds), int(times)] if windows.keys() >= set(kinds) and len(kinds) * times <= num_layers:
                 found += [windows[kind] for kind in kinds] * times

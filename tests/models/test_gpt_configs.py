@@ -15,6 +15,7 @@ from services.worker.errors import ModelError
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoders.gpt2 import GPT2Config
 from services.worker.models.decoders.gpt_neo import GPTNeoConfig
+from services.worker.models.decoders.gpt_neox import GPTNeoXConfig
 from services.worker.ops import Activation
 
 ARCHITECTURES = {
@@ -57,6 +58,12 @@ def test_gelu_is_the_tanh_form_for_gpt_1_alone(tmp_path: Path) -> None:
     exact = read(tmp_path, "GPT2LMHeadModel", activation_function="gelu").network
     assert isinstance(exact, GPT2Config)
     assert exact.activation == Activation.GELU
+
+
+def test_gpt_neox_japanese_rotates_whole_heads(tmp_path: Path) -> None:
+    config = read(tmp_path, "GPTNeoXJapaneseForCausalLM").network
+    assert isinstance(config, GPTNeoXConfig)
+    assert config.rope.rotary_dim == 80
 
 
 def test_gpt_neos_windows_are_read_by_groups_of_layers(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable, Stack, rows_by_head
+from services.worker.models.layers import (
+    MLP,
+    Attention,
+    LayerNorm,
+    PositionTable,
+    PostNormBlock,
+    PreNormBlock,
+    Stack,
+    rows_by_head,
+)
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation, read_head_count, require
 from services.worker.models.step import Step
@@ -56,8 +65,7 @@ class GPT2(Stack):
         inside = build.inside("transformer")
         tokens = inside.linear(Matrix(family.tokens, vocab, hidden))
         self._positions = PositionTable(inside, family.positions, config.max_model_len, hidden)
-        block: type[PreNormBlock | PostNormBlock] = PreNormBlock if family.has_norms_first else PostNormBlock
-        blocks = [block(config, i, inside.inside(f"h.{i}")) for i in range(config.num_layers)]
+        blocks = [_block(config, i, inside.inside(f"h.{i}")) for i in range(config.num_layers)]
         norm = LayerNorm(inside, "ln_f", hidden, config.norm_eps) if family.has_norms_first else None
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
         super().__init__(build.ops, tokens, blocks, norm, head)
@@ -67,40 +75,29 @@ class GPT2(Stack):
         return super().embed(step) + self._positions(step.batch.positions)
 
 
-class Block:
-    def __init__(self, config: GPT2Config, index: int, build: Build) -> None:
-        hidden, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
-        heads, kv_heads, transposed = config.num_heads, config.num_kv_heads, config.family.is_transposed
-        dim = hidden // heads
-        rows = rows_by_head(heads, 3, dim) if config.has_qkv_by_head else ()
-        scale = (dim**-0.5 if config.scales_scores else 1.0) / (index + 1 if config.scales_by_layer else 1)
-        self._norm_1 = LayerNorm(build, "ln_1", hidden, eps)
-        self._attention = Attention(
-            build.inside("attn"),
-            Heads(heads, kv_heads, dim, dim),
-            (Matrix("c_attn", (heads + 2 * kv_heads) * dim, hidden, True, transposed, rows),),
-            Matrix("c_proj", hidden, hidden, True, transposed),
-            AttentionForm(scale),
-        )
-        self._norm_2 = LayerNorm(build, "ln_2", hidden, eps)
-        self._mlp = MLP(
-            build.inside("mlp"),
-            Matrix("c_fc", inner, hidden, True, transposed),
-            Matrix("c_proj", hidden, inner, True, transposed),
-            config.activation,
-        )
-
-
-class PreNormBlock(Block):
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self._attention(self._norm_1(x), step)
-        return x + self._mlp(self._norm_2(x))
-
-
-class PostNormBlock(Block):
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = self._norm_1(x + self._attention(x, step))
-        return self._norm_2(x + self._mlp(x))
+def _block(config: GPT2Config, index: int, build: Build) -> PreNormBlock | PostNormBlock:
+    hidden, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
+    heads, kv_heads, transposed = config.num_heads, config.num_kv_heads, config.family.is_transposed
+    dim = hidden // heads
+    rows = rows_by_head(heads, 3, dim) if config.has_qkv_by_head else ()
+    scale = (dim**-0.5 if config.scales_scores else 1.0) / (index + 1 if config.scales_by_layer else 1)
+    norm_1 = LayerNorm(build, "ln_1", hidden, eps)
+    attention = Attention(
+        build.inside("attn"),
+        Heads(heads, kv_heads, dim, dim),
+        (Matrix("c_attn", (heads + 2 * kv_heads) * dim, hidden, True, transposed, rows),),
+        Matrix("c_proj", hidden, hidden, True, transposed),
+        AttentionForm(scale),
+    )
+    norm_2 = LayerNorm(build, "ln_2", hidden, eps)
+    mlp = MLP(
+        build.inside("mlp"),
+        Matrix("c_fc", inner, hidden, True, transposed),
+        Matrix("c_proj", hidden, inner, True, transposed),
+        config.activation,
+    )
+    kind = PreNormBlock if config.family.has_norms_first else PostNormBlock
+    return kind(norm_1, attention, norm_2, mlp)
 
 
 def read(architecture: str, config: Fields) -> GPT2Config:

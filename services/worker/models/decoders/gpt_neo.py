@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable, Stack
+from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable, PreNormBlock, Stack
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation, read_head_count
 from services.worker.models.step import Step
@@ -34,7 +34,7 @@ class GPTNeo(Stack):
         inside = build.inside("transformer")
         tokens = inside.linear(Matrix("wte", vocab, hidden))
         self._positions = PositionTable(inside, "wpe", config.max_model_len, hidden)
-        blocks = [Block(config, window, inside.inside(f"h.{i}")) for i, window in enumerate(config.windows)]
+        blocks = [_block(config, window, inside.inside(f"h.{i}")) for i, window in enumerate(config.windows)]
         norm = LayerNorm(inside, "ln_f", hidden, config.norm_eps)
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
         super().__init__(build.ops, tokens, blocks, norm, head)
@@ -44,28 +44,24 @@ class GPTNeo(Stack):
         return super().embed(step) + self._positions(step.batch.positions)
 
 
-class Block:
-    def __init__(self, config: GPTNeoConfig, window: int | None, build: Build) -> None:
-        hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
-        self._norm_1 = LayerNorm(build, "ln_1", hidden, config.norm_eps)
-        self._attention = Attention(
-            build.inside("attn.attention"),
-            Heads(heads, heads, hidden // heads, hidden // heads),
-            tuple(Matrix(f"{name}_proj", hidden, hidden) for name in ("q", "k", "v")),
-            Matrix("out_proj", hidden, hidden, has_bias=True),
-            AttentionForm(1.0, sliding_window=window),
-        )
-        self._norm_2 = LayerNorm(build, "ln_2", hidden, config.norm_eps)
-        self._mlp = MLP(
-            build.inside("mlp"),
-            Matrix("c_fc", inner, hidden, has_bias=True),
-            Matrix("c_proj", hidden, inner, has_bias=True),
-            config.activation,
-        )
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self._attention(self._norm_1(x), step)
-        return x + self._mlp(self._norm_2(x))
+def _block(config: GPTNeoConfig, window: int | None, build: Build) -> PreNormBlock:
+    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
+    norm_1 = LayerNorm(build, "ln_1", hidden, config.norm_eps)
+    attention = Attention(
+        build.inside("attn.attention"),
+        Heads(heads, heads, hidden // heads, hidden // heads),
+        tuple(Matrix(f"{name}_proj", hidden, hidden) for name in ("q", "k", "v")),
+        Matrix("out_proj", hidden, hidden, has_bias=True),
+        AttentionForm(1.0, sliding_window=window),
+    )
+    norm_2 = LayerNorm(build, "ln_2", hidden, config.norm_eps)
+    mlp = MLP(
+        build.inside("mlp"),
+        Matrix("c_fc", inner, hidden, has_bias=True),
+        Matrix("c_proj", hidden, inner, has_bias=True),
+        config.activation,
+    )
+    return PreNormBlock(norm_1, attention, norm_2, mlp)
 
 
 def read(architecture: str, config: Fields) -> GPTNeoConfig:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable, Sinusoids, Stack
+from services.worker.models.layers import (
+    MLP,
+    Attention,
+    LayerNorm,
+    PositionTable,
+    PostNormBlock,
+    PreNormBlock,
+    Sinusoids,
+    Stack,
+)
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation, read_head_count, require
 from services.worker.models.step import Step
@@ -72,8 +81,7 @@ class OPT(Stack):
             if family.has_learned_positions
             else Sinusoids(build, hidden, _OFFSET)
         )
-        block: type[PreNormBlock | PostNormBlock] = PreNormBlock if config.has_norms_first else PostNormBlock
-        blocks = [block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
+        blocks = [_block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
         norm = _norm(config, inside, family.norm) if config.has_last_norm else None
         self._project_out = None if size == hidden else inside.linear(Matrix("project_out", size, hidden))
         head = tokens if config.tie_word_embeddings else build.linear(Matrix(family.head, vocab, size))
@@ -91,35 +99,22 @@ class OPT(Stack):
         return super().logits(hidden_states if self._project_out is None else self._project_out(hidden_states))
 
 
-class Block:
-    def __init__(self, config: OPTConfig, build: Build) -> None:
-        hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
-        bias = config.has_biases
-        dim = hidden // heads
-        self._attention = Attention(
-            build.inside("self_attn"),
-            Heads(heads, heads, dim, dim),
-            tuple(Matrix(f"{name}_proj", hidden, hidden, bias) for name in ("q", "k", "v")),
-            Matrix("out_proj", hidden, hidden, bias),
-            AttentionForm(dim**-0.5),
-        )
-        self._norm_1 = _norm(config, build, "self_attn_layer_norm")
-        self._mlp = MLP(
-            build, Matrix("fc1", inner, hidden, bias), Matrix("fc2", hidden, inner, bias), config.activation
-        )
-        self._norm_2 = _norm(config, build, "final_layer_norm")
-
-
-class PreNormBlock(Block):
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self._attention(self._norm_1(x), step)
-        return x + self._mlp(self._norm_2(x))
-
-
-class PostNormBlock(Block):
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = self._norm_1(x + self._attention(x, step))
-        return self._norm_2(x + self._mlp(x))
+def _block(config: OPTConfig, build: Build) -> PreNormBlock | PostNormBlock:
+    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
+    bias = config.has_biases
+    dim = hidden // heads
+    attention = Attention(
+        build.inside("self_attn"),
+        Heads(heads, heads, dim, dim),
+        tuple(Matrix(f"{name}_proj", hidden, hidden, bias) for name in ("q", "k", "v")),
+        Matrix("out_proj", hidden, hidden, bias),
+        AttentionForm(dim**-0.5),
+    )
+    norm_1 = _norm(config, build, "self_attn_layer_norm")
+    mlp = MLP(build, Matrix("fc1", inner, hidden, bias), Matrix("fc2", hidden, inner, bias), config.activation)
+    norm_2 = _norm(config, build, "final_layer_norm")
+    kind = PreNormBlock if config.has_norms_first else PostNormBlock
+    return kind(norm_1, attention, norm_2, mlp)
 
 
 def _norm(config: OPTConfig, build: Build, name: str) -> LayerNorm:

@@ -1,6 +1,7 @@
 """The layers that networks are put together from."""
 
 from services.worker.models.layers.attention import Attention, Norm, rows_by_head
+from services.worker.models.layers.blocks import PostNormBlock, PreNormBlock
 from services.worker.models.layers.head import TiedHead
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
@@ -16,6 +17,8 @@ __all__ = [
     "MoE",
     "Norm",
     "PositionTable",
+    "PostNormBlock",
+    "PreNormBlock",
     "RMSNorm",
     "Router",
     "Sinusoids",

@@ -7,7 +7,7 @@ in the constructor, and constructors use tensors only as `Build` returns them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -79,6 +79,10 @@ class Build(Protocol):
 
     def constant(self, values: Sequence[float]) -> Tensor:
         """Returns float32 [len(values)] on the device."""
+        ...
+
+    def table(self, rows: Callable[[int], Tensor]) -> Tensor:
+        """Returns one computed row per position, `rows(number of positions)`, on the device in the operations' type."""
         ...
 
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:

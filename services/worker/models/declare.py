@@ -83,6 +83,9 @@ class _Lister:
     def constant(self, values: Sequence[float]) -> Any:
         return None
 
+    def table(self, rows: Callable[[int], Any]) -> Any:
+        return None
+
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Any:
         return None
 

@@ -32,10 +32,10 @@ def read_activation(config: Fields, key: str, default: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def read_head_count(config: Fields, key: str, hidden_size: int) -> int:
+def read_head_count(config: Fields, key: str, hidden_size: int, default: int | None = None) -> int:
     """Returns the number of heads, of which each has an equal part of the hidden size. Raises ModelError if they have
     not."""
-    num_heads = config.count(key, MAX_HEADS)
+    num_heads = config.count(key, MAX_HEADS, default)
     if hidden_size % num_heads:
         raise config.wrong(key, f"a divisor of the hidden size, {hidden_size}")
     return num_heads

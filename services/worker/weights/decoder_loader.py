@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -77,6 +77,9 @@ class _Loader:
 
     def constant(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.ops.device)
+
+    def table(self, rows: Callable[[int], Tensor]) -> Tensor:
+        return rows(self._shared.max_positions).to(self.ops.device, self.ops.dtype)
 
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:
         rotations, key = self._shared.rotations, (rope, interleaved)

@@ -35,7 +35,13 @@ MECHANISMS = {
 
 def _cases(options: dict[str, Any], *model_types: str) -> list[Case]:
     return [
-        Case(name, options, "transformers' code", MECHANISMS.get(name, ""), implementation="transformers")
+        Case(
+            name,
+            options,
+            variant="transformers' code",
+            mechanism=MECHANISMS.get(name, ""),
+            implementation="transformers",
+        )
         for name in model_types
     ]
 

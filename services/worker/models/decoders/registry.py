@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import bloom, falcon, gemma, gpt2, gpt_neox, llama, mpt, qwen_moe
+from services.worker.models.decoders import (
+    bloom,
+    falcon,
+    gemma,
+    gpt2,
+    gpt_neo,
+    gpt_neox,
+    gptj,
+    llama,
+    mpt,
+    opt,
+    qwen_moe,
+)
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
@@ -13,8 +25,11 @@ DECODERS: Mapping[str, Architecture[Any]] = {
     **falcon.ARCHITECTURES,
     **gemma.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
+    **gpt_neo.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
+    **gptj.ARCHITECTURES,
     **llama.ARCHITECTURES,
     **mpt.ARCHITECTURES,
+    **opt.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
 }

@@ -51,6 +51,15 @@ class Build(Protocol):
         """Returns a stored vector plus a constant, [size] in the operations' type, such as a norm's weight."""
         ...
 
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns a stored tensor that is no projection's matrix, in the operations' type, such as a norm's weights for
+        each head."""
+        ...
+
+    def stacked(self, names: Sequence[str], size: int) -> Tensor:
+        """Returns stored vectors of one size, one per row: [len(names), size] in the operations' type."""
+        ...
+
     def filled(self, size: int, value: float) -> Tensor:
         """Returns [size] in the operations' type, all `value`."""
         ...

@@ -24,6 +24,7 @@ class Declaration:
     # (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and biases have their full
     # names (`model.norm.weight`).
     parameters: Mapping[str, tuple[int, ...]]
+    matrices: frozenset[str]  # those of them that are projections' matrices
     attention: tuple[Heads, ...]  # heads of each layer with attention
     has_experts: bool  # whether a layer is a mixture of experts
 
@@ -31,7 +32,7 @@ class Declaration:
 def declare(create: Callable[[ConfigT, Build], Network], config: ConfigT) -> Declaration:
     found = _Found()
     create(config, _Lister(found))
-    return Declaration(found.parameters, tuple(found.attention), found.has_experts)
+    return Declaration(found.parameters, frozenset(found.matrices), tuple(found.attention), found.has_experts)
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class _Found:
     """See `Declaration`."""
 
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    matrices: set[str] = field(default_factory=set)
     attention: list[Heads] = field(default_factory=list)
     has_experts: bool = False
 
@@ -58,6 +60,7 @@ class _Lister:
         for matrix in matrices:
             shape = (matrix.inputs, matrix.outputs) if matrix.is_transposed else (matrix.outputs, matrix.inputs)
             self._found.parameters[self._prefix + matrix.name] = shape
+            self._found.matrices.add(self._prefix + matrix.name)
         for matrix in matrices:
             if matrix.has_bias:
                 self._found.parameters[f"{self._prefix}{matrix.name}.bias"] = (matrix.outputs,)
@@ -69,7 +72,14 @@ class _Lister:
             self.linear(of_down)
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
-        self._found.parameters[self._prefix + name] = (size,)
+        return self.tensor(name, (size,))
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+        self._found.parameters[self._prefix + name] = shape
+
+    def stacked(self, names: Sequence[str], size: int) -> Any:
+        for name in names:
+            self.vector(name, size)
 
     def filled(self, size: int, value: float) -> Any:
         return None

@@ -90,7 +90,7 @@ class SafetensorsSource:
         weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
         for name, shape in config.parameters.items():
-            if len(shape) == 1:
+            if name not in config.declaration.matrices:
                 stored[name] = StoredTensor((shape,), FLOATS)
                 continue
             rows, columns = shape

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import gemma, gpt2, gpt_neox, llama, qwen_moe
+from services.worker.models.decoders import (
+    gemma,
+    gpt2,
+    gpt_neox,
+    llama,
+    phi,
+    qwen_moe,
+)
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
@@ -13,5 +20,6 @@ DECODERS: Mapping[str, Architecture[Any]] = {
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **llama.ARCHITECTURES,
+    **phi.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
 }

@@ -12,6 +12,7 @@ from services.worker.models.decoders import (
     llama,
     phi,
     qwen_moe,
+    stablelm,
 )
 from services.worker.models.network import Architecture
 
@@ -22,4 +23,5 @@ DECODERS: Mapping[str, Architecture[Any]] = {
     **llama.ARCHITECTURES,
     **phi.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
+    **stablelm.ARCHITECTURES,
 }

@@ -13,6 +13,7 @@ from services.worker.models.decoders import (
     phi,
     qwen_moe,
     stablelm,
+    starcoder2,
 )
 from services.worker.models.network import Architecture
 
@@ -24,4 +25,5 @@ DECODERS: Mapping[str, Architecture[Any]] = {
     **phi.ARCHITECTURES,
     **qwen_moe.ARCHITECTURES,
     **stablelm.ARCHITECTURES,
+    **starcoder2.ARCHITECTURES,
 }

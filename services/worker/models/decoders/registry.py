@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.worker.models.decoders import (
+    cohere,
     gemma,
     gpt2,
     gpt_neox,
@@ -18,6 +19,7 @@ from services.worker.models.decoders import (
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
+    **cohere.ARCHITECTURES,
     **gemma.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,

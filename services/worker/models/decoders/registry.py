@@ -8,6 +8,7 @@ from typing import Any
 from services.worker.models.decoders import (
     cohere,
     gemma,
+    glm,
     gpt2,
     gpt_neox,
     llama,
@@ -23,6 +24,7 @@ from services.worker.models.network import Architecture
 DECODERS: Mapping[str, Architecture[Any]] = {
     **cohere.ARCHITECTURES,
     **gemma.ARCHITECTURES,
+    **glm.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **llama.ARCHITECTURES,

@@ -94,11 +94,14 @@ def read(architecture: str, config: Fields) -> CohereConfig:
     hidden = config.count("hidden_size", MAX_SIZE)
     heads = read_heads(config, hidden)
     rope = read_rope_of_whole_heads(config, heads.key_dim, theta=10_000.0 if has_windows else 500_000.0)
+    positions = config.count("max_position_embeddings", MAX_POSITIONS, 8192)
+    # The first Command R takes more positions than its max_position_embeddings says.
+    positions = max(positions, config.count("model_max_length", MAX_POSITIONS, positions))
     return CohereConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
         hidden_size=hidden,
         intermediate_size=config.count("intermediate_size", MAX_SIZE),
-        max_model_len=rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS, 8192)),
+        max_model_len=rope.max_model_len(positions),
         tie_word_embeddings=config.flag("tie_word_embeddings", True),
         heads=heads,
         norm_eps=config.number("layer_norm_eps", 1e-5, above=0, high=1),

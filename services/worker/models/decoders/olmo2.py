@@ -122,7 +122,8 @@ def _read_exaone_layers(config: Fields, head_dim: int, num_layers: int) -> tuple
     rope = read_rope_of_whole_heads(config, head_dim)
     if "sliding_window" in config.values and config.values["sliding_window"] is None:
         return (LayerConfig(None, rope),) * num_layers
-    interval = config.count("sliding_window_pattern", MAX_LAYERS, 4) if "layer_types" not in config.values else 4
+    has_types = config.values.get("layer_types") is not None  # then the pattern does not count; it may be a string
+    interval = 4 if has_types else config.count("sliding_window_pattern", MAX_LAYERS, 4)
     windows = read_windows(config, num_layers, default=4096, interval=interval)
     return tuple(LayerConfig(window, rope if window else None) for window in windows)
 

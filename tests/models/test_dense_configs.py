@@ -94,6 +94,23 @@ def test_the_first_command_r_takes_the_length_that_it_was_released_for() -> None
     assert read("CohereForCausalLM", max_position_embeddings=8192, model_max_length=131_072).max_model_len == 131_072
 
 
+@pytest.mark.parametrize(
+    ("architecture", "older", "newer"),
+    [
+        ("NemotronForCausalLM", {"rope_percent": 0.25}, {"partial_rotary_factor": 0.25}),
+        ("NemotronForCausalLM", {"rope_percentage": 0.75}, {"partial_rotary_factor": 0.75}),
+        (
+            "StableLmForCausalLM",
+            {"rope_pct": 0.5, "norm_eps": 1e-4},
+            {"rope_parameters": {"partial_rotary_factor": 0.5}, "layer_norm_eps": 1e-4},
+        ),
+    ],
+)
+def test_older_names_of_keys_count(architecture: str, older: dict[str, Any], newer: dict[str, Any]) -> None:
+    assert read(architecture, **older) == read(architecture, **newer)
+    assert read(architecture, **older) != read(architecture)
+
+
 def test_exaone_may_name_its_pattern_beside_the_types_of_its_layers() -> None:
     types = ["sliding_attention", "full_attention"] * 4
     config = read(

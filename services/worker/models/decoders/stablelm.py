@@ -81,7 +81,9 @@ def read(architecture: str, config: Fields) -> StableLMConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     hidden = config.count("hidden_size", MAX_SIZE)
     heads = read_heads(config, hidden)
-    rope = read_rope(config, heads.key_dim, partial=0.25)
+    # The first checkpoints have `rope_pct` and `norm_eps`.
+    rope = read_rope(config, heads.key_dim, partial=config.number("rope_pct", 0.25, above=0, high=1))
+    eps = config.number("norm_eps", 1e-5, above=0, high=1)
     return StableLMConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
         hidden_size=hidden,
@@ -91,7 +93,7 @@ def read(architecture: str, config: Fields) -> StableLMConfig:
         num_layers=config.count("num_hidden_layers", MAX_LAYERS),
         heads=heads,
         rope=rope,
-        norm_eps=config.number("layer_norm_eps", 1e-5, above=0, high=1),
+        norm_eps=config.number("layer_norm_eps", eps, above=0, high=1),
         activation=read_activation(config, "hidden_act", "silu"),
         qkv_bias=config.flag("use_qkv_bias"),
         qk_norm=config.flag("qk_layernorm"),

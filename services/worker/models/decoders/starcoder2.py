@@ -82,11 +82,7 @@ def read(architecture: str, config: Fields) -> StarCoder2Config:
     is_nemotron = architecture.startswith("Nemotron")
     hidden = config.count("hidden_size", MAX_SIZE)
     heads = read_heads(config, hidden, num_kv_heads=None if is_nemotron else 2)
-    rope = (
-        read_rope(config, heads.key_dim, partial=0.5)
-        if is_nemotron
-        else read_rope_of_whole_heads(config, heads.key_dim)
-    )
+    rope = _read_nemotron_rope(config, heads) if is_nemotron else read_rope_of_whole_heads(config, heads.key_dim)
     bias = config.flag("use_bias", True)
     return StarCoder2Config(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
@@ -105,6 +101,14 @@ def read(architecture: str, config: Fields) -> StarCoder2Config:
         mlp_bias=config.flag("mlp_bias") if is_nemotron else bias,
         mlp_names=("up_proj", "down_proj") if is_nemotron else ("c_fc", "c_proj"),
     )
+
+
+def _read_nemotron_rope(config: Fields, heads: Heads) -> RopeConfig:
+    # NVIDIA's own checkpoints have one of the older names of partial_rotary_factor.
+    partial = 0.5
+    for name in ("rope_percentage", "rope_percent"):
+        partial = config.number(name, partial, above=0, high=1)
+    return read_rope(config, heads.key_dim, partial=partial)
 
 
 ARCHITECTURES: Mapping[str, Architecture[StarCoder2Config]] = dict.fromkeys(

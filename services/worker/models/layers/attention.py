@@ -45,8 +45,8 @@ class Attention:
         clip: float | None = None,
     ) -> None:
         """`qkv`: the projections to queries, keys and values, with the outputs of all heads in this order; or one
-        matrix that holds them. `clip`: limit of their outputs' absolute values. `rotation`: positions by rotation,
-        applied after the norms."""
+        matrix that holds them. `rotation`: positions by rotation, applied after the norms. `clip`: bound of the
+        elements of queries, keys and values before the norms."""
         self._ops, self._heads, self._form, self._rotation = build.ops, heads, form, rotation
         self._q_norm, self._k_norm, self._clip = q_norm, k_norm, clip
         self._qkv, self._output = build.linear(*qkv), build.linear(output)
@@ -57,8 +57,7 @@ class Attention:
         ops, heads, pages = self._ops, self._heads, step.pages[self._pages]
         queries, keys = heads.num_heads * heads.key_dim, heads.num_kv_heads * heads.key_dim
         qkv = self._qkv(x)
-        if self._clip is not None:
-            qkv = qkv.clamp_(-self._clip, self._clip)
+        qkv = qkv if self._clip is None else qkv.clamp(-self._clip, self._clip)
         q = qkv[:, :queries].view(-1, heads.num_heads, heads.key_dim)
         k = qkv[:, queries : queries + keys].view(-1, heads.num_kv_heads, heads.key_dim)
         v = qkv[:, queries + keys :].view(-1, heads.num_kv_heads, heads.value_dim)

@@ -70,7 +70,12 @@ class Build(Protocol):
         ...
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Returns a stored tensor of any shape in the operations' type."""
+        """Returns a stored tensor that is no projection's matrix, in the operations' type, such as a norm's weights for
+        each head."""
+        ...
+
+    def stacked(self, names: Sequence[str], size: int) -> Tensor:
+        """Returns stored vectors of one size, one per row: [len(names), size] in the operations' type."""
         ...
 
     def filled(self, size: int, value: float) -> Tensor:

@@ -72,10 +72,14 @@ class _Lister:
             self.linear(of_down)
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
-        self._found.parameters[self._prefix + name] = (size,)
+        return self.tensor(name, (size,))
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
         self._found.parameters[self._prefix + name] = shape
+
+    def stacked(self, names: Sequence[str], size: int) -> Any:
+        for name in names:
+            self.vector(name, size)
 
     def filled(self, size: int, value: float) -> Any:
         return None

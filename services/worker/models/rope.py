@@ -164,6 +164,15 @@ def read_rope(
     )
 
 
+def read_rope_of_whole_heads(config: Fields, head_dim: int, *, theta: float = 10_000.0) -> RopeConfig:
+    """Returns the same as `read_rope`. Raises ModelError if only a part of each head is rotated, which this
+    architecture does not do."""
+    rope = read_rope(config, head_dim, theta=theta)
+    if rope.rotary_dim != head_dim:
+        raise ModelError(f"{config.where} sets partial_rotary_factor, which this architecture does not support")
+    return rope
+
+
 def _attention_factor(parameters: Fields, factor: float) -> float:
     """Returns YaRN's factor for cosines and sines: `attention_factor` if it is given; else the factor by DeepSeek's
     keys `mscale` and `mscale_all_dim` if they are given; else the factor by YaRN's equation 22.

@@ -288,7 +288,8 @@ class Ops(Protocol):
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         """Returns the LayerNorm of v = x + residual (Ba et al., 2016, section 3): (v - mean(v)) / sqrt(var(v) + eps) ·
-        weight + bias, with mean and variance over the last dimension of [num_tokens, features]."""
+        weight + bias, with mean and variance over the last dimension of x [..., features]. Without a residual, x can be
+        a view of heads inside a fused projection."""
         ...
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:

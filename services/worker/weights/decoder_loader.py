@@ -66,11 +66,14 @@ class _Loader:
         return bias[torch.tensor(matrix.rows, device=bias.device)] if matrix.rows else bias
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
-        vector = self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
+        vector = self.tensor(name, (size,))
         return vector.add_(plus) if plus else vector
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
+
+    def stacked(self, names: Sequence[str], size: int) -> Tensor:
+        return torch.stack([self.vector(name, size) for name in names])
 
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)

@@ -2,31 +2,47 @@
 
 from services.worker.models.layers.alibi import alibi_slopes
 from services.worker.models.layers.attention import Attention, Norm, rows_by_group, rows_by_head
-from services.worker.models.layers.blocks import PostNormBlock, PreNormBlock
+from services.worker.models.layers.blocks import (
+    BranchNormBlock,
+    ParallelBlock,
+    PostNormBlock,
+    PreNormBlock,
+    SandwichBlock,
+)
 from services.worker.models.layers.head import TiedHead
+from services.worker.models.layers.llama_names import gated_mlp, output_projection, qkv_projections, tokens_and_head
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
-from services.worker.models.layers.norms import LayerNorm, RMSNorm
+from services.worker.models.layers.norms import LayerNorm, LayerNormOfHeads, NormOverHeads, RMSNorm
 from services.worker.models.layers.positions import PositionTable, Sinusoids
 from services.worker.models.layers.stack import Stack
 
 __all__ = [
     "MLP",
     "Attention",
+    "BranchNormBlock",
     "GatedMLP",
     "LayerNorm",
+    "LayerNormOfHeads",
     "MoE",
     "Norm",
+    "NormOverHeads",
+    "ParallelBlock",
     "PositionTable",
     "PostNormBlock",
     "PreNormBlock",
     "RMSNorm",
     "Router",
+    "SandwichBlock",
     "Sinusoids",
     "SoftmaxRouter",
     "Stack",
     "TiedHead",
     "alibi_slopes",
+    "gated_mlp",
+    "output_projection",
+    "qkv_projections",
     "rows_by_group",
     "rows_by_head",
+    "tokens_and_head",
 ]

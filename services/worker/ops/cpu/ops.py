@@ -131,6 +131,8 @@ class CPUOps:
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         features = x.shape[-1]
+        if residual is None and not x.is_contiguous():
+            x = x.contiguous()  # x can be a view of heads inside a fused projection
         if not is_plain(x) or any(not is_plain(v) or v.shape != (features,) for v in (weight, bias)):
             raise ValueError(
                 f"layer_norm needs contiguous float32 x [..., {features}], weight [{features}] and bias [{features}]"

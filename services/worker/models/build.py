@@ -69,6 +69,10 @@ class Build(Protocol):
         """Returns a stored vector plus a constant, [size] in the operations' type, such as a norm's weight."""
         ...
 
+    def scores(self, name: str, size: int) -> Tensor:
+        """Returns a stored vector in float32, [size], such as `AttentionForm.sinks`."""
+        ...
+
     def filled(self, size: int, value: float) -> Tensor:
         """Returns [size] in the operations' type, all `value`."""
         ...

@@ -74,6 +74,9 @@ class _Lister:
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
         self._found.parameters[self._prefix + name] = (size,)
 
+    def scores(self, name: str, size: int) -> Any:
+        self.vector(name, size)
+
     def filled(self, size: int, value: float) -> Any:
         return None
 

@@ -69,6 +69,9 @@ class _Loader:
         vector = self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
         return vector.add_(plus) if plus else vector
 
+    def scores(self, name: str, size: int) -> Tensor:
+        return self._source.vector(self._prefix + name).to(self.ops.device, torch.float32, copy=True)
+
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)
 

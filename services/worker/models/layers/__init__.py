@@ -2,7 +2,7 @@
 
 from services.worker.models.layers.attention import Attention, Norm, rows_by_head
 from services.worker.models.layers.mlp import MLP, GatedMLP
-from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
+from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, SoftmaxRouter
 from services.worker.models.layers.norms import LayerNorm, RMSNorm
 from services.worker.models.layers.positions import PositionTable
 from services.worker.models.layers.stack import Stack
@@ -10,6 +10,7 @@ from services.worker.models.layers.stack import Stack
 __all__ = [
     "MLP",
     "Attention",
+    "ChosenSoftmaxRouter",
     "GatedMLP",
     "LayerNorm",
     "MoE",

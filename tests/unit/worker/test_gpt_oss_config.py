@@ -62,6 +62,11 @@ def test_the_published_configuration_is_read_in_full(tmp_path: Path) -> None:
     assert weight_bytes(config, 2) == 2 * num_parameters(config)
 
 
+def test_the_published_weights_take_as_many_bytes_as_their_files(tmp_path: Path) -> None:
+    config = read(tmp_path, PUBLISHED | {"quantization_config": {"quant_method": "mxfp4"}})
+    assert weight_bytes(config, 2) == 13_761_264_768  # total_size in model.safetensors.index.json
+
+
 def test_what_config_json_leaves_out_is_gpt_oss_120b(tmp_path: Path) -> None:
     config = read(tmp_path, {"architectures": ["GptOssForCausalLM"]})
     assert network(config).num_experts == 128

@@ -36,7 +36,8 @@ class Fp4Weight:
     @property
     def scales(self) -> Tensor:
         """float32 [out_features, groups], powers of two, exact."""
-        powers = torch.exp2(self.exponents.double() - _E8M0_BIAS).float()
+        # A float64 of these bits is the power: its exponent has 11 bits, a bias of 1023, and 52 bits below it.
+        powers = (self.exponents.long() - _E8M0_BIAS + 1023 << 52).view(torch.float64).float()
         return powers.masked_fill_(self.exponents == _E8M0_NAN, float("nan"))
 
     def dequantize(self) -> Tensor:

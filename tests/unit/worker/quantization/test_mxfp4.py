@@ -83,6 +83,11 @@ def test_blocks_and_scales_are_the_numbers_of_transformers() -> None:
     assert torch.equal(weight.dequantize().double(), expected)
 
 
+def test_scales_are_exact_powers_of_two() -> None:
+    weight = Fp4Weight(torch.zeros(255, 16, dtype=torch.uint8), torch.arange(255, dtype=torch.uint8)[:, None])
+    assert weight.scales.flatten().tolist() == [2.0 ** (exponent - 127) for exponent in range(255)]
+
+
 def test_an_exponent_of_255_is_no_number() -> None:
     weight = Fp4Weight(torch.zeros(1, 32, dtype=torch.uint8), torch.tensor([[255, 127]], dtype=torch.uint8))
     assert weight.dequantize()[0, :32].isnan().all()

@@ -78,6 +78,10 @@ class Build(Protocol):
         """Returns stored vectors of one size, one per row: [len(names), size] in the operations' type."""
         ...
 
+    def scores(self, name: str, size: int) -> Tensor:
+        """Returns a stored vector in float32, [size], such as `AttentionForm.sinks`."""
+        ...
+
     def filled(self, size: int, value: float) -> Tensor:
         """Returns [size] in the operations' type, all `value`."""
         ...

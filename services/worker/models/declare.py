@@ -81,6 +81,9 @@ class _Lister:
         for name in names:
             self.vector(name, size)
 
+    def scores(self, name: str, size: int) -> Any:
+        self.vector(name, size)
+
     def filled(self, size: int, value: float) -> Any:
         return None
 

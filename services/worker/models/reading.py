@@ -33,6 +33,12 @@ def read_activation(config: Fields, key: str, default: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
+def require_number(config: Fields, key: str, value: float) -> None:
+    """Raises ModelError if the number `key` is set to something other than `value`, which is also its default."""
+    if config.number(key, value, above=float("-inf"), high=float("inf")) != value:
+        raise config.wrong(key, f"{value:g}, the only value that is supported")
+
+
 def read_head_count(config: Fields, key: str, hidden_size: int, default: int | None = None) -> int:
     """Returns the number of heads, of which each has an equal part of the hidden size. Raises ModelError if they have
     not."""

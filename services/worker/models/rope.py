@@ -117,10 +117,11 @@ def read_rope(
     theta: float = 10_000.0,
     parameters: Mapping[str, Any] | None = None,
     partial: float = 1.0,
+    positions: int | None = None,
 ) -> RopeConfig:
     """Reads RoPE's parameters from config.json, in the form of transformers 5 (`rope_parameters`) or 4 (`rope_theta`,
-    `rope_scaling`). The arguments after `head_dim` are the architecture's defaults: `theta`, all `parameters`, and the
-    part of each head that is rotated.
+    `rope_scaling`). The arguments after `head_dim` are the architecture's defaults: `theta`, all `parameters`, the part
+    of each head that is rotated, and max_position_embeddings, which config.json must have if this is None.
 
     Raises ModelError for a kind of RoPE that is not supported, and for values out of range.
     """
@@ -142,7 +143,8 @@ def read_rope(
     # Dynamic scaling applies only to sequences beyond max_position_embeddings, which Quire does not accept.
     if kind in ("default", "dynamic"):
         return RopeConfig(rotary_dim, theta)
-    positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
+    positions = config.count("max_position_embeddings", MAX_POSITIONS, positions)
+    name = "original_max_position_embeddings"
     original = config.count(name, MAX_POSITIONS, fields.count(name, MAX_POSITIONS, positions))
     factor = fields.number("factor", positions / original, above=0, high=MAX_FACTOR)
     low_freq_factor = fields.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)

@@ -75,6 +75,9 @@ class _Loader:
     def stacked(self, names: Sequence[str], size: int) -> Tensor:
         return torch.stack([self.vector(name, size) for name in names])
 
+    def scores(self, name: str, size: int) -> Tensor:
+        return self._source.vector(self._prefix + name).to(self.ops.device, torch.float32, copy=True)
+
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)
 

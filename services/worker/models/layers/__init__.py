@@ -12,7 +12,7 @@ from services.worker.models.layers.blocks import (
 from services.worker.models.layers.head import TiedHead
 from services.worker.models.layers.llama_names import gated_mlp, output_projection, qkv_projections, tokens_and_head
 from services.worker.models.layers.mlp import MLP, GatedMLP
-from services.worker.models.layers.moe import MoE, Router, SoftmaxRouter
+from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, SoftmaxRouter
 from services.worker.models.layers.norms import LayerNorm, LayerNormOfHeads, NormOverHeads, RMSNorm
 from services.worker.models.layers.positions import PositionTable, Sinusoids
 from services.worker.models.layers.stack import Stack
@@ -21,6 +21,7 @@ __all__ = [
     "MLP",
     "Attention",
     "BranchNormBlock",
+    "ChosenSoftmaxRouter",
     "GatedMLP",
     "LayerNorm",
     "LayerNormOfHeads",

@@ -45,7 +45,7 @@ class SafetensorsSource:
         Raises ModelError if the files do not match `config`."""
         self._device = device
         self._files = CheckpointFiles(directory, device, config.kind.base)
-        self._unused = config.kind.unused
+        self._unused, self._left_out = config.kind.unused, config.declaration.left_out
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
         stored = self._stored(config)
@@ -122,9 +122,9 @@ class SafetensorsSource:
 
     def _is_redundant(self, name: str) -> bool:
         """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
-        layer beside tied embeddings, one of `Architecture.unused`, a scale of the KV cache (read separately), or an
-        unused scale or a zero bias of a quantized layer."""
-        if self._unused and name.endswith(self._unused):
+        layer beside tied embeddings, one of `Architecture.unused` or `Declaration.left_out`, a scale of the KV cache
+        (read separately), or an unused scale or a zero bias of a quantized layer."""
+        if name.endswith(self._unused) or name.startswith(self._left_out):
             return True
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import gemma, gpt2, gpt_neox, llama, qwen_moe
+from services.worker.models.decoders import deepseek, gemma, glm_moe, gpt2, gpt_neox, llama, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
+    **deepseek.ARCHITECTURES,
     **gemma.ARCHITECTURES,
+    **glm_moe.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **llama.ARCHITECTURES,

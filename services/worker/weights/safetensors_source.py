@@ -69,7 +69,7 @@ class SafetensorsSource:
             raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
 
     def vector(self, name: str) -> Tensor:
-        return self._take(name)
+        return self._take(name).flatten()
 
     def _take(self, name: str) -> Tensor:
         tensor = self._ahead.take(name)
@@ -91,7 +91,7 @@ class SafetensorsSource:
         stored: dict[str, StoredTensor] = {}
         for name, shape in config.parameters.items():
             if len(shape) == 1:
-                stored[name] = StoredTensor((shape,), FLOATS)
+                stored[name] = StoredTensor((shape, (1, *shape)), FLOATS)  # ERNIE stores a bias as a row
                 continue
             rows, columns = shape
             form = self._quantization.format_of(name)

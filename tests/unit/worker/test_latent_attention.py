@@ -155,7 +155,7 @@ def test_keys_of_kimi_k2s_config_json(tmp_path: Path) -> None:
     assert isinstance(model.network, DeepSeekConfig)
     assert model.network.routing is not None
     assert model.network.routing.groups is None
-    assert model.network.num_mtp_layers == 0
+    assert model.network.left_out == ()
     assert model.max_model_len == 131_072
 
 

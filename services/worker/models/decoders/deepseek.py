@@ -40,7 +40,8 @@ class RoutingConfig:
     num_chosen: int
     shared_size: int  # intermediate size of the shared experts, which are one MLP; 0: there are none
     groups: ExpertGroups | None
-    is_v3: bool  # scores are sigmoids, to which a stored bias is added for the choice; else they are a softmax
+    by_sigmoid: bool  # whether scores are sigmoids; else they are a softmax
+    bias: str | None  # name of the bias that is added to the scores for the choice; None: there is none
     normalizes: bool  # whether the weights of a token's experts are scaled to a sum of 1
     factor: float  # of the weights
 
@@ -65,18 +66,18 @@ class DeepSeekConfig(NetworkConfig):
     mlp_bias: bool  # of dense layers and shared experts
     routing: RoutingConfig | None  # None: no layer has experts
     layers: tuple[LayerConfig, ...]
-    num_mtp_layers: int  # layers after the last one that predict further tokens; they are left out
+    left_out: tuple[str, ...]  # scopes of tensors that predict further tokens (DeepSeek-V3, section 2.2)
 
 
 class DeepSeek(Stack):
     """See `Network`."""
 
     def __init__(self, config: DeepSeekConfig, build: Build) -> None:
-        vocab, hidden, num_layers = config.vocab_size, config.hidden_size, len(config.layers)
+        vocab, hidden = config.vocab_size, config.hidden_size
         tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
         blocks = [Block(config, layer, build.inside(f"model.layers.{i}")) for i, layer in enumerate(config.layers)]
-        for index in range(num_layers, num_layers + config.num_mtp_layers):
-            build.leave_out(f"model.layers.{index}")
+        for scope in config.left_out:
+            build.leave_out(scope)
         norm = RMSNorm(build, "model.norm", hidden, config.norm_eps)
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
         super().__init__(build.ops, tokens, blocks, norm, head)
@@ -107,10 +108,10 @@ def _experts(config: DeepSeekConfig, routing: RoutingConfig, build: Build) -> Mo
         return ops.activation(logits, Activation.SIGMOID)
 
     router = GroupRouter(
-        sigmoid if routing.is_v3 else _softmax,
+        sigmoid if routing.by_sigmoid else _softmax,
         routing.num_chosen,
         routing.groups,
-        build.wide_vector("gate.e_score_correction_bias", num_experts) if routing.is_v3 else None,
+        None if routing.bias is None else build.wide_vector(routing.bias, num_experts),
         normalizes=routing.normalizes,
         factor=routing.factor,
     )
@@ -203,8 +204,9 @@ def read_network(
     attention: Sequence[AttentionConfig],
     has_experts: Sequence[bool],
     routing: RoutingConfig | None,
+    left_out: tuple[str, ...] = (),
 ) -> DeepSeekConfig:
-    """`attention` and `has_experts`: of each layer."""
+    """`attention` and `has_experts`: of each layer; `left_out`: () for scopes with the names of DeepSeek-V3."""
     dense_size = config.count("intermediate_size", MAX_SIZE) if not all(has_experts) else 0
     return DeepSeekConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
@@ -218,10 +220,15 @@ def read_network(
         mlp_bias=config.flag("mlp_bias"),
         routing=routing,
         layers=tuple(map(LayerConfig, attention, has_experts)),
-        num_mtp_layers=config.count(
-            "num_nextn_predict_layers", MAX_LAYERS, config.count("num_mtp_layers", MAX_LAYERS, 1, low=0), low=0
-        ),
+        left_out=left_out or _read_left_out(config, len(has_experts)),
     )
+
+
+def _read_left_out(config: Fields, num_layers: int) -> tuple[str, ...]:
+    """Returns the scopes of the layers after the last one."""
+    num_further = config.count("num_mtp_layers", MAX_LAYERS, 1, low=0)
+    num_further = config.count("num_nextn_predict_layers", MAX_LAYERS, num_further, low=0)
+    return tuple(f"model.layers.{num_layers + index}" for index in range(num_further))
 
 
 def read_experts_from(config: Fields, num_layers: int) -> list[bool]:
@@ -282,7 +289,8 @@ def _read_routing(
         num_chosen=config.count("num_experts_per_tok", candidates),
         shared_size=num_shared * config.count("moe_intermediate_size", MAX_SIZE),
         groups=groups,
-        is_v3=is_v3,
+        by_sigmoid=is_v3,
+        bias="gate.e_score_correction_bias" if is_v3 else None,
         normalizes=normalizes,
         factor=config.number("routed_scaling_factor", 1.0, above=0, high=MAX_FACTOR),
     )

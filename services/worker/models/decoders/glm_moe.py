@@ -30,11 +30,12 @@ class HeadSizes:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    qkv_bias: bool
-    output_bias: bool
-    qk_norm: bool
-    norm_eps: float
     rope: RopeConfig
+    norm_eps: float
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    interleaved: bool = False  # see `Rotation`
     sliding_window: int | None = None  # tokens that a query sees, itself included
 
     def create(self, hidden_size: int, build: Build) -> Attention:
@@ -48,7 +49,7 @@ class HeadSizes:
             tuple(Matrix(name, size, hidden_size, self.qkv_bias) for name, size in outputs.items()),
             Matrix("o_proj", hidden_size, queries, self.output_bias),
             AttentionForm(dim**-0.5, sliding_window=self.sliding_window),
-            build.rotation(self.rope),
+            build.rotation(self.rope, interleaved=self.interleaved),
             *norms,
         )
 
@@ -58,30 +59,33 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     is_glm, is_dots = architecture == "Glm4MoeForCausalLM", architecture == "Dots1ForCausalLM"
     config = Fields({**_DEFAULTS[architecture], **given.values}, given.where)
     num_layers = config.count("num_hidden_layers", MAX_LAYERS)
+    theta = 1e6 if architecture == "SolarOpenForCausalLM" else 10_000.0
+    bias = config.flag("attention_bias")
+    attention = replace(
+        read_head_sizes(config, theta=theta, partial=0.5 if is_glm else None),
+        qkv_bias=bias,
+        output_bias=bias and is_dots,
+        qk_norm=is_dots or (is_glm and config.flag("use_qk_norm")),
+    )
+    windows = _read_windows(config, num_layers) if is_dots else [None] * num_layers
+    has_experts = read_experts_from(config, num_layers)
+    layers = [replace(attention, sliding_window=window) for window in windows]
+    return read_network(config, attention.rope, layers, has_experts, read_v3_routing(config))
+
+
+def read_head_sizes(config: Fields, *, theta: float, partial: float | None = None) -> HeadSizes:
+    """Returns heads without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all of a
+    head is rotated, and config.json must not say otherwise."""
     num_heads = config.count("num_attention_heads", MAX_HEADS)
     num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
     if num_heads % num_kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
     head_dim = config.count("head_dim", MAX_HEAD_DIM, max(1, config.count("hidden_size", MAX_SIZE) // num_heads))
-    theta = 1e6 if architecture == "SolarOpenForCausalLM" else 10_000.0
-    rope = read_rope(config, head_dim, theta=theta, partial=0.5 if is_glm else 1.0)
-    if rope.rotary_dim != head_dim and not is_glm:
-        raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported for {architecture}")
-    bias = config.flag("attention_bias")
-    attention = HeadSizes(
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        qkv_bias=bias,
-        output_bias=bias and is_dots,
-        qk_norm=is_dots or (is_glm and config.flag("use_qk_norm")),
-        norm_eps=config.number("rms_norm_eps", 1e-6, above=0, high=1),
-        rope=rope,
-    )
-    windows = _read_windows(config, num_layers) if is_dots else [None] * num_layers
-    has_experts = read_experts_from(config, num_layers)
-    layers = [replace(attention, sliding_window=window) for window in windows]
-    return read_network(config, rope, layers, has_experts, read_v3_routing(config))
+    rope = read_rope(config, head_dim, theta=theta, partial=partial or 1.0)
+    if rope.rotary_dim != head_dim and partial is None:
+        raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported for this architecture")
+    norm_eps = config.number("rms_norm_eps", 1e-6, above=0, high=1)
+    return HeadSizes(num_heads, num_kv_heads, head_dim, rope, norm_eps)
 
 
 def _read_windows(config: Fields, num_layers: int) -> list[int | None]:

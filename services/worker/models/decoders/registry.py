@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import deepseek, gemma, glm_moe, gpt2, gpt_neox, llama, qwen_moe
+from services.worker.models.decoders import deepseek, ernie_moe, gemma, glm_moe, gpt2, gpt_neox, llama, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
     **deepseek.ARCHITECTURES,
+    **ernie_moe.ARCHITECTURES,
     **gemma.ARCHITECTURES,
     **glm_moe.ARCHITECTURES,
     **gpt2.ARCHITECTURES,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from services.worker.errors import ModelError
 from services.worker.models import kv_bytes_per_token
 from services.worker.models.config import ModelConfig, read_model_config
-from services.worker.models.decoders.deepseek import DeepSeekConfig
+from services.worker.models.decoders.deepseek_moe import DeepSeekConfig
 from services.worker.models.decoders.glm_moe import HeadSizes
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.interface import AttentionShape

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from services.worker.fields import MAX_LAYERS, MAX_SIZE, Fields
-from services.worker.models.decoders.deepseek import DeepSeek, DeepSeekConfig, RoutingConfig, read_network
+from services.worker.models.decoders.deepseek_moe import DeepSeek, DeepSeekConfig, RoutingConfig, read_network
 from services.worker.models.decoders.glm_moe import read_head_sizes
 from services.worker.models.network import Architecture
 from services.worker.models.reading import MAX_EXPERTS, require

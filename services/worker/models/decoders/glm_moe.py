@@ -10,7 +10,7 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.decoders.deepseek import (
+from services.worker.models.decoders.deepseek_moe import (
     DeepSeek,
     DeepSeekConfig,
     read_experts_from,

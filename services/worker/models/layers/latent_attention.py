@@ -20,12 +20,12 @@ class LatentAttention:
     """Attention whose pages hold one latent vector per token in place of keys and values (DeepSeek-AI, 2024:
     DeepSeek-V2, section 2.1):
 
-        c = norm(W_DKV x)              the latent vector
+        c = norm(W_DKV x)                 the latent vector
         k_i = [W_UK_i c; rope(W_KR x)]    keys of head i; the rotated part is the same for all heads
         v_i = W_UV_i c                    values of head i
         o_i = Σ softmax(scale · q_i k_i) v_i
 
-    W_UK is absorbed into the queries, and W_UV is applied after the sum: (q W_UK c) is ((W_UKᵀ q) c), and Σ p W_UV c is
+    W_UK is absorbed into the queries, and W_UV is applied after the sum: q · W_UK c is W_UKᵀ q · c, and Σ p W_UV c is
     W_UV Σ p c. So all heads share the one key [c; rope(W_KR x)], whose first part is also the one value.
     """
 

@@ -28,9 +28,10 @@ from services.worker.startup.create_ops import create_ops
 from services.worker.weights.decoder_loader import load_decoder
 from services.worker.weights.dummy_source import DummySource
 from tests.models.cases.deepseek import CASES
-from tests.models.tiny import save
+from tests.models.tiny import VOCAB_SIZE, save
+from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.test_batch_invariance import compute, texts
-from tests.unit.worker.tiny_models import make_decoder
+from tests.unit.worker.tiny_models import make_decoder, make_runner
 
 CPU = torch.device("cpu")
 
@@ -74,6 +75,33 @@ def test_swap_carries_the_latent_vectors(directory: Path) -> None:
     for layer, saved in zip(pages, before, strict=True):
         assert torch.equal(layer.keys[[2, 1]], saved[[3, 1]])
         assert torch.equal(layer.values[[2, 1]], saved[[3, 1], ..., : layer.value_dim])
+
+
+def test_a_copied_block_holds_the_latent_vectors(directory: Path) -> None:
+    pages = allocate_pages(read_model_config(directory), 4, 16, CPU, torch.float32)
+    for layer in pages:
+        layer.keys.normal_()
+    PlainPageCopies(pages, 0).copy(np.array([3, 1]), np.array([0, 3]))
+    for layer in pages:
+        assert torch.equal(layer.keys[3], layer.keys[1])
+        assert not torch.equal(layer.keys[0], layer.keys[3])
+        assert torch.equal(layer.values, layer.keys[..., : layer.value_dim])
+
+
+@pytest.mark.usefixtures("batch_invariant")
+def test_a_sequence_goes_on_the_same_over_pages_that_another_computed(directory: Path) -> None:
+    """What the prefix cache does."""
+    runner, chooser = make_runner(directory), random.Random(4)
+    for length in (17, 50, 96):
+        prompt = [chooser.randrange(3, VOCAB_SIZE) for _ in range(length)]
+        alone, over_blocks = Request(prompt, 10), Request(prompt, 10)
+        Driver(runner, seed=0, idle=0.0).run(alone)
+        runner.reset()
+        driver = Driver(runner, seed=9, idle=0.0)
+        blocks = driver.compute_blocks(prompt[: (length - 1) // 16 * 16])
+        driver.run_over_blocks(over_blocks, blocks)
+        assert over_blocks.output == alone.output
+        runner.reset()
 
 
 @pytest.mark.usefixtures("batch_invariant")

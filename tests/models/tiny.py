@@ -41,6 +41,9 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
                 parameter.copy_(noise * (1.5 / parameter.shape[-1] ** 0.5))
             else:
                 parameter.copy_(noise * 0.3 + (1.0 if name.endswith("weight") else 0.0))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.generation_config.eos_token_id = 2
     model.save_pretrained(directory)
     return model  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from services.worker.models.rope import RopeConfig
-    from services.worker.ops import Activate, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
+    from services.worker.ops import Activate, Experts, Heads, HeadwiseLinear, Layer, Linear, Ops, Rotation, RunLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,12 @@ class Build(Protocol):
         """Returns the product with several matrices of one input; their outputs are joined in the given order."""
         ...
 
+    def absorbed(self, matrix: Matrix, num_heads: int, key_dim: int) -> tuple[HeadwiseLinear, HeadwiseLinear]:
+        """Takes the matrix from a latent vector to the key (the first `key_dim` outputs) and the value of each of
+        `num_heads` heads. Returns the transposed products with keys, key_dim -> latent, and the products with values,
+        latent -> value_dim. A quantized matrix is turned into floats."""
+        ...
+
     def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
         """Returns a mixture of experts with the matrices of each. See `Ops.experts`."""
         ...
@@ -78,8 +84,12 @@ class Build(Protocol):
         """Returns stored vectors of one size, one per row: [len(names), size] in the operations' type."""
         ...
 
-    def scores(self, name: str, size: int) -> Tensor:
+    def wide_vector(self, name: str, size: int) -> Tensor:
         """Returns a stored vector in float32, [size], such as `AttentionForm.sinks`."""
+        ...
+
+    def leave_out(self, scope: str) -> None:
+        """Declares that the checkpoint may hold tensors in this scope, and that the network does not need them."""
         ...
 
     def filled(self, size: int, value: float) -> Tensor:

@@ -20,7 +20,6 @@ from services.worker.json_files import read_json
 from services.worker.models.build import Build
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
-from services.worker.models.encoder_families import ENCODERS
 from services.worker.models.generic import find_generic
 from services.worker.models.network import Architecture, Network, NetworkConfig
 from services.worker.ops import Heads
@@ -105,9 +104,7 @@ def parse_model_config(
     found = next(((name, kind) for name in architectures if (kind := find_decoder(name, config, implementation))), None)
     if found is None:
         given = ", ".join(architectures) or "a model without a named architecture"
-        raise ModelError(
-            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *ENCODERS)))}"
-        )
+        raise ModelError(f"{path} is {given}, which is not supported; `quire models` lists what is")
     architecture, decoder = found
     network = decoder.read(architecture, config)
     if not 1 <= network.max_model_len <= MAX_POSITIONS:

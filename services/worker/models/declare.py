@@ -28,12 +28,15 @@ class Declaration:
     matrices: Mapping[str, Matrix]  # those of `parameters`, by the same names
     attention: tuple[Heads, ...]  # heads of each layer with attention
     has_experts: bool  # whether a layer is a mixture of experts
+    left_out: tuple[str, ...]  # starts of the names of stored tensors that the network does not need
 
 
 def declare(create: Callable[[ConfigT, Build], Network], config: ConfigT) -> Declaration:
     found = _Found()
     create(config, _Lister(found))
-    return Declaration(found.parameters, found.matrices, tuple(found.attention), found.has_experts)
+    return Declaration(
+        found.parameters, found.matrices, tuple(found.attention), found.has_experts, tuple(found.left_out)
+    )
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class _Found:
     matrices: dict[str, Matrix] = field(default_factory=dict)
     attention: list[Heads] = field(default_factory=list)
     has_experts: bool = False
+    left_out: list[str] = field(default_factory=list)
 
 
 class _Lister:
@@ -65,6 +69,10 @@ class _Lister:
             if matrix.has_bias:
                 self._found.parameters[f"{self._prefix}{matrix.layer}.bias"] = (matrix.outputs,)
 
+    def absorbed(self, matrix: Matrix, num_heads: int, key_dim: int) -> Any:
+        self.linear(matrix)
+        return None, None
+
     def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Any:
         self._found.has_experts = True
         for of_gate_up, of_down in zip(gate_up, down, strict=True):
@@ -81,8 +89,11 @@ class _Lister:
         for name in names:
             self.vector(name, size)
 
-    def scores(self, name: str, size: int) -> Any:
+    def wide_vector(self, name: str, size: int) -> Any:
         self.vector(name, size)
+
+    def leave_out(self, scope: str) -> None:
+        self._found.left_out.append(f"{self._prefix}{scope}.")
 
     def filled(self, size: int, value: float) -> Any:
         return None

@@ -175,6 +175,22 @@ def read_rope_of_whole_heads(config: Fields, head_dim: int, *, theta: float = 10
     return rope
 
 
+def read_score_factor(config: Fields, rope: RopeConfig) -> float:
+    """Returns the factor of attention scores that DeepSeek's key `mscale_all_dim` adds to a scaled RoPE; 1 if the key
+    is missing or 0. It is the square of a factor for queries and keys, on all of their elements."""
+    given = config.nested("rope_scaling") or config.nested("rope_parameters")
+    if given is None or given.text("rope_type", given.text("type", "default")) == "default":
+        return 1.0
+    if not given.values.get("mscale_all_dim"):
+        return 1.0
+    factor = given.number("factor", rope.factor, above=0, high=MAX_FACTOR)
+    return _yarn_scale(factor, given.number("mscale_all_dim", 0.0, above=0, high=MAX_FACTOR)) ** 2
+
+
+def _yarn_scale(factor: float, multiplier: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
+
+
 def _attention_factor(parameters: Fields, factor: float) -> float:
     """Returns YaRN's factor for cosines and sines: `attention_factor` if it is given; else the factor by DeepSeek's
     keys `mscale` and `mscale_all_dim` if they are given; else the factor by YaRN's equation 22.
@@ -182,13 +198,9 @@ def _attention_factor(parameters: Fields, factor: float) -> float:
     given = parameters.values
     if given.get("attention_factor") is not None:
         return parameters.number("attention_factor", 1.0, above=0, high=MAX_FACTOR)
-
-    def scale(multiplier: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
-
     if given.get("mscale") and given.get("mscale_all_dim"):
         mscale, all_dim = (
             parameters.number(name, 1.0, above=0, high=MAX_FACTOR) for name in ("mscale", "mscale_all_dim")
         )
-        return scale(mscale) / scale(all_dim)
-    return scale(1.0)
+        return _yarn_scale(factor, mscale) / _yarn_scale(factor, all_dim)
+    return _yarn_scale(factor, 1.0)

@@ -186,6 +186,15 @@ class Linear(Protocol):
         ...
 
 
+class HeadwiseLinear(Protocol):
+    """A projection of each head by a weight of its own. It holds the only copy of the weights."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, num_heads, in_features] -> [num_tokens, num_heads, out_features]. x may be a view (last
+        dimension contiguous)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of the common kind, which devices can fuse: pre-norm attention with rotary positions, then a gated MLP.
@@ -253,6 +262,11 @@ class Ops(Protocol):
         """Returns the projection with `weight` [out_features, in_features], in any float dtype or quantized. The caller
         must not use `weight` afterwards.
         """
+        ...
+
+    def headwise_linear(self, weight: Tensor) -> HeadwiseLinear:
+        """Returns the projection of each head with its `weight` [num_heads, out_features, in_features], in any float
+        dtype. The caller must not use `weight` afterwards."""
         ...
 
     def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:

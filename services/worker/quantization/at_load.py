@@ -22,7 +22,8 @@ class AtLoad:
     def applies(self, layer: str, tied: bool) -> bool:
         if layer in ("lm_head", "model.embed_tokens"):
             return self.output_layer and (layer == "lm_head" or tied)
-        return True
+        # `Build.absorbed` takes this matrix apart into floats.
+        return not layer.endswith(".kv_b_proj")
 
 
 AT_LOAD = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.models import Build, Decoder, Matrix, ModelConfig, RopeConfig
-from services.worker.ops import Activate, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
+from services.worker.ops import Activate, Experts, Heads, HeadwiseLinear, Layer, Linear, Ops, Rotation, RunLayers
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
 from services.worker.weights.source import WeightSource
@@ -48,6 +48,13 @@ class _Loader:
         present = [bias for bias in biases if bias is not None]
         return self.ops.linear(joined, torch.cat(present) if present else None)
 
+    def absorbed(self, matrix: Matrix, num_heads: int, key_dim: int) -> tuple[HeadwiseLinear, HeadwiseLinear]:
+        weight = self._weight(matrix)
+        floats = weight if isinstance(weight, Tensor) else weight.dequantize().to(self.ops.dtype)
+        by_head = floats.reshape(num_heads, -1, matrix.inputs)  # [num_heads, key_dim + value_dim, latent]
+        keys, values = by_head[:, :key_dim].transpose(1, 2), by_head[:, key_dim:]
+        return self.ops.headwise_linear(keys), self.ops.headwise_linear(values)
+
     def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
         pairs = [(self.linear(*gu), self.linear(d)) for gu, d in zip(gate_up, down, strict=True)]
         return self.ops.experts([first for first, _ in pairs], [second for _, second in pairs], activation)
@@ -75,8 +82,11 @@ class _Loader:
     def stacked(self, names: Sequence[str], size: int) -> Tensor:
         return torch.stack([self.vector(name, size) for name in names])
 
-    def scores(self, name: str, size: int) -> Tensor:
+    def wide_vector(self, name: str, size: int) -> Tensor:
         return self._source.vector(self._prefix + name).to(self.ops.device, torch.float32, copy=True)
+
+    def leave_out(self, scope: str) -> None:
+        pass
 
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)

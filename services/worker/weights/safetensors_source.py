@@ -55,7 +55,7 @@ class SafetensorsSource:
         Raises ModelError if the files do not match `config`."""
         self._device = device
         self._files = CheckpointFiles(directory, device, config.kind.base)
-        self._shapes, self._unused = config.parameters, config.kind.unused
+        self._shapes, self._unused, self._left_out = config.parameters, config.kind.unused, config.declaration.left_out
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._formats: dict[str, MatrixFormat] = {}  # of each matrix
         self._items: dict[str, dict[str, Item]] = {}  # of each weight, in the order in which they are taken
@@ -86,7 +86,7 @@ class SafetensorsSource:
 
     def vector(self, name: str) -> Tensor:
         [item] = self._items[name].values()
-        return self._take(item)
+        return self._take(item).reshape(self._shapes[name])
 
     def _take(self, item: Item) -> Tensor:
         tensor = self._ahead.take(item)
@@ -112,7 +112,7 @@ class SafetensorsSource:
                 layer, tensors = name, self._tensors(name, matrices[name])
             else:
                 layer, _, suffix = name.rpartition(".")
-                tensors = {suffix: StoredTensor((shape,), FLOATS)}
+                tensors = {suffix: StoredTensor((shape, (1, *shape)), FLOATS)}  # ERNIE stores a bias as a row
             place = matrices[layer].place if layer in matrices else None
             self._items[name] = {suffix: _item(layer, suffix, place) for suffix in tensors}
             for suffix, tensor in tensors.items():
@@ -149,9 +149,9 @@ class SafetensorsSource:
 
     def _is_redundant(self, name: str) -> bool:
         """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
-        layer beside tied embeddings, one of `Architecture.unused`, a scale of the KV cache (read separately), or an
-        unused scale or a zero bias of a quantized layer."""
-        if self._unused and name.endswith(self._unused):
+        layer beside tied embeddings, one of `Architecture.unused` or `Declaration.left_out`, a scale of the KV cache
+        (read separately), or an unused scale or a zero bias of a quantized layer."""
+        if name.endswith(self._unused) or name.startswith(self._left_out):
             return True
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True

@@ -79,7 +79,7 @@ def _attention(config: GptOssConfig, window: int | None, build: Build) -> Attent
             for name, count in rows.items()
         ),
         Matrix("o_proj", config.hidden_size, heads.num_heads * config.head_dim, config.attention_bias),
-        AttentionForm(config.head_dim**-0.5, sliding_window=window, sinks=build.scores("sinks", config.num_heads)),
+        AttentionForm(config.head_dim**-0.5, sliding_window=window, sinks=build.wide_vector("sinks", config.num_heads)),
         build.rotation(config.rope),
     )
 

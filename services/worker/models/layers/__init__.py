@@ -9,7 +9,9 @@ from services.worker.models.layers.blocks import (
     PreNormBlock,
     SandwichBlock,
 )
+from services.worker.models.layers.group_router import ExpertGroups, GroupRouter
 from services.worker.models.layers.head import TiedHead
+from services.worker.models.layers.latent_attention import Compressed, LatentAttention
 from services.worker.models.layers.llama_names import gated_mlp, output_projection, qkv_projections, tokens_and_head
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, SoftmaxRouter
@@ -22,7 +24,11 @@ __all__ = [
     "Attention",
     "BranchNormBlock",
     "ChosenSoftmaxRouter",
+    "Compressed",
+    "ExpertGroups",
     "GatedMLP",
+    "GroupRouter",
+    "LatentAttention",
     "LayerNorm",
     "LayerNormOfHeads",
     "MoE",

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu import library
-from services.worker.ops.cpu.checks import check_form, check_heads, check_kv, check_rotation, is_plain
+from services.worker.ops.cpu.checks import MAX_HEAD_DIM, check_form, check_heads, check_kv, check_rotation, is_plain
 from services.worker.ops.cpu.full_attention import FullAttention
+from services.worker.ops.cpu.headwise_linear import PackedHeads
 from services.worker.ops.cpu.layers import FusedLayers
 from services.worker.ops.cpu.linear import PackedLinear
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
@@ -69,6 +70,9 @@ class CPUOps:
         if isinstance(weight, Tensor):
             return PackedLinear(self._library, weight, bias)
         return QuantizedLinear(self._library, weight, bias)
+
+    def headwise_linear(self, weight: Tensor) -> PackedHeads:
+        return PackedHeads(self._library, weight)
 
     def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
         return LoopedExperts(self, gate_up, down, activation)
@@ -211,7 +215,9 @@ class CPUOps:
     def prepare_attention(
         self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
     ) -> None:
-        pass
+        largest = max((max(shape.head_dim, shape.value_dim) for shape in shapes), default=0)
+        if largest > MAX_HEAD_DIM:
+            raise ValueError(f"keys or values have {largest} dimensions; at most {MAX_HEAD_DIM} are supported")
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
         return None

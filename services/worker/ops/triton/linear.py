@@ -33,6 +33,21 @@ class DenseLinear:
         return functional.embedding(ids, self.weight)
 
 
+class HeadwiseLinear:
+    """One weight per head, [num_heads, out_features, in_features] in the activations' type. cuBLAS multiplies by all of
+    them in one call; in batch-invariant mode, `matmul.py` multiplies by one after the other."""
+
+    def __init__(self, weight: Tensor, *, batch_invariant: bool) -> None:
+        self.weight = weight
+        self._batch_invariant = batch_invariant
+
+    def __call__(self, x: Tensor) -> Tensor:
+        heads = x.transpose(0, 1)  # [num_heads, num_tokens, in_features]
+        if self._batch_invariant:
+            return torch.stack([matmul(*of_head, None) for of_head in zip(heads, self.weight, strict=True)], dim=1)
+        return torch.bmm(heads, self.weight.transpose(1, 2)).transpose(0, 1)
+
+
 Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
 
 

@@ -129,6 +129,9 @@ def read_rope(
     kind = fields.text("rope_type", fields.text("type", "default"))
     if "long_factor" in fields.values:
         kind = "longrope"  # early Phi-3 checkpoints call it su or yarn
+    if kind == "mrope":
+        # Qwen2-VL rotates by three positions, which are equal for text (Wang et al., 2024, section 2.1).
+        kind = "default"
     default_theta = config.number("rope_theta", theta, above=1, high=MAX_THETA)
     theta = fields.number("rope_theta", default_theta, above=1, high=MAX_THETA)
     if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class SafetensorsSource:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
-        self._files = CheckpointFiles(directory, device, config.kind.base)
+        self._files = CheckpointFiles(directory, device, config.kind.base, config.own_name)
         self._unused = config.kind.unused
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
@@ -140,23 +140,34 @@ class SafetensorsSource:
 class CheckpointFiles:
     """The safetensors files of a checkpoint, all memory-mapped. Several threads can read tensors at the same time."""
 
-    def __init__(self, directory: Path, device: torch.device, base: str = "") -> None:
-        """`base`: prefix to put before all names if no tensor's name has it."""
+    def __init__(
+        self,
+        directory: Path,
+        device: torch.device,
+        base: str = "",
+        own_name: Callable[[str], str | None] = lambda stored: stored,
+    ) -> None:
+        """`own_name`: from a tensor's name in the files to its name here; None for a tensor that is never read. `base`:
+        prefix to put before all names if no tensor's name has it."""
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
-        index = read_json(directory / INDEX)
-        if index is not None:
-            self._file_of = {name: self._open(file) for name, file in self._weight_map(index).items()}
-        elif (directory / SINGLE_FILE).exists():
-            handle = self._open(SINGLE_FILE)
-            self._file_of = dict.fromkeys(handle.keys(), handle)
-        else:
-            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
-        self._base = "" if any(name.startswith(base) for name in self._file_of) else base
-        if self._base:
-            self._file_of = {base + name: file for name, file in self._file_of.items()}
+        file_of = self._find_files()
+        own = {name: stored for stored in file_of if (name := own_name(stored)) is not None}
+        if not any(name.startswith(base) for name in own):
+            own = {base + name: stored for name, stored in own.items()}
+        self._stored_names = own
+        self._file_of = {name: self._open(file_of[stored]) for name, stored in own.items()}
         self.names = self._file_of.keys()
+
+    def _find_files(self) -> dict[str, str]:
+        """Returns the file of each tensor."""
+        index = read_json(self.directory / INDEX)
+        if index is not None:
+            return self._weight_map(index)
+        if not (self.directory / SINGLE_FILE).exists():
+            raise ModelError(f"{self.directory} has no {SINGLE_FILE} and no {INDEX}")
+        return dict.fromkeys(self._open(SINGLE_FILE).keys(), SINGLE_FILE)
 
     def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
         """Returns the file of each tensor, from the index. Raises ModelError if a file is outside the directory."""
@@ -169,7 +180,7 @@ class CheckpointFiles:
         return files
 
     def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(name.removeprefix(self._base))
+        tensor: Tensor = self._file_of[name].get_tensor(self._stored_names[name])
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -179,7 +190,7 @@ class CheckpointFiles:
         from safetensors import SafetensorError
 
         try:
-            stored = self._file_of[name].get_slice(name.removeprefix(self._base))
+            stored = self._file_of[name].get_slice(self._stored_names[name])
         except SafetensorError as error:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()

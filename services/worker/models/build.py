@@ -8,7 +8,7 @@ in the constructor, and constructors use tensors only as `Build` returns them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,15 +19,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a matrix in a tensor [count, ...] that stores several, such as those of all experts."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Matrix:
     """A stored weight [outputs, inputs], and its bias [outputs] if it has one."""
 
-    name: str  # within the scope of the `Build`, without ".weight"
+    name: str  # within the scope of the `Build`, without ".weight"; with a `place`, the tensor's whole name
     outputs: int
     inputs: int
-    has_bias: bool = False
-    is_transposed: bool = False  # stored as [inputs, outputs]
+    has_bias: bool = False  # stored as `name`.bias, or with a `place` as `name`_bias [count, outputs]
+    is_transposed: bool = False  # floats are stored as [inputs, outputs]; quantized formats say themselves
     rows: tuple[int, ...] = ()  # which output of the stored matrix comes first, second, ...; empty: as stored
+    place: Place | None = None  # None: the matrix has tensors of its own
+
+    @property
+    def layer(self) -> str:
+        """The matrix's name in `Declaration.parameters`, without the scope."""
+        return self.name if self.place is None else f"{self.name}.{self.place.index}"
+
+    def stacked(self, count: int) -> list[Matrix]:
+        """Returns the `count` matrices of this form that the tensor `name` stores, one after the other."""
+        return [replace(self, place=Place(index, count)) for index in range(count)]
 
 
 class Build(Protocol):

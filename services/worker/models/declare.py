@@ -20,10 +20,12 @@ Parameter = tuple[str, tuple[int, ...]]
 class Declaration:
     """What a network is made of."""
 
-    # Shape of each weight by its name, in the order in which the network takes them. A matrix has its layer's name
-    # (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and biases have their full
-    # names (`model.norm.weight`).
+    # Shape of each weight by its name, in the order in which the network takes them. A matrix [outputs, inputs] has its
+    # layer's name (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and biases have
+    # their full names (`model.norm.weight`). If one tensor stores the matrices of all experts, each of them is a weight
+    # with its index in its name (`model.layers.0.mlp.experts.down_proj.7`), and so is its bias (`....7.bias`).
     parameters: Mapping[str, tuple[int, ...]]
+    matrices: Mapping[str, Matrix]  # those of `parameters`, by the same names
     attention: tuple[Heads, ...]  # heads of each layer with attention
     has_experts: bool  # whether a layer is a mixture of experts
 
@@ -31,7 +33,7 @@ class Declaration:
 def declare(create: Callable[[ConfigT, Build], Network], config: ConfigT) -> Declaration:
     found = _Found()
     create(config, _Lister(found))
-    return Declaration(found.parameters, tuple(found.attention), found.has_experts)
+    return Declaration(found.parameters, found.matrices, tuple(found.attention), found.has_experts)
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class _Found:
     """See `Declaration`."""
 
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    matrices: dict[str, Matrix] = field(default_factory=dict)
     attention: list[Heads] = field(default_factory=list)
     has_experts: bool = False
 
@@ -56,11 +59,11 @@ class _Lister:
 
     def linear(self, *matrices: Matrix) -> Any:
         for matrix in matrices:
-            shape = (matrix.inputs, matrix.outputs) if matrix.is_transposed else (matrix.outputs, matrix.inputs)
-            self._found.parameters[self._prefix + matrix.name] = shape
+            self._found.parameters[self._prefix + matrix.layer] = (matrix.outputs, matrix.inputs)
+            self._found.matrices[self._prefix + matrix.layer] = matrix
         for matrix in matrices:
             if matrix.has_bias:
-                self._found.parameters[f"{self._prefix}{matrix.name}.bias"] = (matrix.outputs,)
+                self._found.parameters[f"{self._prefix}{matrix.layer}.bias"] = (matrix.outputs,)
 
     def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Any:
         self._found.has_experts = True

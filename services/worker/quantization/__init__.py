@@ -14,6 +14,7 @@ from services.worker.quantization.formats import (
     Int8Format,
     MatrixFormat,
     StoredTensor,
+    TransposedFormat,
     stored_bytes,
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
@@ -33,6 +34,7 @@ __all__ = [
     "PackedInt4Format",
     "StoredTensor",
     "Targets",
+    "TransposedFormat",
     "is_kv_scale",
     "read_quantization",
     "resolve_quantization",

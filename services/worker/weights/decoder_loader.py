@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.errors import ModelError
 from services.worker.models import Build, Decoder, Matrix, ModelConfig, RopeConfig
 from services.worker.ops import Activation, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
 from services.worker.quantization.kinds import Weight, join
@@ -54,11 +53,7 @@ class _Loader:
         return self.ops.experts([first for first, _ in pairs], [second for _, second in pairs], activation)
 
     def _weight(self, matrix: Matrix) -> Weight:
-        weight = self._source.weight(self._prefix + matrix.name)
-        if matrix.is_transposed:
-            if not isinstance(weight, Tensor):
-                raise ModelError(f"{self._prefix}{matrix.name} is quantized, which this architecture does not support")
-            weight = weight.t()
+        weight = self._source.weight(self._prefix + matrix.layer)
         if not matrix.rows:
             return weight
         rows = torch.tensor(matrix.rows, device=self.ops.device)
@@ -67,7 +62,7 @@ class _Loader:
     def _bias(self, matrix: Matrix) -> Tensor | None:
         if not matrix.has_bias:
             return None
-        bias = self._source.vector(f"{self._prefix}{matrix.name}.bias")
+        bias = self._source.vector(f"{self._prefix}{matrix.layer}.bias")
         return bias[torch.tensor(matrix.rows, device=bias.device)] if matrix.rows else bias
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models import ModelConfig
+from services.worker.models import Matrix, ModelConfig, Place
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
@@ -21,6 +22,7 @@ from services.worker.quantization import (
     CheckpointQuantization,
     MatrixFormat,
     StoredTensor,
+    TransposedFormat,
     is_kv_scale,
 )
 from services.worker.quantization.kinds import Weight
@@ -35,6 +37,14 @@ GPU_BYTES_AHEAD = 1 << 30
 PAGE = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A tensor, or one part of a tensor [count, ...] that stores a part for each expert."""
+
+    tensor: str
+    index: int | None = None
+
+
 class SafetensorsSource:
     """Reads a decoder's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
     one tensor, into the operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory. See
@@ -45,12 +55,18 @@ class SafetensorsSource:
         Raises ModelError if the files do not match `config`."""
         self._device = device
         self._files = CheckpointFiles(directory, device, config.kind.base, config.own_name)
-        self._unused = config.kind.unused
+        self._shapes, self._unused = config.parameters, config.kind.unused
         self._quantization = config.quantization or CheckpointQuantization("none")
-        self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
+        self._formats: dict[str, MatrixFormat] = {}  # of each matrix
+        self._items: dict[str, dict[str, Item]] = {}  # of each weight, in the order in which they are taken
         stored = self._stored(config)
         self._check(stored, config)
-        sizes = {name: self._files.num_bytes(name) for name in stored if name in self._files.names}
+        sizes = {
+            item: self._files.num_bytes(item)
+            for items in self._items.values()
+            for item in items.values()
+            if item.tensor in self._files.names
+        }
         on_gpu = device.type == "cuda"
         self._ahead = ReadAhead(
             sizes, self._read, GPU_THREADS if on_gpu else 1, budget=GPU_BYTES_AHEAD if on_gpu else 0
@@ -61,24 +77,25 @@ class SafetensorsSource:
         self._taken = 0
 
     def weight(self, layer: str) -> Weight:
-        form, (rows, columns), suffixes = self._matrices[layer]
-        tensors = {suffix: self._take(name) for suffix in suffixes if (name := f"{layer}.{suffix}") in self._sizes}
+        tensors = {suffix: self._take(item) for suffix, item in self._items[layer].items() if item in self._sizes}
+        rows, columns = self._shapes[layer]
         try:
-            return form.read(tensors, rows, columns)
+            return self._formats[layer].read(tensors, rows, columns)
         except ModelError as error:
             raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
 
     def vector(self, name: str) -> Tensor:
-        return self._take(name)
+        [item] = self._items[name].values()
+        return self._take(item)
 
-    def _take(self, name: str) -> Tensor:
-        tensor = self._ahead.take(name)
-        self._taken += self._sizes[name]
+    def _take(self, item: Item) -> Tensor:
+        tensor = self._ahead.take(item)
+        self._taken += self._sizes[item]
         self._progress(self._taken / self._total)
         return tensor
 
-    def _read(self, name: str) -> Tensor:
-        tensor = self._files.read(name)
+    def _read(self, item: Item) -> Tensor:
+        tensor = self._files.read(item.tensor, item.index)
         if self._device.type == "cpu" and tensor.numel():
             # The tensor is a view of mapped pages. Reading a byte of each page loads the pages before they are needed.
             # numpy reads the bytes, because torch would start a thread pool for the thread that reads ahead.
@@ -89,19 +106,29 @@ class SafetensorsSource:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
         weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
+        matrices = config.declaration.matrices
         for name, shape in config.parameters.items():
-            if len(shape) == 1:
-                stored[name] = StoredTensor((shape,), FLOATS)
-                continue
-            rows, columns = shape
-            form = self._quantization.format_of(name)
-            try:
-                tensors = form.stored(rows, columns)
-            except ModelError as error:
-                raise ModelError(f"{name} in {self._files.directory}: {error}") from error
-            self._matrices[name] = (form, (rows, columns), list(tensors))
-            stored |= {f"{name}.{suffix}": tensor for suffix, tensor in tensors.items()}
+            if name in matrices:
+                layer, tensors = name, self._tensors(name, matrices[name])
+            else:
+                layer, _, suffix = name.rpartition(".")
+                tensors = {suffix: StoredTensor((shape,), FLOATS)}
+            place = matrices[layer].place if layer in matrices else None
+            self._items[name] = {suffix: _item(layer, suffix, place) for suffix in tensors}
+            for suffix, tensor in tensors.items():
+                if place is not None:
+                    tensor = replace(tensor, shapes=tuple((place.count, *shape) for shape in tensor.shapes))
+                stored[self._items[name][suffix].tensor] = tensor
         return stored
+
+    def _tensors(self, layer: str, matrix: Matrix) -> Mapping[str, StoredTensor]:
+        """Chooses the format of a matrix, and returns the tensors that store it."""
+        form = self._quantization.format_of(layer)
+        self._formats[layer] = TransposedFormat() if matrix.is_transposed and form is DENSE else form
+        try:
+            return self._formats[layer].stored(matrix.outputs, matrix.inputs)
+        except ModelError as error:
+            raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
 
     def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig) -> None:
         files = self._files
@@ -179,8 +206,10 @@ class CheckpointFiles:
             raise ModelError(f"{self.directory / INDEX} names {outside!r}, which is outside the model's directory")
         return files
 
-    def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(self._stored_names[name])
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """`index`: reads only this part of a tensor [count, ...]."""
+        file, stored = self._file_of[name], self._stored_names[name]
+        tensor: Tensor = file.get_tensor(stored) if index is None else file.get_slice(stored)[index]
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -195,9 +224,9 @@ class CheckpointFiles:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()
 
-    def num_bytes(self, name: str) -> int:
-        shape, dtype = self.describe(name)
-        return math.prod(shape) * ITEM_BYTES[dtype]
+    def num_bytes(self, item: Item) -> int:
+        shape, dtype = self.describe(item.tensor)
+        return math.prod(shape if item.index is None else shape[1:]) * ITEM_BYTES[dtype]
 
     def _open(self, file: str) -> Any:
         from safetensors import SafetensorError, safe_open
@@ -209,6 +238,14 @@ class CheckpointFiles:
             except (OSError, SafetensorError, ValueError) as error:
                 raise ModelError(f"{self.directory / file} cannot be read: {error}") from error
         return self._handles[file]
+
+
+def _item(layer: str, suffix: str, place: Place | None) -> Item:
+    """Returns where a part of a layer is stored. `suffix`: weight, bias, or the name that the matrix's format gives."""
+    if place is None:
+        return Item(f"{layer}.{suffix}" if layer else suffix)
+    stack = layer.removesuffix(f".{place.index}")
+    return Item(stack if suffix == "weight" else f"{stack}_{suffix}", place.index)
 
 
 def some(names: Iterable[str]) -> str:

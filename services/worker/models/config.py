@@ -21,7 +21,7 @@ from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
 from services.worker.models.encoder_families import ENCODERS
 from services.worker.models.network import Architecture, Network, NetworkConfig
-from services.worker.models.text_part import TextPart, find_text_part, text_fields
+from services.worker.models.text_part import TEXT_PARTS, TextPart, find_text_part, text_fields
 from services.worker.models.unsupported_types import refuse_unsupported_type
 from services.worker.ops import Heads
 from services.worker.quantization import CheckpointQuantization, read_quantization
@@ -117,7 +117,7 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
         refuse_unsupported_type(config)
         given = ", ".join(architectures) or "a model without a named architecture"
         raise ModelError(
-            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *ENCODERS)))}"
+            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *TEXT_PARTS, *ENCODERS)))}"
         )
     decoder = DECODERS[architecture]
     network = decoder.read(architecture, config)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.fields import Fields
-from services.worker.models.decoders.registry import DECODERS
+from services.worker.models.text_models import find_text_model
 from services.worker.models.unsupported_types import refuse_unsupported_type
 
 # Prefixes of the language model's tensors: as stored, and as the language model alone names them. transformers 4 wrote
@@ -34,6 +34,8 @@ class TextPart:
     towers: tuple[str, ...]  # first parts of the names of their tensors, which can stand after `model.`
     text_type: str  # the language model's type if config.json does not give it
     prefixes: tuple[tuple[str, str], ...] = _PREFIXES
+    # Whether `text_config` alone cannot tie the embeddings. transformers 5 writes a default there that means nothing.
+    ties_outside: bool = False
 
     def own_name(self, stored: str) -> str | None:
         """Returns the name that a stored tensor has in the language model; None for a tensor of a tower."""
@@ -48,54 +50,11 @@ class TextPart:
         return f"only the language model is loaded, without {self.left_out}: {self.refused} are refused"
 
 
-@dataclass(frozen=True, slots=True)
-class _TextModel:
-    """A type of language model, as `text_config` names it."""
-
-    architecture: str
-    # What a key means that `text_config` leaves out. transformers leaves out the values of its configuration class.
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _sizes(
-    vocab: int, hidden: int, inner: int, layers: int, heads: int, positions: int, **others: Any
-) -> dict[str, Any]:
-    return {
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "max_position_embeddings": positions,
-        **others,
-    }
-
-
-_QWEN2_VL = _sizes(
-    152_064, 8192, 29_568, 80, 64, 32_768, num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=1e6,
-    max_window_layers=80,
-)  # fmt: skip
-_QWEN3 = _sizes(151_936, 4096, 22_016, 32, 32, 32_768, num_key_value_heads=32)
-_TEXT_MODELS: Mapping[str, _TextModel] = {
-    "llama": _TextModel("LlamaForCausalLM", _sizes(32_000, 4096, 11_008, 32, 32, 2048)),
-    "mistral": _TextModel("MistralForCausalLM", _sizes(32_000, 4096, 14_336, 32, 32, 131_072, num_key_value_heads=8)),
-    "qwen2": _TextModel("Qwen2ForCausalLM", _sizes(151_936, 4096, 22_016, 32, 32, 32_768, num_key_value_heads=32)),
-    "qwen3": _TextModel("Qwen3ForCausalLM", _QWEN3),
-    "qwen2_vl_text": _TextModel("Qwen2ForCausalLM", _QWEN2_VL),
-    "qwen2_5_vl_text": _TextModel("Qwen2ForCausalLM", _QWEN2_VL),
-    "qwen3_vl_text": _TextModel(
-        "Qwen3ForCausalLM", {**_QWEN3, "max_position_embeddings": 128_000, "rope_theta": 500_000.0}
-    ),
-    "gemma3_text": _TextModel("Gemma3ForCausalLM", _sizes(262_208, 2304, 9216, 26, 8, 131_072, num_key_value_heads=4)),
-}
 _VISION = ("vision_tower.", "multi_modal_projector.", "image_newline")
-_PREFIXES_OF_IDEFICS = (("model.text_model.", "model."),)
 
 
-def _with_vision(
-    towers: tuple[str, ...], text_type: str, prefixes: tuple[tuple[str, str], ...] = _PREFIXES
-) -> TextPart:
-    return TextPart("the vision tower and its projector", "images", towers, text_type, prefixes)
+def _with_vision(towers: tuple[str, ...], text_type: str, **others: Any) -> TextPart:
+    return TextPart("the vision tower and its projector", "images", towers, text_type, **others)
 
 
 def _with_audio(text_type: str) -> TextPart:
@@ -103,7 +62,7 @@ def _with_audio(text_type: str) -> TextPart:
     return TextPart("the audio tower and its projector", "audio inputs", towers, text_type)
 
 
-_IDEFICS = _with_vision(("vision_model.", "connector."), "llama", _PREFIXES_OF_IDEFICS)
+_IDEFICS = _with_vision(("vision_model.", "connector."), "llama", prefixes=(("model.text_model.", "model."),))
 TEXT_PARTS: Mapping[str, TextPart] = {
     "Gemma3ForConditionalGeneration": _with_vision(_VISION, "gemma3_text"),
     "Idefics3ForConditionalGeneration": _IDEFICS,
@@ -115,7 +74,8 @@ TEXT_PARTS: Mapping[str, TextPart] = {
     "Qwen2AudioForConditionalGeneration": _with_audio("qwen2"),
     "Qwen2VLForConditionalGeneration": _with_vision(("visual.",), "qwen2_vl_text"),
     "Qwen2_5_VLForConditionalGeneration": _with_vision(("visual.",), "qwen2_5_vl_text"),
-    "Qwen3VLForConditionalGeneration": _with_vision(("visual.",), "qwen3_vl_text"),
+    "Qwen3VLForConditionalGeneration": _with_vision(("visual.",), "qwen3_vl_text", ties_outside=True),
+    "Qwen3VLMoeForConditionalGeneration": _with_vision(("visual.",), "qwen3_vl_moe_text", ties_outside=True),
     "SmolVLMForConditionalGeneration": _IDEFICS,
     "VipLlavaForConditionalGeneration": _with_vision(_VISION, "llama"),
     "VoxtralForConditionalGeneration": _with_audio("llama"),
@@ -134,7 +94,7 @@ def text_fields(part: TextPart, config: Fields) -> Fields:
     # Early checkpoints of Qwen2-VL have the language model's values beside the vision tower's.
     inner = Fields(outer, config.where) if nested is None else nested
     kind = part.text_type if nested is None else inner.text("model_type", part.text_type)
-    text = _find_text_model(kind)
+    text = find_text_model(kind)
     if text is None:
         refuse_unsupported_type(inner)
         raise ModelError(f"{config.where}: its language model is {kind}, which is not supported")
@@ -148,20 +108,10 @@ def text_fields(part: TextPart, config: Fields) -> Fields:
             values[key] = outer[key]
         if values.get(key):
             values[key] = _own_names(part, values[key])
-    tied = [level["tie_word_embeddings"] for level in (outer, inner.values) if "tie_word_embeddings" in level]
-    if tied:
-        values["tie_word_embeddings"] = next((value for value in tied if value), tied[0])
+    is_tied = outer.get("tie_word_embeddings")
+    if is_tied or (part.ties_outside and is_tied is not None):
+        values["tie_word_embeddings"] = is_tied
     return Fields({**values, "architectures": [text.architecture]}, inner.where)
-
-
-def _find_text_model(kind: str) -> _TextModel | None:
-    """`kind`: transformers' name of the language model's type."""
-    if kind in _TEXT_MODELS:
-        return _TEXT_MODELS[kind]
-    # The name of a class has the letters of its type.
-    letters = kind.removesuffix("_text").replace("_", "")
-    names = (name for name in DECODERS if name.removesuffix("ForCausalLM").lower() == letters)
-    return next((_TextModel(name) for name in names), None)
 
 
 def _own_names(part: TextPart, settings: Any) -> Any:

@@ -20,6 +20,7 @@ from services.worker.quantization import (
     FLOATS,
     ITEM_BYTES,
     CheckpointQuantization,
+    EitherWayFormat,
     MatrixFormat,
     StoredTensor,
     TransposedFormat,
@@ -124,7 +125,9 @@ class SafetensorsSource:
     def _tensors(self, layer: str, matrix: Matrix) -> Mapping[str, StoredTensor]:
         """Chooses the format of a matrix, and returns the tensors that store it."""
         form = self._quantization.format_of(layer)
-        self._formats[layer] = TransposedFormat() if matrix.is_transposed and form is DENSE else form
+        if form is DENSE and matrix.is_transposed is not False:
+            form = TransposedFormat() if matrix.is_transposed else EitherWayFormat()
+        self._formats[layer] = form
         try:
             return self._formats[layer].stored(matrix.outputs, matrix.inputs)
         except ModelError as error:

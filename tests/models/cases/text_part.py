@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.models.case import Case
-from tests.models.tiny import GQA
+from tests.models.tiny import EXPERTS, GQA
 
 _CLIP: dict[str, Any] = {
     "hidden_size": 32,
@@ -53,6 +53,12 @@ CASES = [
         "qwen3_vl",
         {"head_dim": 16, "rope_parameters": _MROPE | {"mrope_interleaved": True}},
         _QWEN | {"deepstack_visual_indexes": [0]},
+    ),
+    _images(
+        "qwen3_vl_moe",
+        EXPERTS | {"head_dim": 16, "rope_parameters": _MROPE | {"mrope_interleaved": True}, "mlp_only_layers": [1]},
+        _QWEN | {"deepstack_visual_indexes": [0]},
+        mechanism="experts that one tensor stores",
     ),
     _audio("voxtral", {"model_type": "llama"}),
     _audio("qwen2_audio", {"model_type": "qwen2"}),

@@ -236,3 +236,28 @@ def test_other_models_are_refused_with_a_sentence(tmp_path: Path, config: dict[s
     with pytest.raises(ModelError) as refusal:
         read_model_config(tmp_path)
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_experts_of_qwen3_vl_can_be_transposed(tmp_path: Path, is_published: bool) -> None:
+    text = {"model_type": "qwen3_vl_moe_text", **SIZES, "num_key_value_heads": 2, "head_dim": 16}
+    text |= {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    config = read(tmp_path, "Qwen3VLMoeForConditionalGeneration", text_config=text)
+    experts = {name: torch.rand(3, *shape) for name, shape in (("gate_up", (48, 64)), ("down", (64, 24)))}
+    weights = {
+        name if len(shape) == 1 else f"{name}.weight": torch.zeros(shape)
+        for name, shape in config.parameters.items()
+        if ".experts." not in name
+    }
+    for layer in range(2):
+        for name, stack in experts.items():
+            stored = stack.transpose(1, 2).contiguous() if is_published else stack.clone()
+            weights[f"model.layers.{layer}.mlp.experts.{name}_proj"] = stored
+    save_file(weights, tmp_path / "model.safetensors")
+    ops = create_ops(torch.device("cpu"), torch.float32)
+    source = open_weights(tmp_path, config, ops, "auto", None, lambda _: None)
+    for name in config.parameters:
+        if ".experts." in name:
+            weight, (kind, index) = source.weight(name), name.split(".experts.")[1].split("_proj.")
+            assert isinstance(weight, torch.Tensor)
+            assert torch.equal(weight, experts[kind][int(index)])

@@ -39,6 +39,10 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
                 parameter.copy_(noise * (1.5 / parameter.shape[-1] ** 0.5))
             else:
                 parameter.copy_(noise * 0.3 + (1.0 if name.endswith("weight") else 0.0))
+        parameters = dict(model.named_parameters())
+        for name, tensor in model.state_dict().items():
+            if name not in parameters and tensor.numel() == 1 and tensor.is_floating_point():
+                tensor.mul_(1.0 + 0.3 * torch.randn((), generator=generator))  # a stored factor, such as Gemma 4's
     model.generation_config.eos_token_id = 2
     model.save_pretrained(directory)
     return model  # type: ignore[no-any-return]

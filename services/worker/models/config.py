@@ -116,9 +116,8 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     if architecture is None:
         refuse_unsupported_type(config)
         given = ", ".join(architectures) or "a model without a named architecture"
-        raise ModelError(
-            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *TEXT_PARTS, *ENCODERS)))}"
-        )
+        supported = ", ".join(sorted((*DECODERS, *TEXT_PARTS, *ENCODERS)))
+        raise ModelError(f"{path} is {given}, which is not supported; supported are {supported}")
     decoder = DECODERS[architecture]
     network = decoder.read(architecture, config)
     if not 1 <= network.max_model_len <= MAX_POSITIONS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.worker.errors import ModelError
@@ -63,8 +63,16 @@ def _with_audio(text_type: str) -> TextPart:
 
 
 _IDEFICS = _with_vision(("vision_model.", "connector."), "llama", prefixes=(("model.text_model.", "model."),))
+_GEMMA4 = TextPart(
+    "the vision and audio towers and their projectors",
+    "images and audio inputs",
+    ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.", "vision_embedder."),
+    "gemma4_text",
+)
 TEXT_PARTS: Mapping[str, TextPart] = {
     "Gemma3ForConditionalGeneration": _with_vision(_VISION, "gemma3_text"),
+    "Gemma4ForConditionalGeneration": _GEMMA4,
+    "Gemma4UnifiedForConditionalGeneration": replace(_GEMMA4, text_type="gemma4_unified_text"),
     "Idefics3ForConditionalGeneration": _IDEFICS,
     "InternVLForConditionalGeneration": _with_vision(_VISION, "qwen2"),
     "LlavaForConditionalGeneration": _with_vision(_VISION, "llama"),

@@ -16,6 +16,7 @@ from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoders.gemma import GemmaConfig
 from services.worker.models.decoders.llama import LlamaConfig
 from services.worker.models.text_part import TEXT_PARTS, text_fields
+from services.worker.ops import Heads
 from services.worker.startup.create_ops import create_ops
 from services.worker.weights.open import open_weights
 from tests.unit.worker.tiny_models import TINY, save_model
@@ -261,3 +262,31 @@ def test_experts_of_qwen3_vl_can_be_transposed(tmp_path: Path, is_published: boo
             weight, (kind, index) = source.weight(name), name.split(".experts.")[1].split("_proj.")
             assert isinstance(weight, torch.Tensor)
             assert torch.equal(weight, experts[kind][int(index)])
+
+
+GEMMA4: dict[str, Any] = {"model_type": "gemma4_text", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 6}
+
+
+def test_gemma_4_has_larger_heads_in_layers_without_a_window(tmp_path: Path) -> None:
+    text = GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "global_head_dim": 128}
+    config = read(tmp_path, "Gemma4ForConditionalGeneration", text_config=text)
+    assert config.attention[4:] == (Heads(8, 4, 256, 256), Heads(8, 1, 128, 128))
+    rotations = [layer.rope for layer in config.network.layers]  # type: ignore[attr-defined]
+    assert (rotations[4].kind, rotations[5].kind, rotations[5].num_pairs) == ("default", "proportional", 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"use_bidirectional_attention": "all"}, "sets use_bidirectional_attention, which is not supported"),
+        ({"num_kv_shared_layers": 1}, "num_kv_shared_layers is 1; expected a number that leaves a layer of each type"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor of num_attention_heads, 8"),
+        ({"vocab_size_per_layer_input": 99}, "vocab_size_per_layer_input is 99; expected an integer from 100"),
+        ({"per_layer_config": {"2": {"hidden_activation": "relu"}}}, "sets hidden_activation, which is not supported"),
+        ({"layer_types": ["linear_attention"] * 6}, "expected full_attention or sliding_attention for each layer"),
+    ],
+)
+def test_what_gemma_4_cannot_have_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError) as refusal:
+        read(tmp_path, "Gemma4ForConditionalGeneration", text_config=GEMMA4 | change)
+    assert sentence in str(refusal.value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.worker.models.decoders import gemma, gpt2, gpt_neox, llama, qwen_moe
+from services.worker.models.decoders import gemma, gemma4, gpt2, gpt_neox, llama, qwen_moe
 from services.worker.models.network import Architecture
 
 DECODERS: Mapping[str, Architecture[Any]] = {
     **gemma.ARCHITECTURES,
+    **gemma4.ARCHITECTURES,
     **gpt2.ARCHITECTURES,
     **gpt_neox.ARCHITECTURES,
     **llama.ARCHITECTURES,

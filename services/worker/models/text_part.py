@@ -75,6 +75,7 @@ TEXT_PARTS: Mapping[str, TextPart] = {
     "Gemma4UnifiedForConditionalGeneration": replace(_GEMMA4, text_type="gemma4_unified_text"),
     "Idefics3ForConditionalGeneration": _IDEFICS,
     "InternVLForConditionalGeneration": _with_vision(_VISION, "qwen2"),
+    "Llama4ForConditionalGeneration": _with_vision(("vision_model.", "multi_modal_projector."), "llama4_text"),
     "LlavaForConditionalGeneration": _with_vision(_VISION, "llama"),
     "LlavaNextForConditionalGeneration": _with_vision(_VISION, "llama"),
     "LlavaOnevisionForConditionalGeneration": _with_vision(_VISION, "qwen2"),

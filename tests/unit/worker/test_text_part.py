@@ -290,3 +290,30 @@ def test_what_gemma_4_cannot_have_is_refused(tmp_path: Path, change: dict[str, A
     with pytest.raises(ModelError) as refusal:
         read(tmp_path, "Gemma4ForConditionalGeneration", text_config=GEMMA4 | change)
     assert sentence in str(refusal.value)
+
+
+LLAMA4: dict[str, Any] = {"model_type": "llama4_text", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 6}
+
+
+def test_llama_4_leaves_out_which_layers_have_chunks_and_experts(tmp_path: Path) -> None:
+    text = LLAMA4 | {"no_rope_layers": [], "interleave_moe_layer_step": 2, "attn_temperature_tuning": 4}
+    network: Any = read(tmp_path, "Llama4ForConditionalGeneration", text_config=text).network
+    assert [layer.has_rope for layer in network.layers] == [True, True, True, False, True, True]
+    assert [layer.chunk for layer in network.layers] == [8192, 8192, 8192, None, 8192, 8192]
+    assert [layer.has_experts for layer in network.layers] == [False, True] * 3
+    assert network.tunes_temperature
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attention_chunk_size": None}, "attention_chunk_size is null; expected an integer"),
+        ({"moe_layers": 3}, "moe_layers is 3; expected a list of layers"),
+        ({"num_experts_per_tok": 17}, "num_experts_per_tok is 17; expected an integer from 1 to 16"),
+        ({"layer_types": ["sliding_attention"] * 6}, "expected chunked_attention or full_attention for each layer"),
+    ],
+)
+def test_what_llama_4_cannot_have_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError) as refusal:
+        read(tmp_path, "Llama4ForConditionalGeneration", text_config=LLAMA4 | change)
+    assert sentence in str(refusal.value)

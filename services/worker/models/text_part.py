@@ -1,7 +1,7 @@
 """The language models inside models that take images or audio, too. Quire serves their text alone.
 
-Their config.json nests the language model's values in `text_config`, and their tensors have a prefix before the names
-that the language model gives them. The tensors of towers and projectors are never read.
+Their config.json nests the language model's values, mostly in `text_config`. Their tensors have a prefix before the
+names that the language model gives them. The tensors of towers and projectors are never read.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class TextPart:
     refused: str  # for a log line: inputs that are refused in requests
     towers: tuple[str, ...]  # first parts of the names of their tensors, which can stand after `model.`
     text_type: str  # the language model's type if config.json does not give it
+    config_key: str = "text_config"  # where config.json has the language model's values
     prefixes: tuple[tuple[str, str], ...] = _PREFIXES
     # Whether `text_config` alone cannot tie the embeddings. transformers 5 writes a default there that means nothing.
     ties_outside: bool = False
@@ -74,6 +75,7 @@ TEXT_PARTS: Mapping[str, TextPart] = {
     "Gemma4ForConditionalGeneration": _GEMMA4,
     "Gemma4UnifiedForConditionalGeneration": replace(_GEMMA4, text_type="gemma4_unified_text"),
     "Idefics3ForConditionalGeneration": _IDEFICS,
+    "InternVLChatModel": _with_vision(("vision_model.", "mlp1."), "qwen2", config_key="llm_config"),
     "InternVLForConditionalGeneration": _with_vision(_VISION, "qwen2"),
     "Llama4ForConditionalGeneration": _with_vision(("vision_model.", "multi_modal_projector."), "llama4_text"),
     "LlavaForConditionalGeneration": _with_vision(_VISION, "llama"),
@@ -99,7 +101,7 @@ def text_fields(part: TextPart, config: Fields) -> Fields:
     """Returns config.json as that of the language model alone, with its class as the only one of `architectures`.
 
     Raises ModelError if Quire cannot run the language model."""
-    outer, nested = config.values, config.nested("text_config")
+    outer, nested = config.values, config.nested(part.config_key)
     # Early checkpoints of Qwen2-VL have the language model's values beside the vision tower's.
     inner = Fields(outer, config.where) if nested is None else nested
     kind = part.text_type if nested is None else inner.text("model_type", part.text_type)

@@ -87,6 +87,16 @@ def test_early_qwen2_vl_has_the_values_of_the_language_model_beside_the_tower(tm
     assert config.dtype == "bfloat16"
 
 
+def test_internvl_before_transformers_has_keys_and_names_of_its_own(tmp_path: Path) -> None:
+    text = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "torch_dtype": "bfloat16", **SIZES}
+    config = read(
+        tmp_path, "InternVLChatModel", model_type="internvl_chat", llm_config=text | {"num_key_value_heads": 2}
+    )
+    assert (config.architecture, config.network.hidden_size, config.dtype) == ("Qwen2ForCausalLM", 64, "bfloat16")
+    assert config.own_name("language_model.model.norm.weight") == "model.norm.weight"
+    assert config.own_name("mlp1.0.weight") is None
+
+
 # Values at either level.
 
 
@@ -198,7 +208,7 @@ def test_the_log_says_what_is_left_out() -> None:
 @pytest.mark.parametrize("architecture", TEXT_PARTS)
 def test_every_family_has_a_language_model_that_is_supported(architecture: str) -> None:
     part = TEXT_PARTS[architecture]
-    fields = text_fields(part, Fields({"text_config": {"model_type": part.text_type}}, "config.json"))
+    fields = text_fields(part, Fields({part.config_key: {"model_type": part.text_type}}, "config.json"))
     assert fields.texts("architectures")
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import openai
 import pytest
-from safetensors.torch import load_file, save_file
 
 from tests.e2e.conftest import serving
-from tests.unit.worker.test_broken_models import write_model
+from tests.unit.worker.test_text_part import write_llava
 
 
-def test_text_is_answered_and_an_image_is_refused_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_model(tmp_path)
-    text = json.loads((tmp_path / "config.json").read_text()) | {"model_type": "qwen3"}
-    outer = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": text}
-    (tmp_path / "config.json").write_text(json.dumps(outer))
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file({f"language_model.{name}": tensor for name, tensor in weights.items()}, tmp_path / "model.safetensors")
+def test_text_is_answered_and_an_image_is_refused_by_name(tmp_path: Path) -> None:
+    write_llava(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(
         "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}"
     )

@@ -19,6 +19,7 @@ from services.worker.models.text_part import TEXT_PARTS, text_fields
 from services.worker.ops import Heads
 from services.worker.startup.create_ops import create_ops
 from services.worker.weights.open import open_weights
+from tests.unit.worker.test_broken_models import load, write_model
 from tests.unit.worker.tiny_models import TINY, save_model
 
 SIZES: dict[str, Any] = {
@@ -203,6 +204,22 @@ def test_a_tensor_that_is_in_no_tower_is_refused(tmp_path: Path) -> None:
 def test_the_log_says_what_is_left_out() -> None:
     part = TEXT_PARTS["LlavaForConditionalGeneration"]
     assert "without the vision tower and its projector: images are refused" in str(part)
+
+
+def write_llava(directory: Path) -> None:
+    """A model with a language model of Qwen3's type."""
+    write_model(directory)
+    text = json.loads((directory / "config.json").read_text()) | {"model_type": "qwen3"}
+    outer = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": text}
+    (directory / "config.json").write_text(json.dumps(outer))
+    weights = load_file(directory / "model.safetensors")
+    save_file({f"language_model.{name}": tensor for name, tensor in weights.items()}, directory / "model.safetensors")
+
+
+def test_the_worker_says_so_when_it_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_llava(tmp_path)
+    load(tmp_path)
+    assert str(TEXT_PARTS["LlavaForConditionalGeneration"]) in caplog.messages
 
 
 @pytest.mark.parametrize("architecture", TEXT_PARTS)

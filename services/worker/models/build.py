@@ -34,7 +34,9 @@ class Matrix:
     outputs: int
     inputs: int
     has_bias: bool = False  # stored as `name`.bias, or with a `place` as `name`_bias [count, outputs]
-    is_transposed: bool = False  # floats are stored as [inputs, outputs]; quantized formats say themselves
+    # Whether floats are stored as [inputs, outputs]; quantized formats say themselves. None: their shape tells, and a
+    # square matrix is not transposed.
+    is_transposed: bool | None = False
     rows: tuple[int, ...] = ()  # which output of the stored matrix comes first, second, ...; empty: as stored
     place: Place | None = None  # None: the matrix has tensors of its own
 

@@ -22,6 +22,8 @@ from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
 from services.worker.models.generic import find_generic
 from services.worker.models.network import Architecture, Network, NetworkConfig
+from services.worker.models.text_part import TextPart, find_text_part, text_fields
+from services.worker.models.unsupported_types import refuse_unsupported_type
 from services.worker.ops import Heads
 from services.worker.quantization import CheckpointQuantization, read_quantization
 from shared.sampling_ranges import RANGES
@@ -52,6 +54,7 @@ class ModelConfig:
     default_sampling: GenerationDefaults
     dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
+    text_part: TextPart | None = None  # of a model that takes more than text: what of it is left out
 
     @property
     def vocab_size(self) -> int:
@@ -73,6 +76,10 @@ class ModelConfig:
     @property
     def attention(self) -> tuple[Heads, ...]:
         return self.declaration.attention
+
+    def own_name(self, stored: str) -> str | None:
+        """Returns the network's name of a tensor in the checkpoint; None for one that the network has no part in."""
+        return stored if self.text_part is None else self.text_part.own_name(stored)
 
     def create_network(self, build: Build) -> Network:
         return self.kind.create(self.network, build)
@@ -101,8 +108,13 @@ def parse_model_config(
     generation_config.json; `path`: the checkpoint's directory or GGUF file. Raises ModelError if Quire cannot run the
     model, or if a value is far beyond those of published models."""
     architectures = config.texts("architectures")
+    text_part = find_text_part(architectures)
+    if text_part is not None:
+        config = text_fields(text_part, config)
+        architectures = config.texts("architectures")
     found = next(((name, kind) for name in architectures if (kind := find_decoder(name, config, implementation))), None)
     if found is None:
+        refuse_unsupported_type(config)
         given = ", ".join(architectures) or "a model without a named architecture"
         raise ModelError(f"{path} is {given}, which is not supported; `quire models` lists what is")
     architecture, decoder = found
@@ -121,6 +133,7 @@ def parse_model_config(
         default_sampling=_defaults(path, generation),
         dtype=read_dtype(config),
         quantization=read_quantization(str(path), config.values),
+        text_part=text_part,
     )
 
 

@@ -1,4 +1,5 @@
-"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3 and YaRN."""
+"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3, YaRN and
+proportional."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MAX_FACTOR = 1e6
 class RopeConfig:
     rotary_dim: int  # elements of each head that are rotated
     theta: float
-    kind: str = "default"  # default, linear, llama3 or yarn
+    kind: str = "default"  # default, linear, llama3, yarn or proportional
     factor: float = 1.0
     original_max_positions: int = 0  # llama3 and yarn: length of the context without scaling
     low_freq_factor: float = 1.0  # llama3
@@ -30,6 +31,7 @@ class RopeConfig:
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: round the ends of the ramp between kept and divided frequencies to whole dimensions
+    num_pairs: int = 0  # proportional: pairs of elements that turn, by frequencies of the whole head; others stay
     frequency_factors: tuple[float, ...] = ()  # [rotary_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
@@ -61,7 +63,9 @@ class RopeConfig:
         inverse = 1.0 / (self.theta**exponents)
         if self.frequency_factors:
             return inverse / torch.tensor(self.frequency_factors, dtype=torch.float32)
-        if self.kind == "linear":
+        if self.kind == "proportional":
+            inverse[self.num_pairs :] = 0.0
+        if self.kind in ("linear", "proportional"):
             return inverse / self.factor
         if self.kind == "llama3":
             return self._llama3(inverse)
@@ -130,19 +134,27 @@ def read_rope(
     kind = fields.text("rope_type", fields.text("type", "default"))
     if "long_factor" in fields.values:
         kind = "longrope"  # early Phi-3 checkpoints call it su or yarn
+    if kind == "mrope":
+        # Qwen2-VL rotates by three positions, which are equal for text (Wang et al., 2024, section 2.1).
+        kind = "default"
     default_theta = config.number("rope_theta", theta, above=1, high=MAX_THETA)
     theta = fields.number("rope_theta", default_theta, above=1, high=MAX_THETA)
-    if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):
+    if kind not in ("default", "dynamic", "linear", "llama3", "proportional", "yarn"):
         raise ModelError(
-            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3 and yarn"
+            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3, "
+            "proportional and yarn"
         )
     partial = config.number("partial_rotary_factor", partial, above=0, high=1)
-    rotary_dim = int(head_dim * fields.number("partial_rotary_factor", partial, above=0, high=1))
+    partial = fields.number("partial_rotary_factor", partial, above=0, high=1)
+    rotary_dim = head_dim if kind == "proportional" else int(head_dim * partial)
     if rotary_dim % 2 or not rotary_dim:
         raise ModelError(f"{config.where}: RoPE rotates {rotary_dim} dimensions of each head; expected an even number")
     # Dynamic scaling applies only to sequences beyond max_position_embeddings, which Quire does not accept.
     if kind in ("default", "dynamic"):
         return RopeConfig(rotary_dim, theta)
+    if kind == "proportional":
+        factor = fields.number("factor", 1.0, above=0, high=MAX_FACTOR)
+        return RopeConfig(rotary_dim, theta, kind, factor=factor, num_pairs=int(partial * head_dim // 2))
     positions = config.count("max_position_embeddings", MAX_POSITIONS, positions)
     name = "original_max_position_embeddings"
     original = config.count(name, MAX_POSITIONS, fields.count(name, MAX_POSITIONS, positions))

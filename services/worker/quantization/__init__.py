@@ -11,6 +11,7 @@ from services.worker.quantization.config import read_quantization
 from services.worker.quantization.formats import (
     FLOATS,
     ITEM_BYTES,
+    EitherWayFormat,
     Int8Format,
     MatrixFormat,
     StoredTensor,
@@ -29,6 +30,7 @@ __all__ = [
     "ITEM_BYTES",
     "AtLoad",
     "CheckpointQuantization",
+    "EitherWayFormat",
     "Int8Format",
     "MatrixFormat",
     "PackedInt4Format",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from services.worker.quantization import (
     FLOATS,
     ITEM_BYTES,
     CheckpointQuantization,
+    EitherWayFormat,
     MatrixFormat,
     StoredTensor,
     TransposedFormat,
@@ -54,7 +55,7 @@ class SafetensorsSource:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
-        self._files = CheckpointFiles(directory, device, config.kind.base)
+        self._files = CheckpointFiles(directory, device, config.kind.base, config.own_name)
         self._shapes, self._unused, self._left_out = config.parameters, config.kind.unused, config.declaration.left_out
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._formats: dict[str, MatrixFormat] = {}  # of each matrix
@@ -124,7 +125,9 @@ class SafetensorsSource:
     def _tensors(self, layer: str, matrix: Matrix) -> Mapping[str, StoredTensor]:
         """Chooses the format of a matrix, and returns the tensors that store it."""
         form = self._quantization.format_of(layer)
-        self._formats[layer] = TransposedFormat() if matrix.is_transposed and form is DENSE else form
+        if form is DENSE and matrix.is_transposed is not False:
+            form = TransposedFormat() if matrix.is_transposed else EitherWayFormat()
+        self._formats[layer] = form
         try:
             return self._formats[layer].stored(matrix.outputs, matrix.inputs)
         except ModelError as error:
@@ -167,23 +170,34 @@ class SafetensorsSource:
 class CheckpointFiles:
     """The safetensors files of a checkpoint, all memory-mapped. Several threads can read tensors at the same time."""
 
-    def __init__(self, directory: Path, device: torch.device, base: str = "") -> None:
-        """`base`: prefix to put before all names if no tensor's name has it."""
+    def __init__(
+        self,
+        directory: Path,
+        device: torch.device,
+        base: str = "",
+        own_name: Callable[[str], str | None] = lambda stored: stored,
+    ) -> None:
+        """`own_name`: from a tensor's name in the files to its name here; None for a tensor that is never read. `base`:
+        prefix to put before all names if no tensor's name has it."""
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
-        index = read_json(directory / INDEX)
-        if index is not None:
-            self._file_of = {name: self._open(file) for name, file in self._weight_map(index).items()}
-        elif (directory / SINGLE_FILE).exists():
-            handle = self._open(SINGLE_FILE)
-            self._file_of = dict.fromkeys(handle.keys(), handle)
-        else:
-            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
-        self._base = "" if any(name.startswith(base) for name in self._file_of) else base
-        if self._base:
-            self._file_of = {base + name: file for name, file in self._file_of.items()}
+        file_of = self._find_files()
+        own = {name: stored for stored in file_of if (name := own_name(stored)) is not None}
+        if not any(name.startswith(base) for name in own):
+            own = {base + name: stored for name, stored in own.items()}
+        self._stored_names = own
+        self._file_of = {name: self._open(file_of[stored]) for name, stored in own.items()}
         self.names = self._file_of.keys()
+
+    def _find_files(self) -> dict[str, str]:
+        """Returns the file of each tensor."""
+        index = read_json(self.directory / INDEX)
+        if index is not None:
+            return self._weight_map(index)
+        if not (self.directory / SINGLE_FILE).exists():
+            raise ModelError(f"{self.directory} has no {SINGLE_FILE} and no {INDEX}")
+        return dict.fromkeys(self._open(SINGLE_FILE).keys(), SINGLE_FILE)
 
     def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
         """Returns the file of each tensor, from the index. Raises ModelError if a file is outside the directory."""
@@ -197,7 +211,7 @@ class CheckpointFiles:
 
     def read(self, name: str, index: int | None = None) -> Tensor:
         """`index`: reads only this part of a tensor [count, ...]."""
-        file, stored = self._file_of[name], name.removeprefix(self._base)
+        file, stored = self._file_of[name], self._stored_names[name]
         tensor: Tensor = file.get_tensor(stored) if index is None else file.get_slice(stored)[index]
         return tensor
 
@@ -208,7 +222,7 @@ class CheckpointFiles:
         from safetensors import SafetensorError
 
         try:
-            stored = self._file_of[name].get_slice(name.removeprefix(self._base))
+            stored = self._file_of[name].get_slice(self._stored_names[name])
         except SafetensorError as error:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()

@@ -179,7 +179,7 @@ def test_rope_angles_are_those_of_transformers_at_real_sizes(tmp_path: Path, kin
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": (
         {"architectures": ["XLNetLMHeadModel"]},
-        "is XLNetLMHeadModel, which is not supported; supported are ",
+        "is XLNetLMHeadModel, which is not supported; `quire models` lists what is",
     ),
     "no architecture": ({"architectures": None}, "is a model without a named architecture, which is not supported"),
     "quantized": (

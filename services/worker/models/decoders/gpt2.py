@@ -15,6 +15,7 @@ from services.worker.models.layers import (
     MLP,
     Attention,
     LayerNorm,
+    NoNorm,
     PositionTable,
     PostNormBlock,
     PreNormBlock,
@@ -66,7 +67,7 @@ class GPT2(Stack):
         tokens = inside.linear(Matrix(family.tokens, vocab, hidden))
         self._positions = PositionTable(inside, family.positions, config.max_model_len, hidden)
         blocks = [_block(config, i, inside.inside(f"h.{i}")) for i in range(config.num_layers)]
-        norm = LayerNorm(inside, "ln_f", hidden, config.norm_eps) if family.has_norms_first else None
+        norm = LayerNorm(inside, "ln_f", hidden, config.norm_eps) if family.has_norms_first else NoNorm()
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
         super().__init__(build.ops, tokens, blocks, norm, head)
 

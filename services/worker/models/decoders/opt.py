@@ -17,6 +17,7 @@ from services.worker.models.layers import (
     MLP,
     Attention,
     LayerNorm,
+    NoNorm,
     PositionTable,
     PostNormBlock,
     PreNormBlock,
@@ -82,7 +83,7 @@ class OPT(Stack):
             else Sinusoids(build, hidden, _OFFSET)
         )
         blocks = [_block(config, inside.inside(f"layers.{i}")) for i in range(config.num_layers)]
-        norm = _norm(config, inside, family.norm) if config.has_last_norm else None
+        norm = _norm(config, inside, family.norm) if config.has_last_norm else NoNorm()
         self._project_out = None if size == hidden else inside.linear(Matrix("project_out", size, hidden))
         head = tokens if config.tie_word_embeddings else build.linear(Matrix(family.head, vocab, size))
         super().__init__(build.ops, tokens, blocks, norm, head)

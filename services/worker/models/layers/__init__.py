@@ -15,7 +15,7 @@ from services.worker.models.layers.latent_attention import Compressed, LatentAtt
 from services.worker.models.layers.llama_names import gated_mlp, output_projection, qkv_projections, tokens_and_head
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, SoftmaxRouter
-from services.worker.models.layers.norms import LayerNorm, LayerNormOfHeads, NormOverHeads, RMSNorm
+from services.worker.models.layers.norms import LayerNorm, LayerNormOfHeads, NoNorm, NormOverHeads, RMSNorm
 from services.worker.models.layers.positions import PositionTable, Sinusoids
 from services.worker.models.layers.stack import Stack
 
@@ -32,6 +32,7 @@ __all__ = [
     "LayerNorm",
     "LayerNormOfHeads",
     "MoE",
+    "NoNorm",
     "Norm",
     "NormOverHeads",
     "ParallelBlock",

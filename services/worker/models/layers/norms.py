@@ -68,3 +68,10 @@ class NormOverHeads:
     def __call__(self, x: Tensor) -> Tensor:
         """[num_tokens, heads, head_dim] to the same shape. x can be a view of heads inside a fused projection."""
         return self._norm(x.flatten(1).unsqueeze(1)).view(x.shape)
+
+
+class NoNorm:
+    """Leaves x as it is."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x

@@ -20,10 +20,9 @@ class Stack:
     """See `Network`. An architecture that does more at either end overrides `embed` or `logits`."""
 
     def __init__(
-        self, ops: Ops, tokens: Linear, blocks: Sequence[Block], norm: Callable[[Tensor], Tensor] | None, head: Linear
+        self, ops: Ops, tokens: Linear, blocks: Sequence[Block], norm: Callable[[Tensor], Tensor], head: Linear
     ) -> None:
-        """`tokens`: the embeddings; `norm`: of the last block's output, None if there is none; `head`: from final
-        hidden states to logits."""
+        """`tokens`: the embeddings; `norm`: of the last block's output; `head`: from final hidden states to logits."""
         self._ops, self._tokens, self._blocks, self._norm, self._head = ops, tokens, blocks, norm, head
 
     def embed(self, step: Step) -> Tensor:
@@ -35,8 +34,7 @@ class Stack:
         x = self.embed(step)
         for block in self._blocks:
             x = block(x, step)
-        x = x[step.wanted]
-        return x if self._norm is None else self._norm(x)
+        return self._norm(x[step.wanted])
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """See `Network`."""

@@ -87,11 +87,6 @@ class DecoderStart:
             # fewer blocks than a sequence of `longest` tokens needs.
             num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
         longest = _longest(config, model, kv_dtype, device, num_blocks)
-        with (
-            torch.inference_mode(),
-            out_of_memory_explained("the weights", device, "quantize them with --quantization"),
-        ):
-            decoder = load_decoder(model, ops, source, longest)
         step_tokens = resolve_step_tokens(config, longest)
         shapes = {heads.shape(config.block_size, dtype, kv_dtype) for heads in model.attention}
         with out_of_memory_explained("attention", device):
@@ -99,6 +94,11 @@ class DecoderStart:
                 ops.prepare_attention(shapes, config.max_num_seqs, step_tokens)
             except ValueError as error:
                 raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
+        with (
+            torch.inference_mode(),
+            out_of_memory_explained("the weights", device, "quantize them with --quantization"),
+        ):
+            decoder = load_decoder(model, ops, source, longest)
         builder = _RunnerBuilder(setting, step_tokens, decoder, kv_dtype, scales)
         if num_blocks is None:
             measured = Budget(_measure_memory(builder, longest), f"raise --gpu-memory-utilization, {LESS_MEMORY}")

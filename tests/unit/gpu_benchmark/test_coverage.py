@@ -25,7 +25,7 @@ NEEDS_A_LARGER_SHAPE = {"join_splits_kernel"}
 # products, draws).
 RUN_BY_OTHER_MODULES = {
     "computes_with", "linear", "embedding", "fuse_layers", "prepare_attention", "plan_attention", "paged_attention",
-    "sample_gumbel", "experts",
+    "sample_gumbel", "experts", "headwise_linear",
 }  # fmt: skip
 
 RUN = """

@@ -1,7 +1,7 @@
 """Quantized weights in checkpoints, and quantization at load with `--quantization`.
 
-`config.py` and the format modules turn every layout into one of three kinds of weight, so that operations need to
-support only these three. The kinds are in `kinds/`, which is imported separately, because `kinds/` needs torch and this
+`config.py` and the format modules turn every layout into one of a few kinds of weight, so that operations need to
+support only these. The kinds are in `kinds/`, which is imported separately, because `kinds/` needs torch and this
 package must load without torch.
 """
 

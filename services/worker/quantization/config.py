@@ -8,7 +8,8 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.quantization.awq import AWQFormat
 from services.worker.quantization.compressed_tensors import read_compressed_tensors
-from services.worker.quantization.formats import Fp8Format, checked_group_size
+from services.worker.quantization.formats import Fp8Format, MatrixFormat, checked_group_size
+from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.gptq import GPTQFormat
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
 from services.worker.quantization.scheme import BlocksBut, CheckpointQuantization
@@ -42,16 +43,22 @@ def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
 def _read_fp8(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
     """Reads fp8 settings of vLLM, AutoFP8 and transformers. Ignores static scales of activations, because Quire
     computes finer scales, one per token."""
-    if settings.get("weight_block_size"):
-        raise ModelError(
-            f"{where} has fp8 weights with a scale per block of {settings['weight_block_size']}, which is not "
-            "supported; only a scale per tensor or per output is"
-        )
+    for key, supported in (("fmt", "e4m3"), ("expert_dtype", "fp8")):
+        if settings.get(key, supported) != supported:
+            raise ModelError(f"{where} has fp8 weights with {key} {settings[key]}; only {supported} is supported")
+    if settings.get("modules_to_convert"):
+        raise ModelError(f"{where} has further matrices in fp8 (modules_to_convert), which are not supported")
+    size = settings.get("weight_block_size")
+    form: MatrixFormat = Fp8Format()
+    if size is not None:
+        form = block_format(size, "weight_scale_inv")
+    elif "weight_block_size" in settings:  # written by transformers
+        form = Fp8Format(scale="weight_scale_inv")
     excluded = settings.get("ignored_layers") or settings.get("modules_to_not_convert") or ()
     return CheckpointQuantization(
         "fp8",
-        ((BlocksBut(tuple(excluded)), Fp8Format()),),
-        ("input_scale",),
+        ((BlocksBut(tuple(excluded)), form),),
+        ("input_scale", "activation_scale"),
         kv_cache=read_kv_cache_scheme(settings),
     )
 

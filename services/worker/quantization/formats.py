@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Types are safetensors' names.
 FLOATS = ("F32", "F16", "BF16")
 MAX_GROUP_SIZE = 1 << 20
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I32": 4}
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "I32": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +68,22 @@ class DenseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """Stores the quantized numbers as `weight`, in float8_e4m3fn, and the scales as `weight_scale`: one scale for the
-    whole matrix, or one per output."""
+    """Stores the quantized numbers as `weight`, in float8_e4m3fn, and the scales as `scale`: one scale for the whole
+    matrix, or one per output."""
 
     quantize_activations: bool = True
+    scale: str = "weight_scale"  # last part of the tensor's name
 
     def stored(self, rows: int, columns: int) -> Tensors:
         return {
             "weight": StoredTensor(((rows, columns),), ("F8_E4M3",)),
-            "weight_scale": StoredTensor(((rows, 1), (rows,), (1,), (), (1, 1)), FLOATS),
+            self.scale: StoredTensor(((rows, 1), (rows,), (1,), (), (1, 1)), FLOATS),
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.fp8 import Fp8Weight
 
-        scales = tensors["weight_scale"].float().flatten().expand(rows).contiguous()
+        scales = tensors[self.scale].float().flatten().expand(rows).contiguous()
         return Fp8Weight(tensors["weight"], scales, self.quantize_activations)
 
     def quantize(self, weight: Tensor) -> Weight:

@@ -9,6 +9,7 @@ from services.worker.quantization.formats import DenseFormat, MatrixFormat
 from services.worker.quantization.kv_scheme import KVCacheScheme
 
 DENSE = DenseFormat()
+OUTPUT_LAYERS = ("lm_head", "embed_out")
 
 
 class Selection(Protocol):
@@ -20,16 +21,16 @@ class Selection(Protocol):
 @dataclass(frozen=True, slots=True)
 class BlocksBut:
     """Selects the linear layers in the transformer's blocks, except those whose path contains a name in `excluded`.
-    Selects lm_head only if `output_layer` is True, and never selects embeddings."""
+    Selects the output layer only if `output_layer` is True, and never selects embeddings."""
 
     excluded: tuple[str, ...] = ()
     included: tuple[str, ...] = ()  # if not empty, a layer's path must contain one of these names
     output_layer: bool = False
 
     def selects(self, layer: str) -> bool:
-        if layer == "lm_head":
+        if layer in OUTPUT_LAYERS:
             return self.output_layer
-        if not layer.startswith("model.layers.") or any(_is_part(name, layer) for name in self.excluded):
+        if not is_in_block(layer) or any(_is_part(name, layer) for name in self.excluded):
             return False
         return not self.included or any(_is_part(name, layer) for name in self.included)
 
@@ -50,6 +51,12 @@ class CheckpointQuantization:
         """Returns the format of a layer's matrix: the format of the first rule that selects the layer, or floats if no
         rule does."""
         return next((form for selection, form in self.rules if selection.selects(layer)), DENSE)
+
+
+def is_in_block(layer: str) -> bool:
+    """Returns whether a layer is in one of the transformer's blocks, which have numbers in every architecture's names:
+    `model.layers.0.mlp.up_proj`, `transformer.h.0.mlp.c_fc`. Embeddings and the output layer are in none."""
+    return any(part.isdigit() for part in layer.split("."))
 
 
 def _is_part(name: str, layer: str) -> bool:

@@ -13,7 +13,7 @@ from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
 from services.worker.ops.triton.tiles import LEAST_K
-from services.worker.quantization.kinds import Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
+from services.worker.quantization.kinds import Fp8BlockWeight, Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
 
 # First compute capability whose tensor cores multiply fp8.
 _FP8_CAPABILITY = (8, 9)
@@ -21,7 +21,10 @@ _FP8_CAPABILITY = (8, 9)
 
 def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
     """Returns whether the kernels support the weight. A weight with several groups must have a multiple of 16 inputs
-    per group. If activations are quantized to fp8, the tensor cores must be able to multiply fp8."""
+    per group. If activations are quantized to fp8, the tensor cores must be able to multiply fp8. No kernel supports
+    fp8 with scales per block."""
+    if isinstance(weight, Fp8BlockWeight):
+        return False
     if isinstance(weight, Int4Weight):
         return FourBitLayout.takes(weight)
     if isinstance(weight, Int8Weight):
@@ -61,7 +64,12 @@ class WeightOnlyLinear:
     floating-point activations."""
 
     def __init__(
-        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
+        self,
+        weight: Fp8Weight | Int8Weight | Int4Weight,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        batch_invariant: bool,
     ) -> None:
         self._weight: FourBitLayout | EightBitLayout
         if isinstance(weight, Int4Weight):

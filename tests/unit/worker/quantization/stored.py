@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles, unpack_nibbles
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight
@@ -62,6 +63,26 @@ def fp8_per_tensor(_: str, weight: Tensor) -> tuple[QuantizedWeight, Tensors]:
     values = (weight / scale).to(torch.float8_e4m3fn)
     quantized = Fp8Weight(values, scale.expand(len(weight)), quantize_activations=False)
     return quantized, {"weight": values, "weight_scale": scale, "input_scale": torch.tensor(0.1)}
+
+
+def fp8_in_blocks(
+    outputs: int, inputs: int, scale: str, dtype: torch.dtype = torch.float32
+) -> Callable[[str, Tensor], tuple[QuantizedWeight, Tensors]]:
+    """With scales of blocks that do not divide the matrices, in the type `dtype`."""
+
+    def store(_: str, weight: Tensor) -> tuple[QuantizedWeight, Tensors]:
+        (rows, columns), values = weight.shape, torch.empty_like(weight, dtype=torch.float8_e4m3fn)
+        scales = torch.empty(-(-rows // outputs), -(-columns // inputs), dtype=dtype)
+        for row in range(0, rows, outputs):
+            for column in range(0, columns, inputs):
+                block = weight[row : row + outputs, column : column + inputs]
+                place = row // outputs, column // inputs
+                scales[place] = block.abs().max() / 448 * 2**0.5  # a power of two can be smaller
+                values[row : row + outputs, column : column + inputs] = (block / scales[place].float()).to(values.dtype)
+        repeated = scales.float().repeat_interleave(outputs, 0)[:rows]
+        return Fp8BlockWeight(values, repeated, inputs), {"weight": values, scale: scales}
+
+    return store
 
 
 def int8_per_output(_: str, weight: Tensor) -> tuple[QuantizedWeight, Tensors]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
@@ -38,6 +39,7 @@ def reordered(weight: Tensor) -> Int4Weight:
 
 KINDS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
     "fp8": Fp8Weight.quantize,
+    "fp8 in blocks": lambda weight: Fp8BlockWeight.quantize(weight, 24),  # the last block is narrower
     "int8": lambda weight: Int8Weight.quantize(weight, True),
     "int8 in groups": lambda weight: Int8Weight.quantize(weight, False, GROUP),
     "int4": in_order,
@@ -49,6 +51,8 @@ def element(weight: QuantizedWeight, row: int, column: int) -> float:
     """By the definition in its class, number by number."""
     if isinstance(weight, Fp8Weight):
         return float(weight.values[row, column]) * float(weight.scales[row])
+    if isinstance(weight, Fp8BlockWeight):
+        return float(weight.values[row, column]) * float(weight.scales[row, column // weight.group_size])
     if isinstance(weight, Int8Weight):
         return int(weight.values[row, column]) * float(weight.scales[row, column // weight.group_size])
     k = column if weight.input_order is None else weight.input_order.tolist().index(column)
@@ -68,12 +72,14 @@ def test_every_number_is_what_its_class_says(kind: str) -> None:
             assert dequantized[row, column] == torch.tensor(element(weight, row, column))
 
 
-@pytest.mark.parametrize(("kind", "share"), [("fp8", 1 / 16), ("int8", 1 / 254), ("int4", 1 / 15)])
+@pytest.mark.parametrize(
+    ("kind", "share"), [("fp8", 1 / 16), ("fp8 in blocks", 1 / 16), ("int8", 1 / 254), ("int4", 1 / 15)]
+)
 def test_rounding_is_to_the_nearest(kind: str, share: float) -> None:
     """Half a step at most: of an fp8 number a sixteenth of itself, of int8 and int4 half of the group's step."""
     matrix = random_matrix(40, 256)
     error = (KINDS[kind](matrix).dequantize() - matrix).abs()
-    if kind == "fp8":
+    if kind.startswith("fp8"):
         smallest = matrix.abs().amax(1, keepdim=True) / 448 * 2**-10  # half a subnormal step
         assert (error <= torch.maximum(matrix.abs() * share, smallest) * 1.001).all()
     elif kind == "int8":
@@ -102,6 +108,7 @@ def test_what_is_stored_differently_is_not_joined() -> None:
     pairs += [(first, second) for first in each for second in each if first is not second]
     pairs += [
         (Fp8Weight.quantize(matrix), Fp8Weight.quantize(matrix, quantize_activations=False)),
+        (Fp8BlockWeight.quantize(matrix, 32), Fp8BlockWeight.quantize(matrix, 64)),
         (Int8Weight.quantize(matrix, True), Int8Weight.quantize(matrix, False)),
         (Int4Weight.quantize(matrix, 32), Int4Weight.quantize(matrix, 64)),
     ]

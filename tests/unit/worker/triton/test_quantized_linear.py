@@ -15,6 +15,7 @@ from services.worker.ops.triton import quantized_linear, scaled_mm
 from services.worker.ops.triton.linear import Linear
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import Weight
@@ -65,6 +66,13 @@ def test_where_no_tensor_core_multiplies_fp8_activations_stay_in_floats(
     assert quantized_linear.computes_with(Fp8Weight.quantize(matrix), CUDA) == multiplies
     assert quantized_linear.computes_with(Fp8Weight.quantize(matrix, False), CUDA)
     assert quantized_linear.computes_with(Int8Weight.quantize(matrix, True), CUDA)
+
+
+def test_fp8_in_blocks_is_read_in_floats(device: torch.device) -> None:
+    ops, weight = TritonOps(device, torch.bfloat16), Fp8BlockWeight.quantize(torch.ones(16, 16), 16)
+    assert not ops.computes_with(weight)
+    with pytest.raises(TypeError, match="Fp8BlockWeight"):
+        ops.linear(weight)
 
 
 class OnCuda:

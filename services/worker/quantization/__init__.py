@@ -17,7 +17,7 @@ from services.worker.quantization.formats import (
     stored_bytes,
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
-from services.worker.quantization.pack_quantized import PackedInt4Format
+from services.worker.quantization.pack_quantized import PackedFormat
 from services.worker.quantization.scheme import DENSE, CheckpointQuantization
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "CheckpointQuantization",
     "Int8Format",
     "MatrixFormat",
-    "PackedInt4Format",
+    "PackedFormat",
     "StoredTensor",
     "Targets",
     "is_kv_scale",

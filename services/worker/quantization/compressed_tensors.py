@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.worker.errors import ModelError
+from services.worker.quantization.alternatives import alternative_to
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, checked_group_size
 from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
-from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
+from services.worker.quantization.pack_quantized import PackedFormat
 from services.worker.quantization.scheme import OUTPUT_LAYERS, CheckpointQuantization, is_in_block
 
 SUPPORTED = (
-    "supported are float-quantized (fp8 per tensor, output or block), int-quantized (int8, symmetric) and "
+    "supported are float-quantized (fp8 per tensor, output or block), int-quantized (int8) and "
     "pack-quantized (4 and 8 bits, weights only)"
 )
+_ALTERNATIVES = {"nvfp4-pack-quantized": alternative_to("nvfp4")}
 _UNUSED = ("input_scale", "input_zero_point", "output_zero_point", "k_zero_point", "v_zero_point", "weight_shape")
 
 
@@ -79,6 +81,8 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
     group_size = weights.get("group_size")
 
     def refuse() -> ModelError:
+        if form in _ALTERNATIVES:
+            return ModelError(f"{where} has {form} weights, which are not supported; {_ALTERNATIVES[form]}")
         return ModelError(
             f"{where} has {form} weights of {bits} bits ({kind}, {'' if symmetric else 'a'}symmetric, by {strategy}), "
             f"with activations {_describe(inputs)}; {SUPPORTED}"
@@ -96,13 +100,11 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
     quantize_activations = inputs is not None
     if form in ("float-quantized", "naive-quantized") and kind == "float" and bits == 8 and size is None:
         return Fp8Format(quantize_activations)
-    if form in ("int-quantized", "naive-quantized") and kind == "int" and bits == 8 and symmetric:
-        return Int8Format(quantize_activations, size)
-    if form == "pack-quantized" and kind == "int" and not quantize_activations:
-        if bits == 4:
-            return PackedInt4Format(size, symmetric)
-        if bits == 8 and symmetric:
-            return PackedInt8Format(size)
+    if form in ("int-quantized", "naive-quantized") and kind == "int" and bits == 8:
+        # Activations stay in floats if the weights have zero points. That is more precise.
+        return Int8Format(quantize_activations and symmetric, size, symmetric)
+    if form == "pack-quantized" and kind == "int" and bits in (4, 8) and not quantize_activations:
+        return PackedFormat(bits, size, symmetric)
     raise refuse()
 
 

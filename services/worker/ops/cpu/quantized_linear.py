@@ -41,10 +41,11 @@ class QuantizedLinear:
             )
         self._scales = self._columns(library, weight.scales.float())
         self._zeros = self._order = self._bias = None
-        if isinstance(weight, Int4Weight):
-            self._zeros = self._columns(library, weight.zero_points.to(torch.int32))
-            if weight.input_order is not None:
-                self._order = weight.input_order.to(device="cpu", dtype=torch.int32, copy=True).contiguous()
+        if weight.zero_points is not None:
+            half = 128 if isinstance(weight, Int8Weight) else 0  # the kernels read unsigned integers
+            self._zeros = self._columns(library, weight.zero_points.to(torch.int32) + half)
+        if weight.input_order is not None:
+            self._order = weight.input_order.to(device="cpu", dtype=torch.int32, copy=True).contiguous()
         if bias is not None:
             self._bias = bias.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
         self._arguments = tuple(

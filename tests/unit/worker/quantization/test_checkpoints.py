@@ -85,8 +85,24 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], Store, type[QuantizedWeight]]] = {
         Int8Weight,
     ),
     "packed int4": (compressed("pack-quantized", INT4), stored.packed_int4, Int4Weight),
+    "asymmetric int8": (
+        compressed("int-quantized", INT8 | {"symmetric": False}),
+        stored.asymmetric_int8_per_output,
+        Int8Weight,
+    ),
+    "packed asymmetric int8": (
+        compressed("pack-quantized", INT8 | {"strategy": "group", "group_size": GROUP, "symmetric": False}),
+        stored.packed_asymmetric_int8,
+        Int8Weight,
+    ),
     "awq": (awq(), stored.awq, Int4Weight),
+    "awq for other kernels": (awq(version="gemv"), stored.awq_gemv, Int4Weight),
+    "awq without zero points": (awq(zero_point=False), stored.awq, Int4Weight),
     "gptq": (gptq(), stored.gptq(None), Int4Weight),
+    "gptq of 2 bits": (gptq(bits=2), stored.gptq_of_bits(2), Int4Weight),
+    "gptq of 3 bits": (gptq(bits=3), stored.gptq_of_bits(3), Int4Weight),
+    "gptq of 8 bits": (gptq(bits=8), stored.gptq_of_bits(8), Int8Weight),
+    "gptq of 8 bits, act-order": (gptq(bits=8, desc_act=True), stored.gptq_of_bits(8, True), Int8Weight),
     "gptq, act-order": (gptq(desc_act=True), stored.gptq("alike"), Int4Weight),
     "gptq, act-order of each projection": (gptq(desc_act=True), stored.gptq("apart"), Int4Weight),
 }
@@ -155,6 +171,24 @@ def test_a_layer_that_is_left_out_is_none_that_begins_alike() -> None:
     assert selection.selects("transformer.h.3.mlp.c_fc")
     assert not selection.selects("transformer.wte")
     assert not selection.selects("embed_out")
+
+
+def test_layers_of_a_gptq_checkpoint_have_settings_of_their_own(tmp_path: Path) -> None:
+    dynamic: dict[str, Any] = {
+        r"-:.*\.0\.mlp\.down_proj": {},
+        r"+:.*down_proj": {"bits": 8},
+        ".*up_proj": {"bits": 3},
+    }
+
+    def store(layer: str, weight: Tensor) -> tuple[QuantizedWeight, stored.Tensors]:
+        bits = 8 if layer.endswith("down_proj") else 3 if layer.endswith("up_proj") else 4
+        return stored.gptq_of_bits(bits)(layer, weight)
+
+    model = quantize_checkpoint(tmp_path, "Llama", gptq(dynamic=dynamic), store, dense=("layers.0.mlp.down_proj",))
+    source = open_source(tmp_path)
+    assert isinstance(source.weight("model.layers.0.mlp.down_proj"), Tensor)
+    assert isinstance(source.weight("model.layers.1.mlp.down_proj"), Int8Weight)
+    check_tokens(model, tmp_path, compiled=False)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -251,7 +285,16 @@ def rewrite(directory: Path, tensors: stored.Tensors) -> None:
 
 
 REFUSED = {
-    "another method": ({"quant_method": "bitsandbytes"}, "is quantized with bitsandbytes, which is not supported"),
+    "another method": ({"quant_method": "bitsandbytes"}, "bitsandbytes, which is not supported; use .* --quantization"),
+    "4 bits of bitsandbytes": (
+        {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        "is quantized with bitsandbytes, which is not supported",
+    ),
+    "exl2": ({"quant_method": "exl2", "bits": 4.65}, "with exl2, which is not supported; use .* GPTQ or GGUF"),
+    "NVFP4 of ModelOpt": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        "with modelopt_fp4, which is not supported; use .* fp8, AWQ or GPTQ",
+    ),
     "fp8 in blocks of no size": (
         {"quant_method": "fp8", "weight_block_size": 128},
         r"a block size is 128; expected \[outputs, inputs\]",
@@ -263,20 +306,22 @@ REFUSED = {
     "fp8 of another format": ({"quant_method": "fp8", "fmt": "e5m2"}, "with fmt e5m2; only e4m3 is supported"),
     "fp8 embeddings": ({"quant_method": "fp8", "modules_to_convert": ["embed_tokens"]}, "modules_to_convert"),
     "AWQ of 3 bits": (awq(bits=3), "is quantized with AWQ to 3 bits; only 4 are supported"),
-    "AWQ for other kernels": (awq(version="gemv"), "is an AWQ checkpoint of version gemv; only gemm is supported"),
-    "AWQ without zero points": (awq(zero_point=False), "without zero points"),
-    "GPTQ of 8 bits": (gptq(bits=8), "is quantized with GPTQ to 8 bits"),
+    "AWQ for other kernels": (
+        awq(version="gemv_fast"),
+        "is an AWQ checkpoint of version gemv_fast; only gemm and gemv are supported",
+    ),
+    "GPTQ of 5 bits": (gptq(bits=5), "is quantized with GPTQ to 5 bits; only 2, 3, 4, 8 are supported"),
+    "GPTQ in other words": (gptq(pack_dtype="int16"), "is a GPTQ checkpoint packed into int16"),
     "GPTQ for Marlin": (gptq(checkpoint_format="marlin"), "in marlin format; only gptq and gptq_v2"),
-    "GPTQ with settings per layer": (gptq(dynamic={"-:lm_head": {}}), r"settings per layer \(dynamic\)"),
+    "GPTQ with a layer of 5 bits": (gptq(dynamic={"+:.*up_proj": {"bits": 5}}), "with GPTQ to 5 bits"),
     "not compressed": (compressed("dense", INT8) | {"quantization_status": "frozen"}, "weights in status frozen"),
     "sparse": (compressed("int-quantized", INT8) | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "is sparse"),
     "transformed": (compressed("int-quantized", INT8) | {"transform_config": {"a": 1}}, "transformed activations"),
     "a preset": (compressed("int-quantized", INT8) | {"config_groups": {"W8A8": ["Linear"]}}, "preset scheme W8A8"),
     "4-bit floats": (
         compressed("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group"}),
-        r"has nvfp4-pack-quantized weights of 4 bits \(float, symmetric, by tensor_group\), with activations as",
+        "has nvfp4-pack-quantized weights, which are not supported; use a checkpoint of the same model in fp8",
     ),
-    "asymmetric int8": (compressed("int-quantized", INT8 | {"symmetric": False}), r"\(int, asymmetric, by channel\)"),
     "asymmetric activations": (
         compressed("int-quantized", INT8, input_activations={"type": "int", "symmetric": False, "strategy": "token"}),
         r"with activations of 8 bits \(int, asymmetric\)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -68,11 +69,19 @@ def test_where_no_tensor_core_multiplies_fp8_activations_stay_in_floats(
     assert quantized_linear.computes_with(Int8Weight.quantize(matrix, True), CUDA)
 
 
-def test_fp8_in_blocks_is_read_in_floats(device: torch.device) -> None:
-    ops, weight = TritonOps(device, torch.bfloat16), Fp8BlockWeight.quantize(torch.ones(16, 16), 16)
-    assert not ops.computes_with(weight)
-    with pytest.raises(TypeError, match="Fp8BlockWeight"):
-        ops.linear(weight)
+def test_what_no_kernel_multiplies_is_read_in_floats(device: torch.device) -> None:
+    ops, matrix = TritonOps(device, torch.bfloat16), torch.ones(16, 16)
+    int8 = Int8Weight.quantize(matrix, quantize_activations=False)
+    assert ops.computes_with(int8)
+    zero_points, order = torch.ones(16, 1, dtype=torch.int8), torch.arange(16, dtype=torch.int32)
+    for weight in (
+        Fp8BlockWeight.quantize(matrix, 16),
+        replace(int8, zero_points=zero_points),
+        replace(int8, input_order=order),
+    ):
+        assert not ops.computes_with(weight)
+        with pytest.raises(TypeError, match=type(weight).__name__):
+            ops.linear(weight)
 
 
 class OnCuda:

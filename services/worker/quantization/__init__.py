@@ -5,7 +5,7 @@ support only these. The kinds are in `kinds/`, which is imported separately, bec
 package must load without torch.
 """
 
-from services.worker.quantization.at_load import ALIASES, CHOICES, AtLoad, resolve_quantization
+from services.worker.quantization.at_load import ALIASES, CHOICES, REFUSALS, AtLoad, resolve_quantization
 from services.worker.quantization.compressed_tensors import Targets
 from services.worker.quantization.config import read_quantization
 from services.worker.quantization.formats import (
@@ -26,6 +26,7 @@ __all__ = [
     "DENSE",
     "FLOATS",
     "ITEM_BYTES",
+    "REFUSALS",
     "AtLoad",
     "CheckpointQuantization",
     "Int8Format",

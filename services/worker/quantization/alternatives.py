@@ -18,6 +18,9 @@ _ALTERNATIVES = {
 }
 
 
+METHODS = tuple(_ALTERNATIVES)
+
+
 def alternative_to(method: str) -> str:
     """Returns what to use instead of `method`, as the end of a sentence; an empty string for an unknown method."""
     return _ALTERNATIVES.get(method.lower().replace("intel/", ""), "")

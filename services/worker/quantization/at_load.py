@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
-from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
-from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization.alternatives import METHODS, alternative_to
+from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, Tensors
+from services.worker.quantization.pack_quantized import PackedFormat
+from services.worker.quantization.scheme import OUTPUT_LAYERS, CheckpointQuantization, is_in_block
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.quantization.kinds.weight import Weight
+
+INT4_GROUP_SIZE = 128
+_LEAST_GROUP_SIZE = 16  # for the kernels, and for precision
+# Matrices that stay in floats: routers of experts and tables of positions. They are small, and precision matters.
+_IN_FLOATS = ("gate", "router", "shared_expert_gate", "wpe", "embed_positions")
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Groups:
+    """4 bits in groups of 128 inputs, or of the largest power of two that divides the inputs."""
+
+    def _form(self, columns: int) -> PackedFormat:
+        size = math.gcd(columns, INT4_GROUP_SIZE)
+        if size < _LEAST_GROUP_SIZE:
+            raise ModelError(
+                f"--quantization int4 cannot divide a matrix of {columns} inputs into groups; use int8-weight-only"
+            )
+        return PackedFormat(4, size, symmetric=True)
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        return self._form(columns).stored(rows, columns)
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        return self._form(columns).read(tensors, rows, columns)
+
+    def quantize(self, weight: Tensor) -> Weight:
+        return self._form(weight.shape[1]).quantize(weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +57,10 @@ class AtLoad:
     output_layer: bool
 
     def applies(self, layer: str, tied: bool) -> bool:
-        if layer in ("lm_head", "model.embed_tokens"):
-            return self.output_layer and (layer == "lm_head" or tied)
-        return True
+        """Returns whether to quantize a layer. `tied`: whether the embeddings are the output layer, too."""
+        if layer.rpartition(".")[2] in _IN_FLOATS:
+            return False
+        return is_in_block(layer) or (self.output_layer and (layer in OUTPUT_LAYERS or tied))
 
 
 AT_LOAD = {
@@ -31,11 +69,14 @@ AT_LOAD = {
         AtLoad("fp8", Fp8Format(), output_layer=False),
         AtLoad("int8", Int8Format(quantize_activations=True), output_layer=True),
         AtLoad("int8-weight-only", Int8Format(quantize_activations=False), output_layer=True),
+        AtLoad("int4", Int4Groups(), output_layer=False),
     )
 }
 CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
-# Names of vLLM's kernels that the option accepts, and the formats whose weights those kernels use.
-ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+# Names in vLLM and TGI that the option accepts, and what Quire calls the same weights.
+ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq", "eetq": "int8-weight-only"}
+# Names of other methods, and what to do instead.
+REFUSALS = {method: alternative_to(method) for method in METHODS}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))
 
 

@@ -20,6 +20,8 @@ from services.worker.models.build import Build
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
 from services.worker.models.encoder_families import ENCODERS
+from services.worker.models.mistral_params import FILE as PARAMS
+from services.worker.models.mistral_params import read_mistral_params
 from services.worker.models.network import Architecture, Network, NetworkConfig
 from services.worker.ops import Heads
 from services.worker.quantization import CheckpointQuantization, read_quantization
@@ -89,6 +91,9 @@ def read_model_config(directory: Path) -> ModelConfig:
     path = directory / "config.json"
     config = read_json(path)
     if config is None:
+        path = directory / PARAMS
+        config = read_mistral_params(directory)
+    if config is None:
         raise ModelError(f"{directory} has no config.json, so it is no model directory")
     with reading(path):
         return parse_model_config(
@@ -104,9 +109,10 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     architecture = next((name for name in architectures if name in DECODERS), None)
     if architecture is None:
         given = ", ".join(architectures) or "a model without a named architecture"
-        raise ModelError(
-            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *ENCODERS)))}"
-        )
+        # Code of a checkpoint is never run: it could do anything.
+        remote = ", and its own code (auto_map) is never run" if config.values.get("auto_map") else ""
+        supported = ", ".join(sorted((*DECODERS, *ENCODERS)))
+        raise ModelError(f"{path} is {given}, which is not supported{remote}; supported are {supported}")
     decoder = DECODERS[architecture]
     network = decoder.read(architecture, config)
     if not 1 <= network.max_model_len <= MAX_POSITIONS:

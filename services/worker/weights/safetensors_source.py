@@ -12,7 +12,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models import ModelConfig
+from services.worker.models import LlamaConfig, ModelConfig
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
@@ -24,6 +24,8 @@ from services.worker.quantization import (
     is_kv_scale,
 )
 from services.worker.quantization.kinds import Weight
+from services.worker.weights import consolidated
+from services.worker.weights.pickles import how_to_convert
 from services.worker.weights.read_ahead import ReadAhead
 
 INDEX = "model.safetensors.index.json"
@@ -45,6 +47,7 @@ class SafetensorsSource:
         Raises ModelError if the files do not match `config`."""
         self._device = device
         self._files = CheckpointFiles(directory, device, config.kind.base)
+        self._heads = self._heads_to_reorder(config)
         self._unused = config.kind.unused
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
@@ -79,11 +82,26 @@ class SafetensorsSource:
 
     def _read(self, name: str) -> Tensor:
         tensor = self._files.read(name)
+        if self._heads is not None and name.endswith((".q_proj.weight", ".k_proj.weight")):
+            return consolidated.rotated_by_halves(tensor, self._heads)
         if self._device.type == "cpu" and tensor.numel():
             # The tensor is a view of mapped pages. Reading a byte of each page loads the pages before they are needed.
             # numpy reads the bytes, because torch would start a thread pool for the thread that reads ahead.
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
+
+    def _heads_to_reorder(self, config: ModelConfig) -> int | None:
+        """Returns the size of the heads whose rows must be reordered; None if the files have transformers' layout.
+        Raises ModelError if the files have Mistral's layout, and the model is not one that Quire reads from it."""
+        if not self._files.is_consolidated:
+            return None
+        if config.architecture != "MistralForCausalLM" or config.quantization is not None:
+            raise ModelError(
+                f"{self._files.directory} has its weights in Mistral's own layout only ({consolidated.SINGLE_FILE}), "
+                f"which is supported for unquantized MistralForCausalLM; use a checkpoint with {SINGLE_FILE}"
+            )
+        assert isinstance(config.network, LlamaConfig)
+        return config.network.head_dim
 
     def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
@@ -145,31 +163,45 @@ class CheckpointFiles:
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
-        index = read_json(directory / INDEX)
-        if index is not None:
-            self._file_of = {name: self._open(file) for name, file in self._weight_map(index).items()}
-        elif (directory / SINGLE_FILE).exists():
-            handle = self._open(SINGLE_FILE)
-            self._file_of = dict.fromkeys(handle.keys(), handle)
+        found = self._find(INDEX, SINGLE_FILE)
+        # Whether the files have Mistral's layout. Names are translated, the content is not.
+        self.is_consolidated = found is None
+        found = found or self._find(consolidated.INDEX, consolidated.SINGLE_FILE)
+        if found is None:
+            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}{how_to_convert(directory)}")
+        if self.is_consolidated:
+            names = {name: consolidated.transformers_name(name) for name in found}
         else:
-            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
-        self._base = "" if any(name.startswith(base) for name in self._file_of) else base
-        if self._base:
-            self._file_of = {base + name: file for name, file in self._file_of.items()}
-        self.names = self._file_of.keys()
+            prefix = "" if any(name.startswith(base) for name in found) else base
+            names = {name: prefix + name for name in found}
+        self._places = {names[name]: (file, name) for name, file in found.items()}
+        self.names = self._places.keys()
 
-    def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
+    def _find(self, index_file: str, single_file: str) -> dict[str, Any] | None:
+        """Returns the open file of each tensor; None if there are no such files."""
+        index = read_json(self.directory / index_file)
+        if index is not None:
+            return {name: self._open(file) for name, file in self._weight_map(index_file, index).items()}
+        if not (self.directory / single_file).exists():
+            return None
+        handle = self._open(single_file)
+        return dict.fromkeys(handle.keys(), handle)
+
+    def _weight_map(self, index_file: str, index: Mapping[str, Any]) -> dict[str, str]:
         """Returns the file of each tensor, from the index. Raises ModelError if a file is outside the directory."""
         files = index.get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-            raise ModelError(f"{self.directory / INDEX}: weight_map is not an object that maps each tensor to a file")
+            raise ModelError(
+                f"{self.directory / index_file}: weight_map is not an object that maps each tensor to a file"
+            )
         outside = next((file for file in files.values() if not is_inside(file)), None)
         if outside is not None:
-            raise ModelError(f"{self.directory / INDEX} names {outside!r}, which is outside the model's directory")
+            raise ModelError(f"{self.directory / index_file} names {outside!r}, which is outside the model's directory")
         return files
 
     def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(name.removeprefix(self._base))
+        file, stored_name = self._places[name]
+        tensor: Tensor = file.get_tensor(stored_name)
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -179,7 +211,8 @@ class CheckpointFiles:
         from safetensors import SafetensorError
 
         try:
-            stored = self._file_of[name].get_slice(name.removeprefix(self._base))
+            file, stored_name = self._places[name]
+            stored = file.get_slice(stored_name)
         except SafetensorError as error:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()

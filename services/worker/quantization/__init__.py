@@ -18,7 +18,7 @@ from services.worker.quantization.formats import (
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
 from services.worker.quantization.pack_quantized import PackedFormat
-from services.worker.quantization.scheme import DENSE, CheckpointQuantization
+from services.worker.quantization.scheme import DENSE, OUTPUT_LAYERS, CheckpointQuantization
 
 __all__ = [
     "ALIASES",
@@ -26,6 +26,7 @@ __all__ = [
     "DENSE",
     "FLOATS",
     "ITEM_BYTES",
+    "OUTPUT_LAYERS",
     "REFUSALS",
     "AtLoad",
     "CheckpointQuantization",

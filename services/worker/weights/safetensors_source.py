@@ -18,6 +18,7 @@ from services.worker.quantization import (
     DENSE,
     FLOATS,
     ITEM_BYTES,
+    OUTPUT_LAYERS,
     CheckpointQuantization,
     MatrixFormat,
     StoredTensor,
@@ -46,7 +47,7 @@ class SafetensorsSource:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
-        self._files = CheckpointFiles(directory, device, config.kind.base)
+        self._files = CheckpointFiles(directory, device, config.kind.base or _first_part(config))
         self._heads = self._heads_to_reorder(config)
         self._unused = config.kind.unused
         self._quantization = config.quantization or CheckpointQuantization("none")
@@ -159,7 +160,8 @@ class CheckpointFiles:
     """The safetensors files of a checkpoint, all memory-mapped. Several threads can read tensors at the same time."""
 
     def __init__(self, directory: Path, device: torch.device, base: str = "") -> None:
-        """`base`: prefix to put before all names if no tensor's name has it."""
+        """`base`: prefix to put before all names, except the output layer's, if no tensor's name has it. Checkpoints
+        that were saved without the output layer can lack it."""
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
@@ -173,7 +175,7 @@ class CheckpointFiles:
             names = {name: consolidated.transformers_name(name) for name in found}
         else:
             prefix = "" if any(name.startswith(base) for name in found) else base
-            names = {name: prefix + name for name in found}
+            names = {name: _current_name(name if _is_output_layer(name) else prefix + name) for name in found}
         self._places = {names[name]: (file, name) for name, file in found.items()}
         self.names = self._places.keys()
 
@@ -231,6 +233,22 @@ class CheckpointFiles:
             except (OSError, SafetensorError, ValueError) as error:
                 raise ModelError(f"{self.directory / file} cannot be read: {error}") from error
         return self._handles[file]
+
+
+def _first_part(config: ModelConfig) -> str:
+    """Returns the first part of the names of all weights but the output layer's, such as "model."; an empty string if
+    they differ."""
+    parts = {f"{name.partition('.')[0]}." for name in config.parameters if not _is_output_layer(name)}
+    return parts.pop() if len(parts) == 1 else ""
+
+
+def _is_output_layer(name: str) -> bool:
+    return name.partition(".")[0] in OUTPUT_LAYERS
+
+
+def _current_name(name: str) -> str:
+    """Returns the name that transformers now gives to a tensor. Old checkpoints of encoders have TensorFlow's names."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def some(names: Iterable[str]) -> str:

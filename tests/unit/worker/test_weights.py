@@ -64,6 +64,16 @@ def test_tied_embeddings_need_no_output_layer_and_ignore_one(tmp_path: Path) -> 
     check_against(model, tmp_path)
 
 
+@pytest.mark.parametrize(("family", "tied"), [("Llama", True), ("Qwen3", False), ("GPTNeoX", False)])
+def test_the_prefix_of_the_network_can_be_left_out(tmp_path: Path, family: str, tied: bool) -> None:
+    """As where the network was saved without its output layer, or that was added later."""
+    model = save_model(tmp_path, family, tie_word_embeddings=tied)
+    prefix = f"{model.base_model_prefix}."
+    rewrite(tmp_path, lambda tensors: {name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    assert not any(name.startswith(prefix) for name in load_file(tmp_path / "model.safetensors"))
+    check_against(model, tmp_path)
+
+
 def test_progress_goes_from_nothing_to_one(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)

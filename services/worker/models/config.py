@@ -95,6 +95,11 @@ def read_model_config(directory: Path) -> ModelConfig:
         config = read_mistral_params(directory)
     if config is None:
         raise ModelError(f"{directory} has no config.json, so it is no model directory")
+    if not config.get("quantization_config"):
+        # Older checkpoints of ModelOpt have their settings in a file of its own.
+        modelopt = (read_json(directory / "hf_quant_config.json") or {}).get("quantization")
+        if isinstance(modelopt, dict) and modelopt:
+            config = config | {"quantization_config": {"quant_method": "modelopt"} | modelopt}
     with reading(path):
         return parse_model_config(
             directory, Fields(config, str(path)), read_json(directory / "generation_config.json") or {}

@@ -11,7 +11,7 @@ _ALTERNATIVES = {
         ("nvfp4", "modelopt_fp4", "fp_quant"),
         "use a checkpoint of the same model in fp8, AWQ or GPTQ format, or the unquantized one with --quantization fp8",
     ),
-    **dict.fromkeys(("modelopt", "quark", "fbgemm_fp8", "ptpc_fp8"), f"{_AT_LOAD} fp8"),
+    **dict.fromkeys(("quark", "fbgemm_fp8", "ptpc_fp8"), f"{_AT_LOAD} fp8"),
     **dict.fromkeys(("deepspeedfp", "tpu_int8", "experts_int8", "torchao", "quanto"), f"{_AT_LOAD} int8"),
     "bitnet": "use the model's GGUF file in another type, such as Q4_0",
     "auto-round": "use the model's checkpoint in GPTQ or AWQ format, which AutoRound writes as well",

@@ -72,7 +72,7 @@ AT_LOAD = {
         AtLoad("int4", Int4Groups(), output_layer=False),
     )
 }
-CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
+CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "gguf")
 # Names in vLLM and TGI that the option accepts, and what Quire calls the same weights.
 ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq", "eetq": "int8-weight-only"}
 # Names of other methods, and what to do instead.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import translate
 from typing import Any
 
 from services.worker.errors import ModelError
@@ -16,7 +17,7 @@ from services.worker.quantization.gptq import BITS, GPTQFormat
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
 from services.worker.quantization.scheme import DENSE, BlocksBut, CheckpointQuantization, Selection
 
-SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq"
+SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, modelopt (fp8), awq and gptq"
 
 
 def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuantization | None:
@@ -38,8 +39,8 @@ def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
         return read_compressed_tensors(where, settings)
     if method == "an unnamed method" and (settings.get("load_in_4bit") or settings.get("load_in_8bit")):
         method = "bitsandbytes"
-    if method == "modelopt" and "FP4" in str(settings.get("quant_algo")):
-        method = "modelopt_fp4"
+    if method.startswith("modelopt"):
+        return _read_modelopt(where, settings)
     readers = {"fp8": _read_fp8, "awq": _read_awq, "gptq": _read_gptq}
     if method not in readers:
         advice = alternative_to(method) or f"supported are {SUPPORTED}"
@@ -67,6 +68,20 @@ def _read_fp8(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization
         ((BlocksBut(tuple(excluded)), form),),
         ("input_scale", "activation_scale"),
         kv_cache=read_kv_cache_scheme(settings),
+    )
+
+
+def _read_modelopt(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
+    """Reads settings of NVIDIA's ModelOpt, which stores fp8 as AutoFP8 does."""
+    algorithm = str(settings.get("quant_algo") or "no quant_algo").upper()
+    if algorithm != "FP8":
+        advice = alternative_to("modelopt_fp4") if "FP4" in algorithm else "only FP8 (a scale per tensor) is supported"
+        raise ModelError(f"{where} is quantized with modelopt ({algorithm}), which is not supported; {advice}")
+    excluded = settings.get("ignore") or settings.get("exclude_modules") or ()
+    dense = Targets(tuple(f"re:{translate(pattern)}" for pattern in excluded))
+    scheme = read_kv_cache_scheme(settings)
+    return CheckpointQuantization(
+        "modelopt", ((dense, DENSE), (BlocksBut(tuple(excluded)), Fp8Format())), ("input_scale",), kv_cache=scheme
     )
 
 

@@ -32,8 +32,12 @@ class Fp8BlockWeight:
 
     def dequantize(self) -> Tensor:
         """Returns the weight in float32 [out_features, in_features]; each product is rounded once."""
-        scales = self.scales.repeat_interleave(self.group_size, dim=1)[:, : self.values.shape[1]]
-        return self.values.float().mul_(scales)
+        weight, (rows, columns) = self.values.float(), self.shape
+        groups = columns // self.group_size
+        whole = groups * self.group_size
+        weight[:, :whole].view(rows, groups, self.group_size).mul_(self.scales[:, :groups, None])
+        weight[:, whole:].mul_(self.scales[:, groups:])
+        return weight
 
     def select_rows(self, ids: Tensor) -> Fp8BlockWeight:
         """Returns rows (outputs) `ids` of the weight. ids: int64 [n]."""

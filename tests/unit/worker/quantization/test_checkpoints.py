@@ -237,6 +237,22 @@ def test_transformers_names_the_scale_of_a_tensor_as_that_of_a_block(tmp_path: P
     assert torch.equal(weight.dequantize(), model.get_parameter("model.layers.0.self_attn.q_proj.weight"))
 
 
+@pytest.mark.parametrize("in_own_file", [False, True])
+def test_fp8_of_modelopt_is_that_of_a_tensor(tmp_path: Path, in_own_file: bool) -> None:
+    settings = {"quant_algo": "FP8", "exclude_modules": ["lm_head", "model.layers.0.mlp*", "*k_proj"]}
+    dense = ("layers.0.mlp", "k_proj")
+    written = {} if in_own_file else {"quant_method": "modelopt"} | settings
+    model = quantize_checkpoint(tmp_path, "Llama", written, stored.fp8_per_tensor, dense)
+    if in_own_file:
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": settings}))
+    source = open_source(tmp_path)
+    for layer, kind in (("0.mlp.up_proj", Tensor), ("1.mlp.up_proj", Fp8Weight), ("1.self_attn.k_proj", Tensor)):
+        weight = source.weight(f"model.layers.{layer}")
+        assert isinstance(weight, kind)
+        numbers = weight if isinstance(weight, Tensor) else weight.dequantize()
+        assert torch.equal(numbers, model.get_parameter(f"model.layers.{layer}.weight"))
+
+
 def test_activations_are_quantized_if_the_checkpoint_says_so(tmp_path: Path) -> None:
     for form, weights, store in (
         ("float-quantized", FP8, stored.fp8_per_output),
@@ -293,7 +309,11 @@ REFUSED = {
     "exl2": ({"quant_method": "exl2", "bits": 4.65}, "with exl2, which is not supported; use .* GPTQ or GGUF"),
     "NVFP4 of ModelOpt": (
         {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-        "with modelopt_fp4, which is not supported; use .* fp8, AWQ or GPTQ",
+        r"with modelopt \(NVFP4\), which is not supported; use .* fp8, AWQ or GPTQ",
+    ),
+    "another fp8 of ModelOpt": (
+        {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"},
+        r"modelopt \(FP8_PB_WO\), which is not supported; only FP8",
     ),
     "fp8 in blocks of no size": (
         {"quant_method": "fp8", "weight_block_size": 128},

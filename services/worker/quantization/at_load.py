@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
 from services.worker.quantization.alternatives import METHODS, alternative_to
-from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, Tensors
-from services.worker.quantization.pack_quantized import PackedFormat
+from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, StoredTensor, Tensors
 from services.worker.quantization.scheme import OUTPUT_LAYERS, CheckpointQuantization, is_in_block
 
 if TYPE_CHECKING:
@@ -26,24 +25,35 @@ _IN_FLOATS = ("gate", "router", "shared_expert_gate", "wpe", "embed_positions")
 
 @dataclass(frozen=True, slots=True)
 class Int4Groups:
-    """4 bits in groups of 128 inputs, or of the largest power of two that divides the inputs."""
-
-    def _form(self, columns: int) -> PackedFormat:
-        size = math.gcd(columns, INT4_GROUP_SIZE)
-        if size < _LEAST_GROUP_SIZE:
-            raise ModelError(
-                f"--quantization int4 cannot divide a matrix of {columns} inputs into groups; use int8-weight-only"
-            )
-        return PackedFormat(4, size, symmetric=True)
+    """4 bits in groups of 128 inputs, or of the largest power of two that divides the inputs. The tensors are those of
+    `Int4Weight`; no checkpoint stores them."""
 
     def stored(self, rows: int, columns: int) -> Tensors:
-        return self._form(columns).stored(rows, columns)
+        groups = columns // _group_size(columns)
+        return {
+            "packed": StoredTensor(((rows, columns // 2),), ("U8",)),
+            "scales": StoredTensor(((rows, groups),), ("F32",)),
+            "zero_points": StoredTensor(((rows, groups),), ("U8",)),
+        }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        return self._form(columns).read(tensors, rows, columns)
+        from services.worker.quantization.kinds.int4 import Int4Weight
+
+        return Int4Weight(tensors["packed"], tensors["scales"], tensors["zero_points"])
 
     def quantize(self, weight: Tensor) -> Weight:
-        return self._form(weight.shape[1]).quantize(weight)
+        from services.worker.quantization.kinds.int4 import Int4Weight
+
+        return Int4Weight.quantize(weight.float(), _group_size(weight.shape[1]))
+
+
+def _group_size(columns: int) -> int:
+    size = math.gcd(columns, INT4_GROUP_SIZE)
+    if size < _LEAST_GROUP_SIZE:
+        raise ModelError(
+            f"--quantization int4 cannot divide a matrix of {columns} inputs into groups; use int8-weight-only"
+        )
+    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.worker.implementations import Implementation
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -12,7 +14,9 @@ class Case:
     # Configuration values that differ from `tiny.SIZES`, by the names of the model type's own configuration class.
     options: dict[str, Any] = field(default_factory=dict)
     variant: str = ""  # what sets it apart from the other cases of its model type
+    attention: str = "eager"  # transformers' implementation of attention in the reference
     mechanism: str = ""  # what no other case in CI has; empty: only `make test-models` runs this case
+    implementation: Implementation = "auto"
 
     def __str__(self) -> str:
         return f"{self.model_type}, {self.variant}" if self.variant else self.model_type

@@ -25,13 +25,11 @@ EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
     """Saves a model with random weights, norms and biases, and returns it."""
-    known = transformers.AutoConfig.for_model(case.model_type)
-    settings = {name: value for name, value in SIZES.items() if hasattr(known, name)} | case.options
-    config = transformers.AutoConfig.for_model(
-        case.model_type, **settings, bos_token_id=1, eos_token_id=2, pad_token_id=0
-    )
-    config._attn_implementation = "eager"
-    model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+    config = _configure(case)
+    config._attn_implementation = case.attention
+    has_towers = "text_config" in case.options
+    auto: Any = transformers.AutoModelForMultimodalLM if has_towers else transformers.AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     model.eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -41,6 +39,26 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
                 parameter.copy_(noise * (1.5 / parameter.shape[-1] ** 0.5))
             else:
                 parameter.copy_(noise * 0.3 + (1.0 if name.endswith("weight") else 0.0))
+        parameters = dict(model.named_parameters())
+        for name, tensor in model.state_dict().items():
+            if name.endswith("e_score_correction_bias"):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3)
+            elif name not in parameters and tensor.numel() == 1 and tensor.is_floating_point():
+                tensor.mul_(1.0 + 0.3 * torch.randn((), generator=generator))  # a stored factor, such as Gemma 4's
     model.generation_config.eos_token_id = 2
     model.save_pretrained(directory)
     return model  # type: ignore[no-any-return]
+
+
+def _configure(case: Case) -> Any:
+    """A model that takes more than text nests the language model's values in `text_config`."""
+    known = transformers.AutoConfig.for_model(case.model_type)
+    text = case.options.get("text_config")
+    if text is not None:
+        kind = text.get("model_type")
+        known = known.text_config if kind is None else transformers.AutoConfig.for_model(kind)
+    sizes = {name: value for name, value in SIZES.items() if hasattr(known, name)}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    if text is None:
+        return transformers.AutoConfig.for_model(case.model_type, **(sizes | case.options), **ends)
+    return transformers.AutoConfig.for_model(case.model_type, **(case.options | {"text_config": sizes | ends | text}))

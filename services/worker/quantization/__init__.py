@@ -11,14 +11,16 @@ from services.worker.quantization.config import read_quantization
 from services.worker.quantization.formats import (
     FLOATS,
     ITEM_BYTES,
+    EitherWayFormat,
     Int8Format,
     MatrixFormat,
     StoredTensor,
+    TransposedFormat,
     stored_bytes,
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
 from services.worker.quantization.pack_quantized import PackedFormat
-from services.worker.quantization.scheme import DENSE, OUTPUT_LAYERS, CheckpointQuantization
+from services.worker.quantization.scheme import DENSE, CheckpointQuantization, is_output_layer
 
 __all__ = [
     "ALIASES",
@@ -26,16 +28,18 @@ __all__ = [
     "DENSE",
     "FLOATS",
     "ITEM_BYTES",
-    "OUTPUT_LAYERS",
     "REFUSALS",
     "AtLoad",
     "CheckpointQuantization",
+    "EitherWayFormat",
     "Int8Format",
     "MatrixFormat",
     "PackedFormat",
     "StoredTensor",
     "Targets",
+    "TransposedFormat",
     "is_kv_scale",
+    "is_output_layer",
     "read_quantization",
     "resolve_quantization",
     "stored_bytes",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from services.worker.errors import ModelError
 from services.worker.quantization.alternatives import METHODS, alternative_to
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, StoredTensor, Tensors
-from services.worker.quantization.scheme import OUTPUT_LAYERS, CheckpointQuantization, is_in_block
+from services.worker.quantization.scheme import CheckpointQuantization, is_in_block, is_output_layer, is_router
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 INT4_GROUP_SIZE = 128
 _LEAST_GROUP_SIZE = 16  # for the kernels, and for precision
-# Matrices that stay in floats: routers of experts and tables of positions. They are small, and precision matters.
-_IN_FLOATS = ("gate", "router", "shared_expert_gate", "wpe", "embed_positions")
+# Matrices that stay in floats beside the routers of experts: tables of positions, because they are small, and matrices
+# that `Build.absorbed` takes apart into floats.
+_IN_FLOATS = ("wpe", "embed_positions", "positions_embed", "kv_b_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class AtLoad:
 
     def applies(self, layer: str, tied: bool) -> bool:
         """Returns whether to quantize a layer. `tied`: whether the embeddings are the output layer, too."""
-        if layer.rpartition(".")[2] in _IN_FLOATS:
+        if is_router(layer) or layer.rpartition(".")[2] in _IN_FLOATS:
             return False
-        return is_in_block(layer) or (self.output_layer and (layer in OUTPUT_LAYERS or tied))
+        return is_in_block(layer) or (self.output_layer and (is_output_layer(layer) or tied))
 
 
 AT_LOAD = {
@@ -82,7 +83,7 @@ AT_LOAD = {
         AtLoad("int4", Int4Groups(), output_layer=False),
     )
 }
-CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "gguf")
+CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "mxfp4", "gguf")
 # Names in vLLM and TGI that the option accepts, and what Quire calls the same weights.
 ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq", "eetq": "int8-weight-only"}
 # Names of other methods, and what to do instead.

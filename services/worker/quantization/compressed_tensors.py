@@ -17,7 +17,7 @@ from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFo
 from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
 from services.worker.quantization.pack_quantized import PackedFormat
-from services.worker.quantization.scheme import OUTPUT_LAYERS, CheckpointQuantization, is_in_block
+from services.worker.quantization.scheme import CheckpointQuantization, is_in_block, is_output_layer
 
 SUPPORTED = (
     "supported are float-quantized (fp8 per tensor, output or block), int-quantized (int8) and "
@@ -133,7 +133,7 @@ def _least_specific_last(target: str) -> tuple[int, str]:
 
 
 def _matches(targets: tuple[str, ...], layer: str) -> bool:
-    of_class = "Linear" if is_in_block(layer) or layer in OUTPUT_LAYERS else "Embedding"
+    of_class = "Linear" if is_in_block(layer) or is_output_layer(layer) else "Embedding"
     return any(
         re.match(target[3:], layer) is not None if target.startswith("re:") else target in (layer, of_class)
         for target in targets

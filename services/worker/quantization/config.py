@@ -15,9 +15,10 @@ from services.worker.quantization.formats import Fp8Format, MatrixFormat, checke
 from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.gptq import BITS, GPTQFormat
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
+from services.worker.quantization.mxfp4 import read_mxfp4
 from services.worker.quantization.scheme import DENSE, BlocksBut, CheckpointQuantization, Selection
 
-SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, modelopt (fp8), awq and gptq"
+SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, modelopt (fp8), awq, gptq and mxfp4"
 
 
 def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuantization | None:
@@ -41,6 +42,8 @@ def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
         method = "bitsandbytes"
     if method.startswith("modelopt"):
         return _read_modelopt(where, settings)
+    if method == "mxfp4":
+        return read_mxfp4(settings)
     readers = {"fp8": _read_fp8, "awq": _read_awq, "gptq": _read_gptq}
     if method not in readers:
         advice = alternative_to(method) or f"supported are {SUPPORTED}"

@@ -29,7 +29,8 @@ class WeightSource(Protocol):
         ...
 
     def vector(self, name: str) -> Tensor:
-        """Returns a norm or bias on the device, in the checkpoint's float type."""
+        """Returns a norm, a bias or another tensor that is no layer's matrix. It is on the device, in the checkpoint's
+        float type."""
         ...
 
 

@@ -207,7 +207,7 @@ def test_mistrals_own_layout_of_another_model_is_refused(tmp_path: Path) -> None
 def test_a_checkpoint_of_its_own_code_is_refused(tmp_path: Path) -> None:
     config = {"architectures": ["FancyForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling.FancyForCausalLM"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"is FancyForCausalLM, .* its own code \(auto_map\) is never run; supported"):
+    with pytest.raises(ModelError, match=r"is FancyForCausalLM, .* own code \(auto_map\) is never run; `quire models`"):
         read_model_config(tmp_path)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.reference import ReferenceOps
+from services.worker.quantization.kinds.fp4 import Fp4Weight
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
@@ -39,6 +40,7 @@ def weights_only(matrix: Tensor) -> list[QuantizedWeight]:
         Int8Weight.quantize(matrix, False, group_size=32),
         int4,
         Int4Weight(int4.packed, int4.scales, int4.zero_points, order),
+        Fp4Weight.quantize(matrix),
     ]
 
 

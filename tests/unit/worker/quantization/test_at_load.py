@@ -113,7 +113,7 @@ def test_other_methods_are_refused_with_an_alternative(option: str, advice: str)
 
 
 def test_a_checkpoint_in_floats_is_none_of_a_method() -> None:
-    for option in ("awq", "gptq", "compressed-tensors", "gguf"):
+    for option in ("awq", "gptq", "compressed-tensors", "mxfp4", "gguf"):
         with pytest.raises(ModelError, match=f"--quantization is {option}, but the checkpoint is not quantized"):
             resolve_quantization(option, None)
 

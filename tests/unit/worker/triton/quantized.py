@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from services.worker.quantization.kinds.fp8 import Fp8Weight
-from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
@@ -58,7 +57,7 @@ ALL = WITH_ACTIVATIONS | WEIGHTS_ALONE
 
 def exact_product(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
     """In float64, of the quantized numbers."""
-    if isinstance(weight, Int4Weight | Fp8BlockWeight) or not weight.quantize_activations:
+    if not isinstance(weight, Int8Weight | Fp8Weight) or not weight.quantize_activations:
         y = x.double() @ weight.dequantize().double().t()
     else:
         q, scales = (quantize_rows_int8 if isinstance(weight, Int8Weight) else quantize_rows_fp8)(x)

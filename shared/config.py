@@ -44,6 +44,7 @@ def option(
     *,
     choices: Sequence[str] | None = None,
     aliases: Mapping[str, str] = types.MappingProxyType({}),
+    refusals: Mapping[str, str] = types.MappingProxyType({}),
     short: str | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
@@ -51,14 +52,16 @@ def option(
     secret: bool = False,
     not_built: bool = False,
 ) -> Any:
-    """Declares an option as a dataclass field. `help` includes the unit. `aliases`: other names of choices. `short`:
-    short form of the flag, such as -t. `positional`: the value can also be given without the flag. `not_built`: the
-    option is parsed, but any value other than the default stops the start. `secret`: the value is never printed and
-    never passed on a command line, so users must set it through the environment."""
+    """Declares an option as a dataclass field. `help` includes the unit. `aliases`: other names of choices. `refusals`:
+    known values that are not supported, and what to do instead. `short`: short form of the flag, such as -t.
+    `positional`: the value can also be given without the flag. `not_built`: the option is parsed, but any value other
+    than the default stops the start. `secret`: the value is never printed and never passed on a command line, so users
+    must set it through the environment."""
     metadata = {
         "help": help,
         "choices": choices,
         "aliases": aliases,
+        "refusals": refusals,
         "short": short,
         "minimum": minimum,
         "maximum": maximum,
@@ -307,6 +310,8 @@ def _check(source: str, value: Any, field: dataclasses.Field[Any]) -> None:
     metadata = field.metadata
     if value is None:
         return
+    if isinstance(value, str) and value in metadata["refusals"]:
+        raise ConfigError(f"{source} is {value!r}, which is not supported: {metadata['refusals'][value]}")
     if metadata["choices"] and value not in metadata["choices"]:
         raise ConfigError(f"{source} is {value!r}: use one of {', '.join(metadata['choices'])}")
     if metadata["minimum"] is not None and value < metadata["minimum"]:

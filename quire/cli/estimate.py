@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from services.worker.quantization import ALIASES, CHOICES, resolve_quantization
+from services.worker.quantization import ALIASES, CHOICES, REFUSALS, resolve_quantization
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class EstimateConfig:
     )
     quantization: str | None = option(
         None, "Quantize weights at load, or the method that the checkpoint must be quantized with. If left out, "
-        "weights stay as the checkpoint stores them.", choices=CHOICES, aliases=ALIASES, short="-q",
+        "weights stay as the checkpoint stores them.", choices=CHOICES, aliases=ALIASES, refusals=REFUSALS, short="-q",
     )  # fmt: skip
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     gpu_memory_utilization: float = option(

@@ -37,7 +37,6 @@ OPTIONS: Mapping[str, VllmOption] = {
         json("rope-scaling", refusal=_CONFIG_JSON),
         value("rope-theta", refusal=_CONFIG_JSON),
         optional("hf-token", NO_VALUE, refusal="a key does not belong on a command line; set HF_TOKEN"),
-        value("model-impl", "auto", refusal="Quire has one implementation of each model; leave it out"),
         json("model-loader-extra-config", refusal="loading has no further options; leave it out"),
         values("ignore-patterns", refusal="Quire downloads safetensors and configuration files only; leave it out"),
         value("max-parallel-loading-workers", note="one process loads the weights"),

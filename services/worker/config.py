@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.worker.implementations import IMPLEMENTATIONS
 from services.worker.pooling import CHOICES as POOLING_CHOICES
-from services.worker.quantization import ALIASES, CHOICES
+from services.worker.quantization import ALIASES, CHOICES, REFUSALS
 from shared.config import option
 
 
@@ -56,10 +56,11 @@ class WorkerConfig:
     )
     quantization: str | None = option(
         None,
-        "Quantize weights at load (fp8, int8, int8-weight-only), or the method that the checkpoint must be "
+        "Quantize weights at load (fp8, int8, int8-weight-only, int4), or the method that the checkpoint must be "
         "quantized with. If left out, weights stay as the checkpoint stores them.",
         choices=CHOICES,
         aliases=ALIASES,
+        refusals=REFUSALS,
         short="-q",
     )
     pooling_type: str = option(

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import DryRunFileInfo, snapshot_download
 from huggingface_hub.errors import (
     DryRunError,
     GatedRepoError,
@@ -23,6 +24,8 @@ from services.worker.progress import Progress
 
 # huggingface_hub's name for the progress bar that counts bytes written to disk.
 _BYTES_BAR = "huggingface_hub.snapshot_download"
+# Weights in Mistral's own layout. Most models with these files have the same weights in transformers' layout, too.
+_CONSOLIDATED = "consolidated*.safetensors"
 
 
 def download(
@@ -33,10 +36,21 @@ def download(
     call it, but one at a time. `cache`: the directory for downloads; None: huggingface_hub's default directory. Raises
     ModelError if the model cannot be found or downloaded."""
     try:
-        missing = _missing_bytes(name, revision, patterns, cache)
+        files = _list_files(name, revision, patterns, cache)
+        names = [file.filename for file in files if file.filename.endswith(".safetensors")]
+        redundant = {found for found in names if fnmatch(found, _CONSOLIDATED)}
+        redundant = redundant if redundant < set(names) else set()
+        missing = sum(file.file_size or 0 for file in files if file.will_download and file.filename not in redundant)
         bar = _reporting_bar(missing, progress) if missing else None
         return Path(
-            snapshot_download(name, revision=revision, allow_patterns=list(patterns), tqdm_class=bar, cache_dir=cache)
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=list(patterns),
+                ignore_patterns=sorted(redundant),
+                tqdm_class=bar,
+                cache_dir=cache,
+            )
         )
     except HFValidationError as error:
         raise ModelError(f"{name} is neither a directory nor the name of a model on the Hugging Face hub") from error
@@ -56,11 +70,13 @@ def download(
         ) from error
 
 
-def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str], cache: str | None) -> int:
-    """Returns the number of bytes to download; 0 if the hub does not answer. In that case, the download that follows
+def _list_files(
+    name: str, revision: str | None, patterns: Sequence[str], cache: str | None
+) -> Sequence[DryRunFileInfo]:
+    """Returns the files that match `patterns`; none if the hub does not answer. In that case, the download that follows
     reports the error, or uses files that were downloaded before."""
     try:
-        files = snapshot_download(
+        return snapshot_download(
             name,
             revision=revision,
             allow_patterns=list(patterns),
@@ -69,8 +85,7 @@ def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str], cac
             cache_dir=cache,
         )
     except DryRunError:
-        return 0
-    return sum(file.file_size or 0 for file in files if file.will_download)
+        return []
 
 
 class _HiddenBar(tqdm):

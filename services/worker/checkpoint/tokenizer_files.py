@@ -112,7 +112,7 @@ def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
     try:
         from transformers import AutoTokenizer
 
-        return _saved(AutoTokenizer.from_pretrained(directory))[0], config
+        return _saved(AutoTokenizer.from_pretrained(directory, trust_remote_code=False))[0], config
     except Exception as error:
         raise ModelError(
             f"{directory} has no tokenizer.json, and none can be made from its other files: {error}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.worker.quantization import DENSE, Int8Format, MatrixFormat, PackedInt4Format
+from services.worker.quantization import DENSE, Int8Format, MatrixFormat, PackedFormat
 
 GROUP_SIZE = 32
 FORMATS: Mapping[str, MatrixFormat] = {
     **dict.fromkeys(("F32", "F16", "BF16", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), DENSE),
     "Q8_0": Int8Format(quantize_activations=False, group_size=GROUP_SIZE),
-    "Q4_0": PackedInt4Format(GROUP_SIZE, symmetric=True),
+    "Q4_0": PackedFormat(4, GROUP_SIZE, symmetric=True),
 }

@@ -21,11 +21,13 @@ from services.worker.models.build import Build
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
 from services.worker.models.generic import find_generic
+from services.worker.models.mistral_params import FILE as PARAMS
+from services.worker.models.mistral_params import read_mistral_params
 from services.worker.models.network import Architecture, Network, NetworkConfig
 from services.worker.models.text_part import TextPart, find_text_part, text_fields
 from services.worker.models.unsupported_types import refuse_unsupported_type
 from services.worker.ops import Heads
-from services.worker.quantization import CheckpointQuantization, read_quantization
+from services.worker.quantization import CheckpointQuantization, is_output_layer, read_quantization
 from shared.sampling_ranges import RANGES
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,12 @@ class ModelConfig:
     def attention(self) -> tuple[Heads, ...]:
         return self.declaration.attention
 
+    @property
+    def base(self) -> str:
+        """Prefix of names that some checkpoints leave out; empty if the names have none in common."""
+        parts = {f"{name.partition('.')[0]}." for name in self.parameters if not is_output_layer(name)}
+        return self.kind.base or (parts.pop() if len(parts) == 1 else "")
+
     def own_name(self, stored: str) -> str | None:
         """Returns the network's name of a tensor in the checkpoint; None for one that the network has no part in."""
         return stored if self.text_part is None else self.text_part.own_name(stored)
@@ -94,7 +102,15 @@ def read_model_config(directory: Path, implementation: Implementation = "auto") 
     path = directory / "config.json"
     config = read_json(path)
     if config is None:
+        path = directory / PARAMS
+        config = read_mistral_params(directory)
+    if config is None:
         raise ModelError(f"{directory} has no config.json, so it is no model directory")
+    if not config.get("quantization_config"):
+        # Older checkpoints of ModelOpt have their settings in a file of its own.
+        modelopt = (read_json(directory / "hf_quant_config.json") or {}).get("quantization")
+        if isinstance(modelopt, dict) and modelopt:
+            config = config | {"quantization_config": {"quant_method": "modelopt"} | modelopt}
     with reading(path):
         return parse_model_config(
             directory, Fields(config, str(path)), read_json(directory / "generation_config.json") or {}, implementation
@@ -116,7 +132,9 @@ def parse_model_config(
     if found is None:
         refuse_unsupported_type(config)
         given = ", ".join(architectures) or "a model without a named architecture"
-        raise ModelError(f"{path} is {given}, which is not supported; `quire models` lists what is")
+        # Code of a checkpoint is never run: it could do anything.
+        remote = ", and its own code (auto_map) is never run" if config.values.get("auto_map") else ""
+        raise ModelError(f"{path} is {given}, which is not supported{remote}; `quire models` lists what is")
     architecture, decoder = found
     network = decoder.read(architecture, config)
     if not 1 <= network.max_model_len <= MAX_POSITIONS:

@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
-from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
-from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization.alternatives import METHODS, alternative_to
+from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, StoredTensor, Tensors
+from services.worker.quantization.scheme import CheckpointQuantization, is_in_block, is_output_layer, is_router
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.quantization.kinds.weight import Weight
+
+INT4_GROUP_SIZE = 128
+_LEAST_GROUP_SIZE = 16  # for the kernels, and for precision
+# Matrices that stay in floats beside the routers of experts: tables of positions, because they are small, and matrices
+# that `Build.absorbed` takes apart into floats.
+_IN_FLOATS = ("wpe", "embed_positions", "positions_embed", "kv_b_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Groups:
+    """4 bits in groups of 128 inputs, or of the largest power of two that divides the inputs. The tensors are those of
+    `Int4Weight`; no checkpoint stores them."""
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        groups = columns // _group_size(columns)
+        return {
+            "packed": StoredTensor(((rows, columns // 2),), ("U8",)),
+            "scales": StoredTensor(((rows, groups),), ("F32",)),
+            "zero_points": StoredTensor(((rows, groups),), ("U8",)),
+        }
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        from services.worker.quantization.kinds.int4 import Int4Weight
+
+        return Int4Weight(tensors["packed"], tensors["scales"], tensors["zero_points"])
+
+    def quantize(self, weight: Tensor) -> Weight:
+        from services.worker.quantization.kinds.int4 import Int4Weight
+
+        return Int4Weight.quantize(weight.float(), _group_size(weight.shape[1]))
+
+
+def _group_size(columns: int) -> int:
+    size = math.gcd(columns, INT4_GROUP_SIZE)
+    if size < _LEAST_GROUP_SIZE:
+        raise ModelError(
+            f"--quantization int4 cannot divide a matrix of {columns} inputs into groups; use int8-weight-only"
+        )
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +68,10 @@ class AtLoad:
     output_layer: bool
 
     def applies(self, layer: str, tied: bool) -> bool:
-        if layer in ("lm_head", "model.embed_tokens"):
-            return self.output_layer and (layer == "lm_head" or tied)
-        # `Build.absorbed` takes this matrix apart into floats.
-        return not layer.endswith(".kv_b_proj")
+        """Returns whether to quantize a layer. `tied`: whether the embeddings are the output layer, too."""
+        if is_router(layer) or layer.rpartition(".")[2] in _IN_FLOATS:
+            return False
+        return is_in_block(layer) or (self.output_layer and (is_output_layer(layer) or tied))
 
 
 AT_LOAD = {
@@ -32,11 +80,14 @@ AT_LOAD = {
         AtLoad("fp8", Fp8Format(), output_layer=False),
         AtLoad("int8", Int8Format(quantize_activations=True), output_layer=True),
         AtLoad("int8-weight-only", Int8Format(quantize_activations=False), output_layer=True),
+        AtLoad("int4", Int4Groups(), output_layer=False),
     )
 }
-CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "mxfp4", "gguf")
-# Names of vLLM's kernels that the option accepts, and the formats whose weights those kernels use.
-ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "mxfp4", "gguf")
+# Names in vLLM and TGI that the option accepts, and what Quire calls the same weights.
+ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq", "eetq": "int8-weight-only"}
+# Names of other methods, and what to do instead.
+REFUSALS = {method: alternative_to(method) for method in METHODS}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))
 
 

@@ -1,4 +1,4 @@
-"""Reads AWQ checkpoints of version "gemm", the layout that AutoAWQ writes for its GEMM kernels."""
+"""AWQ checkpoints in the layouts that AutoAWQ writes for its GEMM and its GEMV kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
 from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+from services.worker.quantization.integers import integer_weight, num_words, quantize, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,9 +46,36 @@ class AWQFormat:
         )
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.kinds.int4 import Int4Weight
+        return quantize(weight, 4, self.group_size)
 
-        return Int4Weight.quantize(weight, self.group_size)
+
+@dataclass(frozen=True, slots=True)
+class AWQGemvFormat:
+    """Rows of all tensors are outputs. A word of `qweight` packs eight inputs, and a word of `qzeros` eight groups, the
+    first in the lowest bits. The groups are padded to whole words, and in groups of 64 and 32 to two and four words."""
+
+    group_size: int | None  # None: all inputs of an output form one group
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        groups = count_groups(columns, self.group_size)
+        inputs = columns // groups
+        if inputs < 128 and inputs not in (32, 64):
+            raise ModelError(f"AWQ of version gemv has groups of 32, 64, or 128 and more inputs, not {inputs}")
+        unit = max(1, 128 // inputs)
+        words = -(-groups // (8 * unit)) * unit
+        return {
+            "qweight": StoredTensor(((rows, num_words(columns, 4, "AWQ")),), ("I32",)),
+            "qzeros": StoredTensor(((rows, words),), ("I32",)),
+            "scales": StoredTensor(((rows, 8 * words),), ("F16", *FLOATS)),
+        }
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        groups = count_groups(columns, self.group_size)
+        zero_points = unpack(tensors["qzeros"], 4)[:, :groups].contiguous()
+        return integer_weight(tensors["qweight"], 4, tensors["scales"][:, :groups].contiguous(), zero_points)
+
+    def quantize(self, weight: Tensor) -> Weight:
+        return quantize(weight, 4, self.group_size)
 
 
 def _outputs_first(words: Tensor) -> Tensor:

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.worker.errors import ModelError
+from services.worker.quantization.alternatives import alternative_to
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, checked_group_size
+from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
-from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
-from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization.pack_quantized import PackedFormat
+from services.worker.quantization.scheme import CheckpointQuantization, is_in_block, is_output_layer
 
 SUPPORTED = (
-    "supported are float-quantized (fp8 per tensor or output), int-quantized (int8, symmetric) and pack-quantized "
-    "(4 and 8 bits, weights only)"
+    "supported are float-quantized (fp8 per tensor, output or block), int-quantized (int8) and "
+    "pack-quantized (4 and 8 bits, weights only)"
 )
+_ALTERNATIVES = {"nvfp4-pack-quantized": alternative_to("nvfp4")}
 _UNUSED = ("input_scale", "input_zero_point", "output_zero_point", "k_zero_point", "v_zero_point", "weight_shape")
 
 
@@ -48,12 +51,14 @@ def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> Checkpoi
     """Reads `settings`, a `quantization_config`. Raises ModelError for settings that are not supported."""
     _refuse_unsupported(where, settings)
     ignored = tuple(settings.get("ignore") or ())
-    rules = []
+    forms: dict[str, MatrixFormat] = {}
     for name, group in (settings.get("config_groups") or {}).items():
         if not isinstance(group, Mapping):
             raise ModelError(f"{where} uses the preset scheme {name}, which is not supported; {SUPPORTED}")
         form = _read_group(where, group, str(group.get("format") or settings.get("format")))
-        rules.append((Targets(tuple(group["targets"]), ignored), form))
+        forms |= dict.fromkeys(group["targets"], form)
+    # If several targets select a layer, the library takes the most specific one.
+    rules = [(Targets((target,), ignored), forms[target]) for target in sorted(forms, key=_least_specific_last)]
     scheme = read_kv_cache_scheme(settings)
     return CheckpointQuantization("compressed-tensors", tuple(rules), _UNUSED, kv_cache=scheme)
 
@@ -76,12 +81,18 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
     group_size = weights.get("group_size")
 
     def refuse() -> ModelError:
+        if form in _ALTERNATIVES:
+            return ModelError(f"{where} has {form} weights, which are not supported; {_ALTERNATIVES[form]}")
         return ModelError(
             f"{where} has {form} weights of {bits} bits ({kind}, {'' if symmetric else 'a'}symmetric, by {strategy}), "
             f"with activations {_describe(inputs)}; {SUPPORTED}"
         )
 
-    if group.get("output_activations") or strategy not in ("tensor", "channel", "group"):
+    if group.get("output_activations"):
+        raise refuse()
+    if form in ("float-quantized", "naive-quantized") and (kind, bits, strategy) == ("float", 8, "block"):
+        return block_format(weights.get("block_structure"), "weight_scale")
+    if strategy not in ("tensor", "channel", "group"):
         raise refuse()
     if inputs is not None and not (_is_eight_bit(inputs, kind) and bits == 8 and strategy != "group"):
         raise refuse()
@@ -89,13 +100,11 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
     quantize_activations = inputs is not None
     if form in ("float-quantized", "naive-quantized") and kind == "float" and bits == 8 and size is None:
         return Fp8Format(quantize_activations)
-    if form in ("int-quantized", "naive-quantized") and kind == "int" and bits == 8 and symmetric:
-        return Int8Format(quantize_activations, size)
-    if form == "pack-quantized" and kind == "int" and not quantize_activations:
-        if bits == 4:
-            return PackedInt4Format(size, symmetric)
-        if bits == 8 and symmetric:
-            return PackedInt8Format(size)
+    if form in ("int-quantized", "naive-quantized") and kind == "int" and bits == 8:
+        # Activations stay in floats if the weights have zero points. That is more precise.
+        return Int8Format(quantize_activations and symmetric, size, symmetric)
+    if form == "pack-quantized" and kind == "int" and bits in (4, 8) and not quantize_activations:
+        return PackedFormat(bits, size, symmetric)
     raise refuse()
 
 
@@ -117,8 +126,14 @@ def _describe(inputs: Mapping[str, Any] | None) -> str:
     return f"of {inputs.get('num_bits', 8)} bits ({inputs.get('type', 'int')}, {symmetry}symmetric)"
 
 
+def _least_specific_last(target: str) -> tuple[int, str]:
+    """Sorts names of layers before regular expressions, and these before names of classes, such as Linear."""
+    is_class = "." not in target and target[:1].isupper()
+    return (1 if target.startswith("re:") else 2 if is_class else 0), target
+
+
 def _matches(targets: tuple[str, ...], layer: str) -> bool:
-    of_class = "Embedding" if layer == "model.embed_tokens" else "Linear"
+    of_class = "Linear" if is_in_block(layer) or is_output_layer(layer) else "Embedding"
     return any(
         re.match(target[3:], layer) is not None if target.startswith("re:") else target in (layer, of_class)
         for target in targets

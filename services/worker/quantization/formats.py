@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Types are safetensors' names.
 FLOATS = ("F32", "F16", "BF16")
 MAX_GROUP_SIZE = 1 << 20
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I32": 4}
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "I32": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +97,22 @@ class EitherWayFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """Stores the quantized numbers as `weight`, in float8_e4m3fn, and the scales as `weight_scale`: one scale for the
-    whole matrix, or one per output."""
+    """Stores the quantized numbers as `weight`, in float8_e4m3fn, and the scales as `scale`: one scale for the whole
+    matrix, or one per output."""
 
     quantize_activations: bool = True
+    scale: str = "weight_scale"  # last part of the tensor's name
 
     def stored(self, rows: int, columns: int) -> Tensors:
         return {
             "weight": StoredTensor(((rows, columns),), ("F8_E4M3",)),
-            "weight_scale": StoredTensor(((rows, 1), (rows,), (1,), (), (1, 1)), FLOATS),
+            self.scale: StoredTensor(((rows, 1), (rows,), (1,), (), (1, 1)), FLOATS),
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.fp8 import Fp8Weight
 
-        scales = tensors["weight_scale"].float().flatten().expand(rows).contiguous()
+        scales = tensors[self.scale].float().flatten().expand(rows).contiguous()
         return Fp8Weight(tensors["weight"], scales, self.quantize_activations)
 
     def quantize(self, weight: Tensor) -> Weight:
@@ -123,26 +124,33 @@ class Fp8Format:
 @dataclass(frozen=True, slots=True)
 class Int8Format:
     """Stores the quantized numbers as `weight`, in int8, and the scales as `weight_scale`: one scale for the whole
-    matrix, one per output, or one per group of inputs of an output."""
+    matrix, one per output, or one per group of inputs of an output. Stores `weight_zero_point`, in int8, if it is not
+    symmetric."""
 
-    quantize_activations: bool
+    quantize_activations: bool  # only if it is symmetric
     group_size: int | None = None
+    symmetric: bool = True
 
     def stored(self, rows: int, columns: int) -> Tensors:
         groups = count_groups(columns, self.group_size)
         whole: tuple[tuple[int, ...], ...] = ((rows,), (1,), (), (1, 1)) if self.group_size is None else ()
-        return {
+        shapes = ((rows, groups), *whole)
+        tensors = {
             "weight": StoredTensor(((rows, columns),), ("I8",)),
-            "weight_scale": StoredTensor(((rows, groups), *whole), FLOATS),
+            "weight_scale": StoredTensor(shapes, FLOATS),
         }
+        if not self.symmetric:
+            tensors["weight_zero_point"] = StoredTensor(shapes, ("I8",))
+        return tensors
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.int8 import Int8Weight
 
-        scales = tensors["weight_scale"]
-        if self.group_size is None:
-            scales = scales.flatten()[:, None].expand(rows, 1).contiguous()
-        return Int8Weight(tensors["weight"], scales, self.quantize_activations)
+        def per_group(numbers: Tensor) -> Tensor:
+            return numbers.flatten()[:, None].expand(rows, 1).contiguous() if self.group_size is None else numbers
+
+        zero_points = None if self.symmetric else per_group(tensors["weight_zero_point"])
+        return Int8Weight(tensors["weight"], per_group(tensors["weight_scale"]), self.quantize_activations, zero_points)
 
     def quantize(self, weight: Tensor) -> Weight:
         from services.worker.quantization.kinds.int8 import Int8Weight

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models import Matrix, ModelConfig, Place
+from services.worker.models import LlamaConfig, Matrix, ModelConfig, Place
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
@@ -25,8 +25,11 @@ from services.worker.quantization import (
     StoredTensor,
     TransposedFormat,
     is_kv_scale,
+    is_output_layer,
 )
 from services.worker.quantization.kinds import Weight
+from services.worker.weights import consolidated
+from services.worker.weights.pickles import how_to_convert
 from services.worker.weights.read_ahead import ReadAhead
 
 INDEX = "model.safetensors.index.json"
@@ -55,7 +58,8 @@ class SafetensorsSource:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
-        self._files = CheckpointFiles(directory, device, config.kind.base, config.own_name)
+        self._files = CheckpointFiles(directory, device, config.base, config.own_name)
+        self._heads = self._heads_to_reorder(config)
         self._shapes, self._unused, self._left_out = config.parameters, config.kind.unused, config.declaration.left_out
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._formats: dict[str, MatrixFormat] = {}  # of each matrix
@@ -97,11 +101,27 @@ class SafetensorsSource:
 
     def _read(self, item: Item) -> Tensor:
         tensor = self._files.read(item.tensor, item.index)
+        if self._heads is not None and item.tensor.endswith((".q_proj.weight", ".k_proj.weight")):
+            return consolidated.rotated_by_halves(tensor, self._heads)
         if self._device.type == "cpu" and tensor.numel():
             # The tensor is a view of mapped pages. Reading a byte of each page loads the pages before they are needed.
             # numpy reads the bytes, because torch would start a thread pool for the thread that reads ahead.
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
+
+    def _heads_to_reorder(self, config: ModelConfig) -> int | None:
+        """Returns the size of the heads whose rows must be reordered; None if the files have transformers' layout.
+        Raises ModelError if the files have Mistral's layout, and the model is not one that Quire reads from it."""
+        if not self._files.is_consolidated:
+            return None
+        network = config.network
+        is_dense = config.architecture == "MistralForCausalLM" and config.quantization is None
+        if not is_dense or not isinstance(network, LlamaConfig):
+            raise ModelError(
+                f"{self._files.directory} has its weights in Mistral's own layout only ({consolidated.SINGLE_FILE}), "
+                f"which is supported for unquantized MistralForCausalLM; use a checkpoint with {SINGLE_FILE}"
+            )
+        return network.head_dim
 
     def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
@@ -177,41 +197,50 @@ class CheckpointFiles:
         base: str = "",
         own_name: Callable[[str], str | None] = lambda stored: stored,
     ) -> None:
-        """`own_name`: from a tensor's name in the files to its name here; None for a tensor that is never read. `base`:
-        prefix to put before all names if no tensor's name has it."""
+        """`own_name`: from a tensor's name in transformers' layout to its name here; None for a tensor that is never
+        read. `base`: prefix to put before all names, except the output layer's, if no tensor's name has it. Checkpoints
+        that were saved without the output layer can lack it."""
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
-        file_of = self._find_files()
-        own = {name: stored for stored in file_of if (name := own_name(stored)) is not None}
+        file_of = self._find(INDEX, SINGLE_FILE)
+        # Whether the files have Mistral's layout. Names are translated, the content is not.
+        self.is_consolidated = file_of is None
+        if file_of is None:
+            file_of = self._find(consolidated.INDEX, consolidated.SINGLE_FILE)
+            own_name = consolidated.transformers_name
+        if file_of is None:
+            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}{how_to_convert(directory)}")
+        own = {_current_name(name): stored for stored in file_of if (name := own_name(stored)) is not None}
         if not any(name.startswith(base) for name in own):
-            own = {base + name: stored for name, stored in own.items()}
-        self._stored_names = own
-        self._file_of = {name: self._open(file_of[stored]) for name, stored in own.items()}
-        self.names = self._file_of.keys()
+            own = {name if is_output_layer(name) else base + name: stored for name, stored in own.items()}
+        self._places = {name: (self._open(file_of[stored]), stored) for name, stored in own.items()}
+        self.names = self._places.keys()
 
-    def _find_files(self) -> dict[str, str]:
-        """Returns the file of each tensor."""
-        index = read_json(self.directory / INDEX)
+    def _find(self, index_file: str, single_file: str) -> dict[str, str] | None:
+        """Returns the file of each tensor; None if there are no such files."""
+        index = read_json(self.directory / index_file)
         if index is not None:
-            return self._weight_map(index)
-        if not (self.directory / SINGLE_FILE).exists():
-            raise ModelError(f"{self.directory} has no {SINGLE_FILE} and no {INDEX}")
-        return dict.fromkeys(self._open(SINGLE_FILE).keys(), SINGLE_FILE)
+            return self._weight_map(index_file, index)
+        if not (self.directory / single_file).exists():
+            return None
+        return dict.fromkeys(self._open(single_file).keys(), single_file)
 
-    def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
+    def _weight_map(self, index_file: str, index: Mapping[str, Any]) -> dict[str, str]:
         """Returns the file of each tensor, from the index. Raises ModelError if a file is outside the directory."""
         files = index.get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-            raise ModelError(f"{self.directory / INDEX}: weight_map is not an object that maps each tensor to a file")
+            raise ModelError(
+                f"{self.directory / index_file}: weight_map is not an object that maps each tensor to a file"
+            )
         outside = next((file for file in files.values() if not is_inside(file)), None)
         if outside is not None:
-            raise ModelError(f"{self.directory / INDEX} names {outside!r}, which is outside the model's directory")
+            raise ModelError(f"{self.directory / index_file} names {outside!r}, which is outside the model's directory")
         return files
 
     def read(self, name: str, index: int | None = None) -> Tensor:
         """`index`: reads only this part of a tensor [count, ...]."""
-        file, stored = self._file_of[name], self._stored_names[name]
+        file, stored = self._places[name]
         tensor: Tensor = file.get_tensor(stored) if index is None else file.get_slice(stored)[index]
         return tensor
 
@@ -222,7 +251,8 @@ class CheckpointFiles:
         from safetensors import SafetensorError
 
         try:
-            stored = self._file_of[name].get_slice(self._stored_names[name])
+            file, stored_name = self._places[name]
+            stored = file.get_slice(stored_name)
         except SafetensorError as error:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()
@@ -243,12 +273,18 @@ class CheckpointFiles:
         return self._handles[file]
 
 
+def _current_name(name: str) -> str:
+    """Returns the name that transformers now gives to a tensor. Old checkpoints of encoders have TensorFlow's names."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
 def _item(layer: str, suffix: str, place: Place | None) -> Item:
     """Returns where a part of a layer is stored. `suffix`: weight, bias, or the name that the matrix's format gives."""
     if place is None:
         return Item(f"{layer}.{suffix}" if layer else suffix)
     stack = layer.removesuffix(f".{place.index}")
-    return Item(stack if suffix == "weight" else f"{stack}_{suffix}", place.index)
+    # transformers stores the scales of `gate_up_proj` as `gate_up_proj_scale_inv`.
+    return Item(stack if suffix == "weight" else f"{stack}_{suffix.removeprefix('weight_')}", place.index)
 
 
 def some(names: Iterable[str]) -> str:

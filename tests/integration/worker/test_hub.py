@@ -52,6 +52,13 @@ def test_a_download_is_reported_and_not_repeated(hub: FakeHub, tmp_path: Path, m
     assert len(hub.downloads) == len(hub.files) - 1
 
 
+def test_the_same_weights_are_not_downloaded_in_two_layouts(hub: FakeHub, tmp_path: Path) -> None:
+    hub.files["consolidated.safetensors"] = b"The same weights in the layout of Mistral's own code."
+    assert start(tmp_path)[-1].state == "ready"
+    assert "model.safetensors" in hub.downloads
+    assert "consolidated.safetensors" not in hub.downloads
+
+
 def test_downloads_go_to_the_directory_that_is_named(hub: FakeHub, tmp_path: Path) -> None:
     options = (NAME, "--download-dir", str(tmp_path / "models"), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS)
     with worker(*options) as (_, reports):

@@ -30,6 +30,7 @@ from services.worker.weights.dummy_source import DummySource
 from tests.models.cases.deepseek import CASES
 from tests.models.tiny import VOCAB_SIZE, save
 from tests.unit.worker.driver import Driver, Request
+from tests.unit.worker.quantization.stored import fp8_in_blocks
 from tests.unit.worker.test_batch_invariance import compute, texts
 from tests.unit.worker.tiny_models import make_decoder, make_runner
 
@@ -164,6 +165,27 @@ def test_a_quantized_matrix_of_keys_and_values_is_turned_into_floats(directory: 
     assert not any(scheme.applies("model.layers.0.self_attn.kv_b_proj", False) for scheme in AT_LOAD.values())
 
 
+def test_fp8_in_blocks_is_read_as_deepseek_publishes_it(directory: Path, tmp_path: Path) -> None:
+    """Its config.json does not say that routers are in floats."""
+    store, floats, blocks = fp8_in_blocks(24, 40, "weight_scale_inv"), {}, {}
+    for name, tensor in load_file(directory / "model.safetensors").items():
+        floats[name] = blocks[name] = tensor
+        if "_proj" in name:
+            weight, parts = store(name, tensor)
+            floats[name] = weight.dequantize()
+            blocks |= {name.removesuffix("weight") + suffix: part for suffix, part in parts.items()}
+    config, logits = json.loads((directory / "config.json").read_text()), []
+    settings = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [24, 40]}
+    for tensors, method in ((floats, None), (blocks, settings)):
+        save_file(tensors, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": method}))
+        decoder, (text, *_) = make_decoder(tmp_path, ReferenceOps(CPU, torch.float32)), texts(random.Random(0))[3:]
+        compute(decoder, allocate_pages(decoder.config, 50, 16, CPU, torch.float32), [(text, text.num_left)])
+        logits += text.logits
+    assert len(blocks) > len(floats)
+    assert torch.equal(*logits)
+
+
 @pytest.mark.usefixtures("batch_invariant")
 def test_a_latent_vector_that_is_too_wide_for_the_kernels_is_refused_at_the_start() -> None:
     shapes = [AttentionShape(4, 1, dim, 512, 16, torch.float32, torch.float32) for dim in (576, 577)]
@@ -211,10 +233,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layer types": (
         {"architectures": ["Glm4MoeLiteForCausalLM"], "num_hidden_layers": 2, "mlp_layer_types": ["dense", "thick"]},
         "expected dense or sparse for each layer",
-    ),
-    "fp8 in blocks": (
-        V3 | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-        "fp8 weights with a scale per block of [128, 128], which is not supported",
     ),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,13 @@ from services.worker.models.declare import declare
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.step import Step
 from services.worker.ops import Linear
-from services.worker.quantization import AtLoad, Int8Format
+from services.worker.quantization import AtLoad, CheckpointQuantization, Int8Format
+from services.worker.quantization.fp8_blocks import Fp8BlockFormat
+from services.worker.quantization.scheme import BlocksBut
 from services.worker.startup.create_ops import create_ops
 from services.worker.weights import load_decoder
 from services.worker.weights.open import open_weights
+from tests.unit.worker.quantization.stored import fp8_in_blocks
 
 CPU = torch.device("cpu")
 EXPERTS, OUTPUTS, INPUTS = 3, 10, 16
@@ -92,6 +95,24 @@ def test_experts_are_quantized_at_load_by_output(tmp_path: Path, config: ModelCo
     experts = load(config, tmp_path, at_load=AtLoad("int8", Int8Format(quantize_activations=False), True))
     for linear, y in zip(experts, expected(config, x), strict=True):
         torch.testing.assert_close(linear(x), y, rtol=0.0, atol=0.1)
+
+
+def test_fp8_in_blocks_is_stored_by_expert(tmp_path: Path, config: ModelConfig) -> None:
+    """With the names that transformers gives. The blocks always have outputs first."""
+    form = Fp8BlockFormat(4, 6, "weight_scale_inv")
+    config = replace(config, quantization=CheckpointQuantization("fp8", ((BlocksBut(), form),)))
+    pairs = [
+        fp8_in_blocks(form.outputs, form.inputs, "scales")("", torch.randn(OUTPUTS, INPUTS)) for _ in range(EXPERTS)
+    ]
+    tensors = {
+        "mlp.up": torch.stack([parts["weight"] for _, parts in pairs]),
+        "mlp.up_scale_inv": torch.stack([parts["scales"] for _, parts in pairs]),
+        "mlp.up_bias": torch.randn(EXPERTS, OUTPUTS),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    x = torch.randn(4, INPUTS)
+    for linear, (weight, _), bias in zip(load(config, tmp_path), pairs, tensors["mlp.up_bias"], strict=True):
+        torch.testing.assert_close(linear(x), (x @ weight.dequantize().t() + bias)[:, EVEN_FIRST])
 
 
 def test_dummy_experts_differ(tmp_path: Path, config: ModelConfig) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +64,16 @@ def test_tied_embeddings_need_no_output_layer_and_ignore_one(tmp_path: Path) -> 
     check_against(model, tmp_path)
 
 
+@pytest.mark.parametrize(("family", "tied"), [("Llama", True), ("Qwen3", False), ("GPTNeoX", False)])
+def test_the_prefix_of_the_network_can_be_left_out(tmp_path: Path, family: str, tied: bool) -> None:
+    """As where the network was saved without its output layer, or that was added later."""
+    model = save_model(tmp_path, family, tie_word_embeddings=tied)
+    prefix = f"{model.base_model_prefix}."
+    rewrite(tmp_path, lambda tensors: {name.removeprefix(prefix): tensor for name, tensor in tensors.items()})
+    assert not any(name.startswith(prefix) for name in load_file(tmp_path / "model.safetensors"))
+    check_against(model, tmp_path)
+
+
 def test_progress_goes_from_nothing_to_one(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)
@@ -113,9 +127,88 @@ def test_a_checkpoint_that_is_not_what_its_config_says_is_refused(tmp_path: Path
 
 def test_a_directory_without_safetensors_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no model\.safetensors and no model\.safetensors\.index\.json$"):
         SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
+
+
+def test_pickles_are_refused_with_the_command_that_converts_them(tmp_path: Path) -> None:
+    model = save_model(tmp_path, "Llama")
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="its weights are pickles") as refusal:
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
+    command = shlex.split(str(refusal.value).rpartition("convert them: ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, timeout=120)
+    check_against(model, tmp_path)
+
+
+MISTRAL_NAMES = {
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+    "self_attn.q_proj": "attention.wq",
+    "self_attn.k_proj": "attention.wk",
+    "self_attn.v_proj": "attention.wv",
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "model.layers": "layers",
+}
+
+
+def in_mistrals_layout(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    stored = {}
+    for full_name, tensor in tensors.items():
+        name, content = full_name, tensor
+        for known, own in MISTRAL_NAMES.items():
+            name = name.replace(known, own)
+        if name.endswith(("wq.weight", "wk.weight")):
+            # Dimension j of a head's first half goes to 2 j, and of the second half to 2 j + 1.
+            content = torch.stack([tensor.view(-1, 2, 8, 64)[:, half] for half in (0, 1)], dim=2).reshape(-1, 64)
+        stored[name] = content.contiguous()
+    return stored
+
+
+PARAMS = {"dim": 64, "n_layers": 3, "head_dim": 16, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2, "norm_eps": 1e-6}
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_mistrals_own_layout_is_read(tmp_path: Path, sharded: bool) -> None:
+    model = save_model(tmp_path, "Mistral", sliding_window=None)
+    tensors = in_mistrals_layout(load_file(tmp_path / "model.safetensors"))
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        (tmp_path / name).unlink()
+    (tmp_path / "params.json").write_text(json.dumps(PARAMS | {"vocab_size": 199, "rope_theta": 10000.0, "moe": None}))
+    if sharded:
+        for index, name in enumerate(tensors):
+            save_file({name: tensors[name]}, tmp_path / f"consolidated-{index}.safetensors")
+        weight_map = {name: f"consolidated-{index}.safetensors" for index, name in enumerate(tensors)}
+        (tmp_path / "consolidated.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    else:
+        save_file(tensors, tmp_path / "consolidated.safetensors")
+    check_against(model, tmp_path)
+
+
+def test_mistrals_own_layout_of_another_model_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    (tmp_path / "model.safetensors").rename(tmp_path / "consolidated.safetensors")
+    with pytest.raises(ModelError, match="in Mistral's own layout only"):
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "params.json").write_text(json.dumps(PARAMS | {"vocab_size": 199, "moe": {"num_experts": 8}}))
+    with pytest.raises(ModelError, match=r"params\.json has moe, which Quire cannot read"):
+        read_model_config(tmp_path)
+
+
+def test_a_checkpoint_of_its_own_code_is_refused(tmp_path: Path) -> None:
+    config = {"architectures": ["FancyForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling.FancyForCausalLM"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"is FancyForCausalLM, .* own code \(auto_map\) is never run; `quire models`"):
+        read_model_config(tmp_path)
 
 
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids
 from services.worker.quantization.kinds import (
     E2M1,
     Fp4Weight,
+    Fp8BlockWeight,
     Fp8Weight,
     Int4Weight,
     Int8Weight,
@@ -51,8 +52,10 @@ class QuantizedLinear:
         # The kernels take doubled E2M1 values, which are integers.
         self._scales = self._columns(library, scales / 2 if isinstance(weight, Fp4Weight) else scales)
         self._zeros = self._order = self._bias = None
-        if isinstance(weight, Int4Weight):
-            self._zeros = self._columns(library, weight.zero_points.to(torch.int32))
+        if not isinstance(weight, Fp4Weight):
+            if weight.zero_points is not None:
+                half = 128 if isinstance(weight, Int8Weight) else 0  # the kernels read unsigned integers
+                self._zeros = self._columns(library, weight.zero_points.to(torch.int32) + half)
             if weight.input_order is not None:
                 self._order = weight.input_order.to(device="cpu", dtype=torch.int32, copy=True).contiguous()
         if bias is not None:
@@ -67,7 +70,7 @@ class QuantizedLinear:
     def takes(weight: QuantizedWeight) -> bool:
         """Returns whether the kernels support the weight. It must have 8- or 4-bit integers or 4-bit floats, and either
         one group per row or groups that fill whole 32-bit words."""
-        if isinstance(weight, Fp8Weight):
+        if isinstance(weight, Fp8Weight | Fp8BlockWeight):
             return False
         return weight.scales.shape[1] == 1 or weight.group_size % (32 // _bits(weight)) == 0
 

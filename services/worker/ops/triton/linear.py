@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
-from services.worker.quantization.kinds import Fp4Weight, Int4Weight, Weight
+from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4Weight, Weight
 
 
 class DenseLinear:
@@ -58,7 +58,7 @@ def create_linear(
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)
-    assert not isinstance(weight, Fp4Weight), "MXFP4 weights are turned into floats first: see computes_with"
+    assert not isinstance(weight, Fp8BlockWeight | Fp4Weight), "turned into floats first: see computes_with"
     if isinstance(weight, Int4Weight) or not weight.quantize_activations:
         return WeightOnlyLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)
     return EightBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)

@@ -13,7 +13,14 @@ from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
 from services.worker.ops.triton.tiles import LEAST_K
-from services.worker.quantization.kinds import Fp4Weight, Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
+from services.worker.quantization.kinds import (
+    Fp4Weight,
+    Fp8BlockWeight,
+    Fp8Weight,
+    Int4Weight,
+    Int8Weight,
+    QuantizedWeight,
+)
 
 # First compute capability whose tensor cores multiply fp8.
 _FP8_CAPABILITY = (8, 9)
@@ -21,13 +28,16 @@ _FP8_CAPABILITY = (8, 9)
 
 def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
     """Returns whether the kernels support the weight. A weight with several groups must have a multiple of 16 inputs
-    per group. If activations are quantized to fp8, the tensor cores must be able to multiply fp8."""
+    per group. If activations are quantized to fp8, the tensor cores must be able to multiply fp8. No kernel supports
+    fp8 with scales per block, or int8 with zero points or an order of inputs."""
+    if isinstance(weight, Fp8BlockWeight | Fp4Weight):
+        return False
     if isinstance(weight, Int4Weight):
         return FourBitLayout.takes(weight)
     if isinstance(weight, Int8Weight):
+        if weight.zero_points is not None or weight.input_order is not None:
+            return False
         return weight.scales.shape[1] == 1 or weight.group_size % LEAST_K == 0
-    if isinstance(weight, Fp4Weight):
-        return False
     return not weight.quantize_activations or _multiplies_fp8(device)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from services.worker.quantization.kinds.input_order import in_order_of_inputs, is_same_order
+
 SYMMETRIC_ZERO_POINT = 8
 
 
@@ -17,9 +19,7 @@ class Int4Weight:
     """weight[o, i(k)] = (q[o, k] - zero_points[o, k // group_size]) · scales[o, k // group_size]
 
     q[o, k] are unsigned 4-bit integers, two per byte, the even k in the low half. Column k belongs to input i(k) =
-    input_order[k], or to input k if `input_order` is None. `input_order` is for GPTQ's act-order, which assigns inputs
-    to groups by importance: the columns are then sorted by group, so that each group is contiguous, and y = weight · x
-    must read x in the same order.
+    input_order[k], or to input k if `input_order` is None (see input_order.py).
     """
 
     packed: Tensor  # uint8 [out_features, in_features / 2], contiguous
@@ -40,11 +40,7 @@ class Int4Weight:
         """Returns the weight in float32 [out_features, in_features]; each product is rounded once."""
         q = unpack_nibbles(self.packed).view(*self.scales.shape, self.group_size).float()
         weight = ((q - self.zero_points[:, :, None].float()) * self.scales[:, :, None].float()).flatten(1)
-        if self.input_order is None:
-            return weight
-        ordered = torch.empty_like(weight)
-        ordered[:, self.input_order.long()] = weight
-        return ordered
+        return in_order_of_inputs(weight, self.input_order)
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
         """Returns rows (outputs) `ids` of the weight. ids: int64 [n]."""
@@ -72,7 +68,10 @@ class Int4Weight:
         """Joins weights that multiply the same input, and returns the joined weight. Returns None if the weights differ
         in group size or in `input_order`."""
         first = weights[0]
-        if any(weight.group_size != first.group_size or not _same_order(weight, first) for weight in weights):
+        if any(
+            weight.group_size != first.group_size or not is_same_order(weight.input_order, first.input_order)
+            for weight in weights
+        ):
             return None
         return Int4Weight(
             torch.cat([weight.packed for weight in weights]),
@@ -90,9 +89,3 @@ def pack_nibbles(q: Tensor) -> Tensor:
 def unpack_nibbles(packed: Tensor) -> Tensor:
     """uint8 [rows, n] -> uint8 [rows, 2 n]"""
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)
-
-
-def _same_order(first: Int4Weight, second: Int4Weight) -> bool:
-    if first.input_order is None or second.input_order is None:
-        return first.input_order is second.input_order
-    return torch.equal(first.input_order, second.input_order)

@@ -1,4 +1,4 @@
-"""A weight in 8-bit integers, symmetric: the zero point is 0."""
+"""A weight in 8-bit integers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from services.worker.quantization.kinds.input_order import in_order_of_inputs, is_same_order
 from services.worker.quantization.kinds.rows import quantize_rows_int8
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Weight:
-    """weight[o, i] = values[o, i] · scales[o, i // group_size]
+    """weight[o, i(k)] = (values[o, k] - zero_points[o, k // group_size]) · scales[o, k // group_size]
 
-    With `quantize_activations` (W8A8) there is one group per output. `quantize_rows_int8` first quantizes each row x of
-    the input: x ≈ q · x_scale.
+    Most weights are symmetric: `zero_points` is None, and they are 0. Column k belongs to input i(k) = input_order[k],
+    or to input k if `input_order` is None (see input_order.py).
+
+    With `quantize_activations` (W8A8) there is one group per output, and no zero point or order. `quantize_rows_int8`
+    first quantizes each row x of the input: x ≈ q · x_scale.
 
         y[o] = (Σ_i q[i] · values[o, i]) · x_scale · scales[o, 0]        the sum exact, in int32; products in float32
 
@@ -26,10 +30,13 @@ class Int8Weight:
     values: Tensor  # int8 [out_features, in_features], contiguous
     scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; each group has in_features / groups inputs
     quantize_activations: bool
+    zero_points: Tensor | None = None  # int8 [out_features, groups]
+    input_order: Tensor | None = None  # int32 [in_features], a permutation
 
     def __post_init__(self) -> None:
-        if self.quantize_activations and self.scales.shape[1] != 1:
-            raise ValueError("quantized activations need one scale per output")
+        is_plain = self.scales.shape[1] == 1 and self.zero_points is None and self.input_order is None
+        if self.quantize_activations and not is_plain:
+            raise ValueError("quantized activations need one scale per output, and no zero point or order")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,14 +50,19 @@ class Int8Weight:
     def dequantize(self) -> Tensor:
         """Returns the weight in float32 [out_features, in_features]; each product is rounded once."""
         groups = self.values.view(*self.scales.shape, self.group_size).float()
-        return (groups * self.scales[:, :, None].float()).flatten(1)
+        if self.zero_points is not None:
+            groups = groups - self.zero_points[:, :, None].float()
+        return in_order_of_inputs((groups * self.scales[:, :, None].float()).flatten(1), self.input_order)
 
     def select_rows(self, ids: Tensor) -> Int8Weight:
         """Returns rows (outputs) `ids` of the weight. ids: int64 [n]."""
-        return replace(self, values=self.values[ids], scales=self.scales[ids])
+        zero_points = None if self.zero_points is None else self.zero_points[ids]
+        return replace(self, values=self.values[ids], scales=self.scales[ids], zero_points=zero_points)
 
     def to(self, device: torch.device) -> Int8Weight:
-        return replace(self, values=self.values.to(device), scales=self.scales.to(device))
+        zero_points = None if self.zero_points is None else self.zero_points.to(device)
+        order = None if self.input_order is None else self.input_order.to(device)
+        return Int8Weight(self.values.to(device), self.scales.to(device), self.quantize_activations, zero_points, order)
 
     @staticmethod
     def quantize(weight: Tensor, quantize_activations: bool, group_size: int | None = None) -> Int8Weight:
@@ -63,8 +75,24 @@ class Int8Weight:
     @staticmethod
     def join(weights: Sequence[Int8Weight]) -> Int8Weight | None:
         """Returns one weight with the rows of all `weights`, which are multiplied by the same input; None if they
-        differ in group size, or if only some of them quantize the input."""
-        if len({(weight.quantize_activations, weight.group_size) for weight in weights}) > 1:
+        differ in group size or in `input_order`, or if only some of them quantize the input."""
+        first = weights[0]
+        if len({(weight.quantize_activations, weight.group_size) for weight in weights}) > 1 or not all(
+            is_same_order(weight.input_order, first.input_order) for weight in weights
+        ):
             return None
-        values = torch.cat([weight.values for weight in weights])
-        return Int8Weight(values, torch.cat([weight.scales for weight in weights]), weights[0].quantize_activations)
+        zero_points = None
+        if any(weight.zero_points is not None for weight in weights):
+            zero_points = torch.cat([weight._some_zero_points() for weight in weights])
+        return Int8Weight(
+            torch.cat([weight.values for weight in weights]),
+            torch.cat([weight.scales for weight in weights]),
+            first.quantize_activations,
+            zero_points,
+            first.input_order,
+        )
+
+    def _some_zero_points(self) -> Tensor:
+        if self.zero_points is not None:
+            return self.zero_points
+        return torch.zeros(self.scales.shape, dtype=torch.int8, device=self.scales.device)

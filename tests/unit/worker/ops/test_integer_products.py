@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -18,7 +20,14 @@ from services.worker.quantization.kinds.rows import quantize_rows_int8
 Quantized = Int8Weight | Int4Weight | Fp4Weight
 # Outputs and inputs of whole panels and of their remains; groups of the inputs, or one.
 SHAPES = [(960, 576, None), (100, 1536, 32), (49, 128, 64), (1, 8, None), (17, 50, None), (130, 256, 128)]
-KINDS = ["int8 with rounded rows", "int8", "int4", "int4 in another order", "fp4"]
+KINDS = [
+    "int8 with rounded rows",
+    "int8",
+    "int4",
+    "int4 in another order",
+    "int8 with zero points in another order",
+    "fp4",
+]
 
 
 def quantized(kind: str, shape: tuple[int, int, int | None], generator: torch.Generator) -> Quantized:
@@ -30,6 +39,10 @@ def quantized(kind: str, shape: tuple[int, int, int | None], generator: torch.Ge
         return Int8Weight.quantize(weight, quantize_activations=False, group_size=group_size)
     if kind == "int8 with rounded rows":
         return Int8Weight.quantize(weight, quantize_activations=True)
+    if kind == "int8 with zero points in another order":
+        plain = Int8Weight.quantize(weight, quantize_activations=False, group_size=group_size)
+        zero_points = torch.randint(-128, 128, plain.scales.shape, generator=generator, dtype=torch.int8)
+        return replace(plain, zero_points=zero_points, input_order=torch.randperm(columns, generator=generator).int())
     result = Int4Weight.quantize(weight, group_size)
     order = torch.randperm(columns, generator=generator).int() if kind == "int4 in another order" else None
     return Int4Weight(result.packed, result.scales, result.zero_points, order)

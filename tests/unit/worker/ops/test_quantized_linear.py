@@ -9,6 +9,7 @@ from torch import Tensor
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.kinds.fp4 import Fp4Weight
 from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
@@ -34,6 +35,7 @@ def weights_only(matrix: Tensor) -> list[QuantizedWeight]:
     int4 = Int4Weight.quantize(matrix, 32)
     return [
         Fp8Weight.quantize(matrix, quantize_activations=False),
+        Fp8BlockWeight.quantize(matrix, 48),
         Int8Weight.quantize(matrix, quantize_activations=False),
         Int8Weight.quantize(matrix, False, group_size=32),
         int4,

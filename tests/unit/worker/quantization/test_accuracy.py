@@ -12,6 +12,7 @@ BOUNDS = {
     "fp8": (0.22, 1e-4),
     "int8": (0.11, 1e-5),
     "int8-weight-only": (0.065, 1e-5),
+    "int4": (0.57, 2e-4),  # rounds as the next one
     "int4-groups-of-128": (0.57, 2e-4),
     "int4-groups-of-64": (0.48, 2e-4),
     "int4-groups-of-32": (0.46, 2e-4),

@@ -70,6 +70,48 @@ def test_floats_are_quantized_as_they_are_loaded(
         assert isinstance(source.weight("lm_head"), kind if output_layer else Tensor)
 
 
+def test_int4_takes_the_largest_groups_that_divide_the_inputs(tmp_path: Path) -> None:
+    model = save_model(tmp_path, "Llama", hidden_size=256, intermediate_size=96)
+    source = open_source(tmp_path, "int4")
+    for layer, group in (("model.layers.1.mlp.up_proj", 128), ("model.layers.1.mlp.down_proj", 32)):
+        weight = source.weight(layer)
+        assert isinstance(weight, Int4Weight)
+        assert weight.group_size == group
+        original = model.get_parameter(f"{layer}.weight")
+        assert (weight.dequantize() - original).abs().mean() < original.abs().mean() / 8
+    assert isinstance(source.weight("lm_head"), Tensor)
+    assert isinstance(source.weight("model.embed_tokens"), Tensor)
+    with pytest.raises(ModelError, match="a matrix of 200 inputs into groups; use int8-weight-only"):
+        AT_LOAD["int4"].form.quantize(torch.ones(8, 200))
+
+
+@pytest.mark.parametrize("layer", ["model.layers.0.mlp.gate", "model.layers.0.mlp.router", "transformer.wpe"])
+def test_small_matrices_that_decide_much_stay_in_floats(layer: str) -> None:
+    assert not any(scheme.applies(layer, tied=True) for scheme in AT_LOAD.values())
+
+
+def test_eetq_is_int8_of_the_weights() -> None:
+    assert build(WorkerConfig, {"quantization": "eetq"}, environment={}).quantization == "int8-weight-only"
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("bitsandbytes", "use .* --quantization int4 or int8-weight-only"),
+        ("nvfp4", "use .* in fp8, AWQ or GPTQ format"),
+        ("modelopt_fp4", "use .* in fp8, AWQ or GPTQ format"),
+        ("hqq", "use .* int4"),
+        ("squeezellm", "use .* AWQ or GPTQ"),
+        ("quip", "use .* int4"),
+        ("aqlm", "use .* AWQ or GPTQ"),
+        ("exl2", "use .* GPTQ or GGUF"),
+    ],
+)
+def test_other_methods_are_refused_with_an_alternative(option: str, advice: str) -> None:
+    with pytest.raises(ConfigError, match=f"--quantization is '{option}', which is not supported: {advice}"):
+        build(WorkerConfig, {"quantization": option}, environment={})
+
+
 def test_a_checkpoint_in_floats_is_none_of_a_method() -> None:
     for option in ("awq", "gptq", "compressed-tensors", "mxfp4", "gguf"):
         with pytest.raises(ModelError, match=f"--quantization is {option}, but the checkpoint is not quantized"):

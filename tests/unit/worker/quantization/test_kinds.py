@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from services.worker.quantization.kinds.fp4 import E2M1, Fp4Weight
 from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight, join
+from tests.unit.worker.quantization.stored import asymmetric_int8
 
 ROWS, COLUMNS, GROUP = 6, 64, 32
 
@@ -39,8 +42,13 @@ def reordered(weight: Tensor) -> Int4Weight:
 
 KINDS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
     "fp8": Fp8Weight.quantize,
+    "fp8 in blocks": lambda weight: Fp8BlockWeight.quantize(weight, 24),  # the last block is narrower
     "int8": lambda weight: Int8Weight.quantize(weight, True),
     "int8 in groups": lambda weight: Int8Weight.quantize(weight, False, GROUP),
+    "int8 asymmetric": lambda weight: asymmetric_int8(weight, GROUP),
+    "int8 reordered": lambda weight: replace(
+        asymmetric_int8(weight, GROUP), input_order=torch.arange(COLUMNS, dtype=torch.int32).flip(0)
+    ),
     "int4": in_order,
     "int4 reordered": reordered,
     "fp4": Fp4Weight.quantize,
@@ -51,8 +59,13 @@ def element(weight: QuantizedWeight, row: int, column: int) -> float:
     """By the definition in its class, number by number."""
     if isinstance(weight, Fp8Weight):
         return float(weight.values[row, column]) * float(weight.scales[row])
+    if isinstance(weight, Fp8BlockWeight):
+        return float(weight.values[row, column]) * float(weight.scales[row, column // weight.group_size])
     if isinstance(weight, Int8Weight):
-        return int(weight.values[row, column]) * float(weight.scales[row, column // weight.group_size])
+        k = column if weight.input_order is None else weight.input_order.tolist().index(column)
+        group = k // weight.group_size
+        zero_point = 0 if weight.zero_points is None else int(weight.zero_points[row, group])
+        return (int(weight.values[row, k]) - zero_point) * float(weight.scales[row, group])
     if isinstance(weight, Fp4Weight):
         code = int(weight.packed[row, column // 2]) >> (4 * (column % 2)) & 15
         return E2M1[code] * 2.0 ** (int(weight.exponents[row, column // 32]) - 127)
@@ -73,12 +86,14 @@ def test_every_number_is_what_its_class_says(kind: str) -> None:
             assert dequantized[row, column] == torch.tensor(element(weight, row, column))
 
 
-@pytest.mark.parametrize(("kind", "share"), [("fp8", 1 / 16), ("int8", 1 / 254), ("int4", 1 / 15)])
+@pytest.mark.parametrize(
+    ("kind", "share"), [("fp8", 1 / 16), ("fp8 in blocks", 1 / 16), ("int8", 1 / 254), ("int4", 1 / 15)]
+)
 def test_rounding_is_to_the_nearest(kind: str, share: float) -> None:
     """Half a step at most: of an fp8 number a sixteenth of itself, of int8 and int4 half of the group's step."""
     matrix = random_matrix(40, 256)
     error = (KINDS[kind](matrix).dequantize() - matrix).abs()
-    if kind == "fp8":
+    if kind.startswith("fp8"):
         smallest = matrix.abs().amax(1, keepdim=True) / 448 * 2**-10  # half a subnormal step
         assert (error <= torch.maximum(matrix.abs() * share, smallest) * 1.001).all()
     elif kind == "int8":
@@ -114,13 +129,31 @@ def test_joined_projections_are_their_rows_one_after_another(kind: str) -> None:
     assert torch.equal(joined.dequantize(), torch.cat((first.dequantize(), second.dequantize())))
 
 
+def is_pair_of_zero_points(first: QuantizedWeight, second: QuantizedWeight) -> bool:
+    """Weights that differ only in having zero points are joined."""
+    return isinstance(first, Int8Weight) and isinstance(second, Int8Weight) and join([first, second]) is not None
+
+
+def test_int8_with_and_without_zero_points_is_joined() -> None:
+    first, second = (KINDS[kind](random_matrix()) for kind in ("int8 in groups", "int8 asymmetric"))
+    joined = join([first, second])
+    assert isinstance(joined, Int8Weight)
+    assert torch.equal(joined.dequantize(), torch.cat((first.dequantize(), second.dequantize())))
+
+
 def test_what_is_stored_differently_is_not_joined() -> None:
     matrix = random_matrix()
     each = [KINDS[kind](matrix) for kind in KINDS]
     pairs: list[tuple[Weight, Weight]] = [(matrix, weight) for weight in each]
-    pairs += [(first, second) for first in each for second in each if first is not second]
+    pairs += [
+        (first, second)
+        for first in each
+        for second in each
+        if first is not second and not is_pair_of_zero_points(first, second)
+    ]
     pairs += [
         (Fp8Weight.quantize(matrix), Fp8Weight.quantize(matrix, quantize_activations=False)),
+        (Fp8BlockWeight.quantize(matrix, 32), Fp8BlockWeight.quantize(matrix, 64)),
         (Int8Weight.quantize(matrix, True), Int8Weight.quantize(matrix, False)),
         (Int4Weight.quantize(matrix, 32), Int4Weight.quantize(matrix, 64)),
     ]

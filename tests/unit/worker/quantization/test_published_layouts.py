@@ -9,11 +9,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from services.worker.quantization.awq import AWQFormat
+from services.worker.quantization.awq import AWQFormat, AWQGemvFormat
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
+from services.worker.quantization.fp8_blocks import Fp8BlockFormat
 from services.worker.quantization.gptq import GPTQFormat
 from services.worker.quantization.kinds.int4 import Int4Weight
-from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
+from services.worker.quantization.pack_quantized import PackedFormat
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoints.safetensors"  # see golden/make.py
 GROUP = 16
@@ -23,12 +24,20 @@ FORMATS: dict[str, MatrixFormat] = {
     "fp8-channel": Fp8Format(),
     "fp8-tensor": Fp8Format(),
     "int8-channel": Int8Format(quantize_activations=True),
-    "packed-int4": PackedInt4Format(GROUP, symmetric=True),
-    "packed-int4-asymmetric": PackedInt4Format(GROUP, symmetric=False),
-    "packed-int8": PackedInt8Format(None),
+    "packed-int4": PackedFormat(4, GROUP, symmetric=True),
+    "packed-int4-asymmetric": PackedFormat(4, GROUP, symmetric=False),
+    "packed-int8": PackedFormat(8, None, symmetric=True),
     "awq": AWQFormat(GROUP),
     "gptq": GPTQFormat(GROUP),
     "gptq-act-order": GPTQFormat(GROUP),
+    "fp8-block": Fp8BlockFormat(8, GROUP, "weight_scale"),
+    "int8-asymmetric": Int8Format(quantize_activations=False, symmetric=False),
+    "packed-int8-asymmetric": PackedFormat(8, GROUP, symmetric=False),
+    "gptq-2": GPTQFormat(GROUP, bits=2),
+    "gptq-3": GPTQFormat(GROUP, bits=3),
+    "gptq-8": GPTQFormat(GROUP, bits=8),
+    "gptq-8-act-order": GPTQFormat(GROUP, bits=8),
+    "awq-gemv": AWQGemvFormat(32),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ from services.worker.ops.triton import quantized_linear, scaled_mm
 from services.worker.ops.triton.linear import Linear
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import Weight
@@ -65,6 +67,21 @@ def test_where_no_tensor_core_multiplies_fp8_activations_stay_in_floats(
     assert quantized_linear.computes_with(Fp8Weight.quantize(matrix), CUDA) == multiplies
     assert quantized_linear.computes_with(Fp8Weight.quantize(matrix, False), CUDA)
     assert quantized_linear.computes_with(Int8Weight.quantize(matrix, True), CUDA)
+
+
+def test_what_no_kernel_multiplies_is_read_in_floats(device: torch.device) -> None:
+    ops, matrix = TritonOps(device, torch.bfloat16), torch.ones(16, 16)
+    int8 = Int8Weight.quantize(matrix, quantize_activations=False)
+    assert ops.computes_with(int8)
+    zero_points, order = torch.ones(16, 1, dtype=torch.int8), torch.arange(16, dtype=torch.int32)
+    for weight in (
+        Fp8BlockWeight.quantize(matrix, 16),
+        replace(int8, zero_points=zero_points),
+        replace(int8, input_order=order),
+    ):
+        assert not ops.computes_with(weight)
+        with pytest.raises(TypeError, match=type(weight).__name__):
+            ops.linear(weight)
 
 
 class OnCuda:

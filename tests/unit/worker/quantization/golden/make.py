@@ -35,12 +35,25 @@ COMPRESSED: dict[str, tuple[str, dict[str, Any]]] = {
     "packed-int8": ("pack-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
 }
 
+# Made after the other cases, which depend on the order.
+FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "fp8-block": (
+        "float-quantized",
+        {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [8, GROUP]},
+    ),
+    "int8-asymmetric": ("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": False}),
+    "packed-int8-asymmetric": (
+        "pack-quantized",
+        {"num_bits": 8, "type": "int", "strategy": "group", "group_size": GROUP, "symmetric": False},
+    ),
+}
+
 
 def compressed_tensors(name: str, generator: torch.Generator) -> dict[str, Tensor]:
-    form, arguments = COMPRESSED[name]
+    form, arguments = (COMPRESSED | FURTHER)[name]
     weight = torch.randn(16, COLUMNS, generator=generator)
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**arguments))
-    shape = {"tensor": (1,), "channel": (16, 1), "group": (16, GROUPS)}[arguments["strategy"]]
+    shape = {"tensor": (1,), "channel": (16, 1), "group": (16, GROUPS), "block": (2, GROUPS)}[arguments["strategy"]]
     largest = {"float": 448.0, "int": 2.0 ** (arguments["num_bits"] - 1)}[arguments["type"]]
     state = {
         "weight": weight,
@@ -64,9 +77,17 @@ def awq(generator: torch.Generator) -> dict[str, Tensor]:
     return stored | {"expected": expected.t()}
 
 
-def gptq(generator: torch.Generator, act_order: bool) -> dict[str, Tensor]:
-    layer = import_module("auto_gptq.nn_modules.qlinear.qlinear_cuda").QuantLinear(4, GROUP, COLUMNS, 32, False)
-    linear, scales, zeros = random_layer(generator)
+def awq_gemv(generator: torch.Generator) -> dict[str, Tensor]:
+    """In groups of 32, the smallest of this version. The tool dequantizes on GPUs only, so expected is the layer."""
+    gemv = import_module("awq.modules.linear.gemv")
+    linear, scales, zeros = random_layer(generator, columns=64, group=32)
+    layer = gemv.WQLinear_GEMV.from_linear(linear, 4, 32, False, scales, zeros)
+    return {name: getattr(layer, name) for name in ("qweight", "qzeros", "scales")} | {"expected": linear.weight.data}
+
+
+def gptq(generator: torch.Generator, act_order: bool, bits: int = 4) -> dict[str, Tensor]:
+    layer = import_module("auto_gptq.nn_modules.qlinear.qlinear_cuda").QuantLinear(bits, GROUP, COLUMNS, 32, False)
+    linear, scales, zeros = random_layer(generator, bits)
     group_of_input = torch.arange(COLUMNS, dtype=torch.int32) // GROUP
     if act_order:
         group_of_input = group_of_input[torch.randperm(COLUMNS, generator=generator)]
@@ -76,13 +97,15 @@ def gptq(generator: torch.Generator, act_order: bool) -> dict[str, Tensor]:
     return stored | {"scales": layer.scales.half(), "expected": layer(torch.eye(COLUMNS)).t()}
 
 
-def random_layer(generator: torch.Generator) -> tuple[nn.Linear, Tensor, Tensor]:
-    """A layer of 32 outputs whose weights fit 4 bits, with its scales and zero points [32, GROUPS]."""
-    linear = nn.Linear(COLUMNS, 32, bias=False)
-    scales = (0.02 + 0.1 * torch.rand(32, GROUPS, generator=generator)).half().float()
-    zeros = torch.randint(0, 16, (32, GROUPS), generator=generator).float()
-    q = torch.randint(0, 16, (32, COLUMNS), generator=generator).float()
-    linear.weight.data = (q - zeros.repeat_interleave(GROUP, 1)) * scales.repeat_interleave(GROUP, 1)
+def random_layer(
+    generator: torch.Generator, bits: int = 4, columns: int = COLUMNS, group: int = GROUP
+) -> tuple[nn.Linear, Tensor, Tensor]:
+    """A layer of 32 outputs whose weights fit `bits`, with its scales and zero points [32, groups]."""
+    linear, groups = nn.Linear(columns, 32, bias=False), columns // group
+    scales = (0.02 + 0.1 * torch.rand(32, groups, generator=generator)).half().float()
+    zeros = torch.randint(0, 1 << bits, (32, groups), generator=generator).float()
+    q = torch.randint(0, 1 << bits, (32, columns), generator=generator).float()
+    linear.weight.data = (q - zeros.repeat_interleave(group, 1)) * scales.repeat_interleave(group, 1)
     return linear, scales, zeros
 
 
@@ -106,6 +129,9 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     cases = {name: compressed_tensors(name, generator) for name in COMPRESSED}
     cases |= {"awq": awq(generator), "gptq": gptq(generator, False), "gptq-act-order": gptq(generator, True)}
+    cases |= {name: compressed_tensors(name, generator) for name in FURTHER}
+    cases |= {f"gptq-{bits}": gptq(generator, False, bits) for bits in (2, 3, 8)}
+    cases |= {"gptq-8-act-order": gptq(generator, True, 8), "awq-gemv": awq_gemv(generator)}
     save_file(
         {f"{case}/{name}": tensor.contiguous() for case, tensors in cases.items() for name, tensor in tensors.items()},
         Path(__file__).parent / "checkpoints.safetensors",

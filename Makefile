@@ -103,7 +103,7 @@ test-long: .venv/dev ## run the state machine tests at forty times their length:
 	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
 
 test-models: .venv/dev ## compare every supported architecture with transformers; CI compares one for each mechanism
-	QUIRE_TEST_MODELS=all $(BIN)/pytest $(PYTEST_OPTIONS) tests/models
+	$(BIN)/python -m tests.models --record benchmarks/results/models.md
 
 STEADY_RUNS ?= 10
 STEADY_TESTS ?= -m processes

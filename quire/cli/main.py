@@ -48,6 +48,7 @@ COMMANDS = {
     "gateway": Command(
         "quire.cli.gateway", "gateway", "run one gateway: Envoy, HTTP and gRPC in front of routers", serves=True
     ),
+    "models": Command("quire.cli.models", "worker", "list the architectures of models that Quire runs"),
     "estimate": Command(
         "quire.cli.estimate", "worker", "estimate a model's memory and the GPUs that hold it, from its config"
     ),

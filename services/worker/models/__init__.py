@@ -12,8 +12,10 @@ from services.worker.models.encoder import Encoder, EncoderLayer, Norm
 from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
 from services.worker.models.rope import RopeConfig
 from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.models.supported import MEANINGS, Supported, list_supported
 
 __all__ = [
+    "MEANINGS",
     "Build",
     "Decoder",
     "Encoder",
@@ -27,7 +29,9 @@ __all__ = [
     "Parameter",
     "Place",
     "RopeConfig",
+    "Supported",
     "kv_bytes_per_token",
+    "list_supported",
     "num_parameters",
     "parse_model_config",
     "read_encoder_config",

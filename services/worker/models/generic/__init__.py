@@ -8,5 +8,6 @@ This room imports torch and transformers only when a model needs it.
 """
 
 from services.worker.models.generic.architecture import find_generic
+from services.worker.models.generic.proven import PROVEN
 
-__all__ = ["find_generic"]
+__all__ = ["PROVEN", "find_generic"]

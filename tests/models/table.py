@@ -1,0 +1,42 @@
+"""Writes the table of model types in docs/models.md: `python -m tests.models.table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.worker.models import list_supported
+from tests.models.case import Case
+from tests.models.cases import ALL
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
+_BEGIN, _END = "<!-- begin: written by tests/models/table.py -->\n", "<!-- end -->"
+WAYS = {"auto": "Quire's own", "native": "Quire's own", "transformers": "transformers'"}
+
+
+def replaced(text: str) -> str:
+    """Returns the document with an up-to-date table."""
+    before, _, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    assert end, f"{DOCUMENT} lacks the marks of the table"
+    return f"{before}{_BEGIN}{_table()}{_END}{after}"
+
+
+def _table() -> str:
+    by_type: dict[str, list[Case]] = {}
+    for case in ALL:
+        by_type.setdefault(case.model_type, []).append(case)
+    lines = [
+        f"{len(by_type)} model types are compared with transformers, in {len(ALL)} configurations.\n",
+        "\n",
+        "| model type | code of the forward pass | configurations compared |\n",
+        "|---|---|---|\n",
+    ]
+    for model_type, cases in sorted(by_type.items()):
+        ways = " and ".join(dict.fromkeys(WAYS[case.implementation] for case in cases))
+        lines.append(f"| `{model_type}` | {ways} | {len(cases)} |\n")
+    architectures = ", ".join(f"`{one.architecture}`" for one in list_supported())
+    return "".join(lines) + f"\nArchitectures that `config.json` can name: {architectures}.\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

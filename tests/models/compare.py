@@ -27,6 +27,7 @@ def compare(case: Case, directory: Path) -> NearTies:
     requests = [Request(prompt(chooser.choice((1, 2, 17, 40, 90))), NUM_OUTPUTS) for _ in range(6)]
     driver = Driver(runner, seed=len(str(case)), max_chunk=chooser.choice((5, 64)), max_running=4, preempt=0.05)
     driver.run(*requests)
+    driver.preempt = 0.0  # a preemption would free the prefix
     prefix = prompt(3 * BLOCK_SIZE)
     over_prefix = Request(prefix + prompt(5), NUM_OUTPUTS)
     driver.run_over_blocks(over_prefix, driver.compute_blocks(prefix))

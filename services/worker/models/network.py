@@ -56,6 +56,7 @@ class Architecture(Generic[ConfigT]):
 
     read: Callable[[str, Fields], ConfigT]  # from the architecture's name and config.json; raises ModelError
     create: Callable[[ConfigT, Build], Network]
+    code: str = "Quire's own code"  # whose code computes the forward pass, for the log
     # Prefix of names that some checkpoints leave out: they hold the network without its head. Empty: the first part of
     # the names of all weights but the output layer's.
     base: str = ""

@@ -8,7 +8,7 @@ MIXED = {"sliding_window": 12, "layer_types": ["full_attention", "sliding_attent
 CASES = [
     Case("llama", GQA),
     Case("mistral", GQA | {"sliding_window": 20}),
-    Case("ministral", GQA | MIXED),
+    Case("ministral", GQA | MIXED | {"head_dim": 16}),
     Case("qwen2", GQA | {"use_sliding_window": True, "sliding_window": 10, "max_window_layers": 1}),
     Case("qwen3", GQA | {"head_dim": 32}),
     Case("smollm3", GQA | {"no_rope_layer_interval": 2}),

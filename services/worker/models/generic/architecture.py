@@ -62,4 +62,4 @@ def create(config: GenericConfig, build: Build) -> Network:
     return Generic(config, build)
 
 
-_GENERIC = Architecture(read, create)
+_GENERIC = Architecture(read, create, "transformers' code on Quire's KV cache")

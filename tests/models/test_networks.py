@@ -3,13 +3,12 @@ preemption."""
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import pytest
 
-from tests.models.case import Case
+from tests.models.case import Case, chosen
 from tests.models.cases import ALL
 from tests.models.tiny import VOCAB_SIZE, save
 from tests.unit.worker.driver import Driver, Request
@@ -17,10 +16,8 @@ from tests.unit.worker.tiny_models import NearTies, make_runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CASES = [case for case in ALL if case.mechanism or os.environ.get("QUIRE_TEST_MODELS") == "all"]
 
-
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", chosen(ALL), ids=str)
 def test_greedy_output_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
     reference = save(tmp_path, case)
     runner = make_runner(tmp_path, 8, num_blocks=200)

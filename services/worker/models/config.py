@@ -19,7 +19,7 @@ from services.worker.json_files import read_json
 from services.worker.models.build import Build
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
-from services.worker.models.encoder_families import ENCODERS
+from services.worker.models.encoders.registry import ENCODERS
 from services.worker.models.network import Architecture, Network, NetworkConfig
 from services.worker.ops import Heads
 from services.worker.quantization import CheckpointQuantization, read_quantization

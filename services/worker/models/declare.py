@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.worker.models.build import Build, Matrix
-from services.worker.models.network import ConfigT, Network
 
 if TYPE_CHECKING:
     from services.worker.models.rope import RopeConfig
     from services.worker.ops import Activation, Heads, Layer
 
 Parameter = tuple[str, tuple[int, ...]]
+ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Declaration:
     has_experts: bool  # whether a layer is a mixture of experts
 
 
-def declare(create: Callable[[ConfigT, Build], Network], config: ConfigT) -> Declaration:
+def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Declaration:
+    """`create`: a network's constructor."""
     found = _Found()
     create(config, _Lister(found))
     return Declaration(found.parameters, tuple(found.attention), found.has_experts)

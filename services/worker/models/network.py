@@ -47,4 +47,4 @@ class Architecture(Generic[ConfigT]):
     read: Callable[[str, Fields], ConfigT]  # from the architecture's name and config.json; raises ModelError
     create: Callable[[ConfigT, Build], Network]
     base: str = ""  # prefix of names that some checkpoints leave out: they hold the network without its head
-    unused: tuple[str, ...] = ()  # ends of the names of stored tensors that the network does not need
+    unused: tuple[str, ...] = ()  # starts or ends of the names of stored tensors that the network does not need

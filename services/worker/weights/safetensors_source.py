@@ -12,7 +12,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models import ModelConfig
+from services.worker.models import EncoderConfig, ModelConfig
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
@@ -36,11 +36,13 @@ PAGE = 4096
 
 
 class SafetensorsSource:
-    """Reads a decoder's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
+    """Reads a model's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
     one tensor, into the operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory. See
     `WeightSource`."""
 
-    def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
+    def __init__(
+        self, directory: Path, config: ModelConfig | EncoderConfig, progress: Progress, device: torch.device
+    ) -> None:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
@@ -85,7 +87,7 @@ class SafetensorsSource:
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
 
-    def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
+    def _stored(self, config: ModelConfig | EncoderConfig) -> dict[str, StoredTensor]:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
         weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
@@ -103,7 +105,7 @@ class SafetensorsSource:
             stored |= {f"{name}.{suffix}": tensor for suffix, tensor in tensors.items()}
         return stored
 
-    def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig) -> None:
+    def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig | EncoderConfig) -> None:
         files = self._files
         missing = {name for name, tensor in stored.items() if tensor.required} - files.names
         if missing:
@@ -124,7 +126,7 @@ class SafetensorsSource:
         """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
         layer beside tied embeddings, one of `Architecture.unused`, a scale of the KV cache (read separately), or an
         unused scale or a zero bias of a quantized layer."""
-        if self._unused and name.endswith(self._unused):
+        if name.startswith(self._unused) or name.endswith(self._unused):
             return True
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True

@@ -1,4 +1,4 @@
-"""Builds a decoder with weights from a source."""
+"""Builds a decoder or an encoder with weights from a source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.errors import ModelError
-from services.worker.models import Build, Decoder, Matrix, ModelConfig, RopeConfig
+from services.worker.models import Build, Decoder, Encoder, EncoderConfig, Matrix, ModelConfig, RopeConfig
 from services.worker.ops import Activation, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
@@ -18,6 +18,11 @@ from services.worker.weights.source import WeightSource
 def load_decoder(config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> Decoder:
     """Takes all weights from `source`, layer by layer. `max_positions`: tokens in the longest sequence."""
     return Decoder(config, config.create_network(_Loader(_Shared(ops, source, max_positions))))
+
+
+def load_encoder(config: EncoderConfig, ops: Ops, source: WeightSource) -> Encoder:
+    """Takes all weights from `source`, layer by layer."""
+    return Encoder(config, config.create_network(_Loader(_Shared(ops, source, config.max_model_len))))
 
 
 class _Shared:

@@ -11,6 +11,9 @@ CASES = [
     Case("roberta", {"pad_token_id": 1}, mechanism="positions after padding"),
     Case("xlm-roberta", {"pad_token_id": 1, "type_vocab_size": 1}, head="MaskedLM"),
     Case("camembert", {"pad_token_id": 1, "type_vocab_size": 1}),
+    Case("distilbert", {"dim": 64, "hidden_dim": 96, "n_heads": 4, "n_layers": 3}, head="MaskedLM"),
+    Case("mpnet", {"pad_token_id": 1}, head="MaskedLM", mechanism="a bias of scores by distance"),
+    Case("nomic_bert", mechanism="rotation, and norms after the layers"),
     Case(
         "modernbert",
         {"local_attention": 20, "num_hidden_layers": 4},

@@ -51,6 +51,11 @@ class Build(Protocol):
         """Returns a stored vector plus a constant, [size] in the operations' type, such as a norm's weight."""
         ...
 
+    def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Tensor:
+        """Returns `AttentionForm.distance_bias`, with the bucket of each distance, from a stored table [num_buckets,
+        num_heads]."""
+        ...
+
     def filled(self, size: int, value: float) -> Tensor:
         """Returns [size] in the operations' type, all `value`."""
         ...

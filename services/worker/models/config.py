@@ -104,6 +104,8 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     architecture = next((name for name in architectures if name in DECODERS), None)
     if architecture is None:
         given = ", ".join(architectures) or "a model without a named architecture"
+        if config.flag("is_encoder_decoder"):
+            raise ModelError(f"{path} is {given}, an encoder-decoder; Quire runs models of only one of these parts")
         raise ModelError(
             f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *ENCODERS)))}"
         )

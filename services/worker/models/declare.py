@@ -72,6 +72,9 @@ class _Lister:
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
         self._found.parameters[self._prefix + name] = (size,)
 
+    def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Any:
+        self._found.parameters[self._prefix + name] = (num_buckets, num_heads)
+
     def filled(self, size: int, value: float) -> Any:
         return None
 

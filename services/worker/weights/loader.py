@@ -79,6 +79,13 @@ class _Loader:
         vector = self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
         return vector.add_(plus) if plus else vector
 
+    def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Tensor:
+        table = self._source.weight(self._prefix + name)
+        if not isinstance(table, Tensor):
+            raise ModelError(f"{self._prefix}{name} is quantized, which this architecture does not support")
+        at = torch.tensor(buckets, device=table.device)
+        return table[at].t().to(self.ops.device, torch.float32).contiguous()
+
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)
 

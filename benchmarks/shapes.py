@@ -53,3 +53,5 @@ def write_model(folder: Path, config: Mapping[str, Any]) -> list[str]:
 # The shape of SmolLM2-135M.
 M135 = Shape(49_152, 576, 1536, 30, 9, 3, 4096)
 M15 = Shape(8192, 288, 768, 6, 6, 2, 32_768)
+# The shape of Llama-3.2-1B.
+B1 = Shape(128_256, 2048, 8192, 16, 32, 8, 4096)

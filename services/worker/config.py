@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.worker.implementations import IMPLEMENTATIONS
 from services.worker.pooling import CHOICES as POOLING_CHOICES
 from services.worker.quantization import ALIASES, CHOICES
 from shared.config import option
@@ -45,6 +46,13 @@ class WorkerConfig:
         "auto",
         "Format of the weights. auto: safetensors or GGUF, whichever the model has; dummy: random weights.",
         choices=("auto", "safetensors", "gguf", "dummy"),
+    )
+    model_impl: str = option(
+        "auto",
+        "Code of the model's forward pass. native: Quire's own; transformers: transformers' own, on Quire's KV cache; "
+        "auto: native if there is one, else transformers for the model types that are proven exact.",
+        choices=IMPLEMENTATIONS,
+        aliases={"vllm": "native"},
     )
     quantization: str | None = option(
         None,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.worker.implementations import Implementation
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -15,7 +17,9 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     variant: str = ""  # what sets it apart from the other cases of its model type
     head: str = ""  # only encoders: MaskedLM or SequenceClassification; empty: without a head
+    attention: str = "eager"  # transformers' implementation of attention in the reference
     mechanism: str = ""  # what no other case in CI has; empty: only `make test-models` runs this case
+    implementation: Implementation = "auto"
 
     def __str__(self) -> str:
         return ", ".join(part for part in (self.model_type, self.variant, self.head) if part)

@@ -13,7 +13,6 @@ import torch
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from services.worker.errors import ModelError
-from services.worker.models.config import read_model_config
 from services.worker.models.encoder_config import read_encoder_config
 from services.worker.models.encoders.mpnet import bucket
 from tests.models.case import Case, chosen
@@ -86,10 +85,3 @@ def test_other_networks_of_nomic_are_refused(tmp_path: Path, changes: dict[str, 
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED_NOMIC | changes))
     with pytest.raises(ModelError, match=message):
         read_encoder_config(tmp_path)
-
-
-def test_encoder_decoders_are_refused(tmp_path: Path) -> None:
-    config = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="is T5ForConditionalGeneration, an encoder-decoder"):
-        read_model_config(tmp_path)

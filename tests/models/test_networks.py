@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("case", chosen(ALL), ids=str)
 def test_greedy_output_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
     reference = save(tmp_path, case)
-    runner = make_runner(tmp_path, 8, num_blocks=200)
+    runner = make_runner(tmp_path, 8, num_blocks=200, implementation=case.implementation)
     chooser = random.Random(str(case))
     requests = [
         Request([chooser.randrange(3, VOCAB_SIZE) for _ in range(chooser.choice((1, 2, 17, 40, 90)))], num_outputs=10)

@@ -10,6 +10,7 @@ from pathlib import Path
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.implementations import IMPLEMENTATIONS, Implementation
 from services.worker.models import (
     EncoderConfig,
     GenerationDefaults,
@@ -31,6 +32,7 @@ class Checkpoint:
     path: Path  # a directory, or a GGUF file
     names: tuple[str, ...]  # names of the model in requests; the first is canonical, the others are aliases
     chat_template: str = ""  # value of --chat-template: a template, or the path of a template file
+    implementation: Implementation = "auto"
     has_defaults: bool = True  # whether requests default to the sampling parameters in generation_config.json
 
     def read_config(self) -> ModelConfig:
@@ -40,7 +42,7 @@ class Checkpoint:
 
             model = read_gguf_config(self.path)
         else:
-            model = read_model_config(self.path)
+            model = read_model_config(self.path, self.implementation)
         return model if self.has_defaults else replace(model, default_sampling=GenerationDefaults())
 
     def read_encoder_config(self) -> EncoderConfig | None:
@@ -66,7 +68,12 @@ def find_checkpoint(
     `patterns` from the Hugging Face hub. `progress` receives the fraction downloaded. Raises ModelError if there is no
     such model, or if the download fails."""
     found = _find(config, progress, patterns)
-    return replace(found, chat_template=config.chat_template, has_defaults=config.generation_config == "auto")
+    return replace(
+        found,
+        chat_template=config.chat_template,
+        implementation=next(name for name in IMPLEMENTATIONS if name == config.model_impl),
+        has_defaults=config.generation_config == "auto",
+    )
 
 
 def read_chat_template(option: str) -> str | None:

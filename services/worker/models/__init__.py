@@ -3,7 +3,7 @@
 Imports no torch, so that a model's sizes can be read at once. `services/worker/weights` loads them.
 """
 
-from services.worker.models.build import Build, Matrix
+from services.worker.models.build import Build, Matrix, Place
 from services.worker.models.config import GenerationDefaults, ModelConfig, parse_model_config, read_model_config
 from services.worker.models.declare import Parameter
 from services.worker.models.decoder import Decoder
@@ -25,6 +25,7 @@ __all__ = [
     "Matrix",
     "ModelConfig",
     "Parameter",
+    "Place",
     "RopeConfig",
     "kv_bytes_per_token",
     "num_parameters",

@@ -15,12 +15,15 @@ from typing import Any, ClassVar
 
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_POSITIONS, Fields, is_finite, reading, show
+from services.worker.implementations import Implementation
 from services.worker.json_files import read_json
 from services.worker.models.build import Build
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
-from services.worker.models.encoders.registry import ENCODERS
+from services.worker.models.generic import find_generic
 from services.worker.models.network import Architecture, Network, NetworkConfig
+from services.worker.models.text_part import TextPart, find_text_part, text_fields
+from services.worker.models.unsupported_types import refuse_unsupported_type
 from services.worker.ops import Heads
 from services.worker.quantization import CheckpointQuantization, read_quantization
 from shared.sampling_ranges import RANGES
@@ -44,12 +47,14 @@ class ModelConfig:
     is_encoder: ClassVar[bool] = False
 
     architecture: str
+    kind: Architecture[Any]
     network: NetworkConfig  # sizes, in the architecture's own class
     declaration: Declaration  # weights and pages
     eos_token_ids: tuple[int, ...]
     default_sampling: GenerationDefaults
     dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
+    text_part: TextPart | None = None  # of a model that takes more than text: what of it is left out
 
     @property
     def vocab_size(self) -> int:
@@ -72,9 +77,9 @@ class ModelConfig:
     def attention(self) -> tuple[Heads, ...]:
         return self.declaration.attention
 
-    @property
-    def kind(self) -> Architecture[Any]:
-        return DECODERS[self.architecture]
+    def own_name(self, stored: str) -> str | None:
+        """Returns the network's name of a tensor in the checkpoint; None for one that the network has no part in."""
+        return stored if self.text_part is None else self.text_part.own_name(stored)
 
     def create_network(self, build: Build) -> Network:
         return self.kind.create(self.network, build)
@@ -84,7 +89,7 @@ class ModelConfig:
         return replace(self, network=network, declaration=declare(self.kind.create, network))
 
 
-def read_model_config(directory: Path) -> ModelConfig:
+def read_model_config(directory: Path, implementation: Implementation = "auto") -> ModelConfig:
     """Returns the configuration of a decoder. Raises ModelError if Quire cannot run the model."""
     path = directory / "config.json"
     config = read_json(path)
@@ -92,24 +97,27 @@ def read_model_config(directory: Path) -> ModelConfig:
         raise ModelError(f"{directory} has no config.json, so it is no model directory")
     with reading(path):
         return parse_model_config(
-            directory, Fields(config, str(path)), read_json(directory / "generation_config.json") or {}
+            directory, Fields(config, str(path)), read_json(directory / "generation_config.json") or {}, implementation
         )
 
 
-def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]) -> ModelConfig:
+def parse_model_config(
+    path: Path, config: Fields, generation: Mapping[str, Any], implementation: Implementation = "auto"
+) -> ModelConfig:
     """Returns the configuration of a decoder. `config`: values of config.json; `generation`: values of
     generation_config.json; `path`: the checkpoint's directory or GGUF file. Raises ModelError if Quire cannot run the
     model, or if a value is far beyond those of published models."""
     architectures = config.texts("architectures")
-    architecture = next((name for name in architectures if name in DECODERS), None)
-    if architecture is None:
+    text_part = find_text_part(architectures)
+    if text_part is not None:
+        config = text_fields(text_part, config)
+        architectures = config.texts("architectures")
+    found = next(((name, kind) for name in architectures if (kind := find_decoder(name, config, implementation))), None)
+    if found is None:
+        refuse_unsupported_type(config)
         given = ", ".join(architectures) or "a model without a named architecture"
-        if config.flag("is_encoder_decoder"):
-            raise ModelError(f"{path} is {given}, an encoder-decoder; Quire runs models of only one of these parts")
-        raise ModelError(
-            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*DECODERS, *ENCODERS)))}"
-        )
-    decoder = DECODERS[architecture]
+        raise ModelError(f"{path} is {given}, which is not supported; `quire models` lists what is")
+    architecture, decoder = found
     network = decoder.read(architecture, config)
     if not 1 <= network.max_model_len <= MAX_POSITIONS:
         raise ModelError(
@@ -118,13 +126,23 @@ def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]
     eos = generation.get("eos_token_id", config.values.get("eos_token_id"))
     return ModelConfig(
         architecture=architecture,
+        kind=decoder,
         network=network,
         declaration=declare(decoder.create, network),
         eos_token_ids=read_token_ids(path, "eos_token_id", eos, network.vocab_size),
         default_sampling=_defaults(path, generation),
         dtype=read_dtype(config),
         quantization=read_quantization(str(path), config.values),
+        text_part=text_part,
     )
+
+
+def find_decoder(architecture: str, config: Fields, implementation: Implementation) -> Architecture[Any] | None:
+    """Returns how to run a decoder; None if `implementation` has no code for it."""
+    native = None if implementation == "transformers" else DECODERS.get(architecture)
+    if native is not None or implementation == "native":
+        return native
+    return find_generic(architecture, config, only_proven=implementation == "auto")
 
 
 def read_dtype(config: Fields) -> str:

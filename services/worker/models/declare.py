@@ -10,7 +10,7 @@ from services.worker.models.build import Build, Matrix
 
 if TYPE_CHECKING:
     from services.worker.models.rope import RopeConfig
-    from services.worker.ops import Activation, Heads, Layer
+    from services.worker.ops import Activate, Heads, Layer
 
 Parameter = tuple[str, tuple[int, ...]]
 ConfigT = TypeVar("ConfigT")
@@ -20,19 +20,24 @@ ConfigT = TypeVar("ConfigT")
 class Declaration:
     """What a network is made of."""
 
-    # Shape of each weight by its name, in the order in which the network takes them. A matrix has its layer's name
-    # (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and biases have their full
-    # names (`model.norm.weight`).
+    # Shape of each weight by its name, in the order in which the network takes them. A matrix [outputs, inputs] has its
+    # layer's name (`model.layers.0.mlp.up_proj`), because it may be stored as several tensors. Norms and biases have
+    # their full names (`model.norm.weight`). If one tensor stores the matrices of all experts, each of them is a weight
+    # with its index in its name (`model.layers.0.mlp.experts.down_proj.7`), and so is its bias (`....7.bias`).
     parameters: Mapping[str, tuple[int, ...]]
+    matrices: Mapping[str, Matrix]  # those of `parameters`, by the same names
     attention: tuple[Heads, ...]  # heads of each layer with attention
     has_experts: bool  # whether a layer is a mixture of experts
+    left_out: tuple[str, ...]  # starts of the names of stored tensors that the network does not need
 
 
 def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Declaration:
     """`create`: a network's constructor."""
     found = _Found()
     create(config, _Lister(found))
-    return Declaration(found.parameters, tuple(found.attention), found.has_experts)
+    return Declaration(
+        found.parameters, found.matrices, tuple(found.attention), found.has_experts, tuple(found.left_out)
+    )
 
 
 @dataclass(slots=True)
@@ -40,8 +45,10 @@ class _Found:
     """See `Declaration`."""
 
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    matrices: dict[str, Matrix] = field(default_factory=dict)
     attention: list[Heads] = field(default_factory=list)
     has_experts: bool = False
+    left_out: list[str] = field(default_factory=list)
 
 
 class _Lister:
@@ -57,28 +64,48 @@ class _Lister:
 
     def linear(self, *matrices: Matrix) -> Any:
         for matrix in matrices:
-            shape = (matrix.inputs, matrix.outputs) if matrix.is_transposed else (matrix.outputs, matrix.inputs)
-            self._found.parameters[self._prefix + matrix.name] = shape
+            self._found.parameters[self._prefix + matrix.layer] = (matrix.outputs, matrix.inputs)
+            self._found.matrices[self._prefix + matrix.layer] = matrix
         for matrix in matrices:
             if matrix.has_bias:
-                self._found.parameters[f"{self._prefix}{matrix.name}.bias"] = (matrix.outputs,)
+                self._found.parameters[f"{self._prefix}{matrix.layer}.bias"] = (matrix.outputs,)
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Any:
+    def absorbed(self, matrix: Matrix, num_heads: int, key_dim: int) -> Any:
+        self.linear(matrix)
+        return None, None
+
+    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Any:
         self._found.has_experts = True
         for of_gate_up, of_down in zip(gate_up, down, strict=True):
             self.linear(*of_gate_up)
             self.linear(of_down)
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
-        self._found.parameters[self._prefix + name] = (size,)
+        return self.tensor(name, (size,))
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+        self._found.parameters[self._prefix + name] = shape
+
+    def stacked(self, names: Sequence[str], size: int) -> Any:
+        for name in names:
+            self.vector(name, size)
+
+    def wide_vector(self, name: str, size: int) -> Any:
+        self.vector(name, size)
+
+    def leave_out(self, scope: str) -> None:
+        self._found.left_out.append(f"{self._prefix}{scope}.")
 
     def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Any:
-        self._found.parameters[self._prefix + name] = (num_buckets, num_heads)
+        self.tensor(name, (num_buckets, num_heads))
 
     def filled(self, size: int, value: float) -> Any:
         return None
 
     def constant(self, values: Sequence[float]) -> Any:
+        return None
+
+    def table(self, rows: Callable[[int], Any]) -> Any:
         return None
 
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Any:

@@ -43,6 +43,10 @@ class EncoderConfig:
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
         return self.declaration.parameters
 
+    def own_name(self, stored: str) -> str:
+        """Returns the network's name of a tensor in the checkpoint. See `ModelConfig.own_name`."""
+        return stored
+
     @property
     def kind(self) -> EncoderArchitecture[Any]:
         return ENCODERS[self.architecture]

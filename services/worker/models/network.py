@@ -13,6 +13,8 @@ from services.worker.models.step import Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from services.worker.models.rope import RopeConfig
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
@@ -23,6 +25,14 @@ class NetworkConfig:
     intermediate_size: int  # of the MLP, or of one expert
     max_model_len: int  # tokens, with RoPE scaling
     tie_word_embeddings: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """Attention of one layer, in architectures whose layers differ in it."""
+
+    sliding_window: int | None  # tokens that a query sees, itself included; None: all before it
+    rope: RopeConfig | None  # None: the layer does not see positions
 
 
 class Network(Protocol):

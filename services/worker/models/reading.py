@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from services.worker.errors import ModelError
-from services.worker.fields import MAX_HEADS, Fields
-from services.worker.ops import Activation
+from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_POSITIONS, Fields
+from services.worker.ops import Activation, Heads
 
 MAX_EXPERTS = 1 << 14
+MAX_FACTOR = 1e6  # of scores, logits, ...
 # transformers' names of activations.
 _ACTIVATIONS = {
     "silu": Activation.SILU,
@@ -32,16 +33,69 @@ def read_activation(config: Fields, key: str, default: str) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def read_head_count(config: Fields, key: str, hidden_size: int) -> int:
+def require_number(config: Fields, key: str, value: float) -> None:
+    """Raises ModelError if the number `key` is set to something other than `value`, which is also its default."""
+    if config.number(key, value, above=float("-inf"), high=float("inf")) != value:
+        raise config.wrong(key, f"{value:g}, the only value that is supported")
+
+
+def read_head_count(config: Fields, key: str, hidden_size: int, default: int | None = None) -> int:
     """Returns the number of heads, of which each has an equal part of the hidden size. Raises ModelError if they have
     not."""
-    num_heads = config.count(key, MAX_HEADS)
+    num_heads = config.count(key, MAX_HEADS, default)
     if hidden_size % num_heads:
         raise config.wrong(key, f"a divisor of the hidden size, {hidden_size}")
     return num_heads
+
+
+def spelling(config: Fields, *keys: str) -> str:
+    """Returns the first of `keys` that has a value; the last one if none has."""
+    return next((key for key in keys if config.values.get(key) is not None), keys[-1])
+
+
+def read_heads(
+    config: Fields, hidden_size: int, *, num_kv_heads: int | None = None, head_dim: int | None = None
+) -> Heads:
+    """Reads the numbers of heads and their size. `num_kv_heads` and `head_dim` are the architecture's defaults; None:
+    as many KV heads as heads, and an equal part of the hidden size for each head. Raises ModelError if the heads cannot
+    share the KV heads equally."""
+    num_heads = config.count("num_attention_heads", MAX_HEADS)
+    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_kv_heads or num_heads)
+    if num_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
+    head_dim = config.count("head_dim", MAX_HEAD_DIM, head_dim or max(1, hidden_size // num_heads))
+    return Heads(num_heads, num_kv_heads, head_dim, head_dim)
+
+
+def read_windows(config: Fields, num_layers: int, *, default: int, interval: int) -> tuple[int | None, ...]:
+    """Returns each layer's sliding window in tokens; None for a layer that sees all tokens before it. `layer_types`
+    names the layers with a window. If it is missing, all layers but every `interval`-th have one. `default`: the window
+    if config.json does not name one. Null means that there are no windows."""
+    types = config.items("layer_types", num_layers)
+    if types is None:
+        types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(num_layers)]
+    if any(kind not in ("sliding_attention", "full_attention") for kind in types):
+        raise config.wrong("layer_types", "sliding_attention or full_attention for each layer")
+    is_null = config.values.get("sliding_window", default) is None
+    window = None if is_null else config.count("sliding_window", MAX_POSITIONS, default)
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
 def require(config: Fields, key: str, *, value: bool) -> None:
     """Raises ModelError if the flag `key` is set to something other than `value`, which is also its default."""
     if config.flag(key, value) != value:
         raise ModelError(f"{config.where} sets {key} to {str(not value).lower()}, which is not supported")
+
+
+def require_text(config: Fields, key: str, *values: str) -> None:
+    """Raises ModelError if the string `key` is none of `values`, of which the first is its default."""
+    value = config.text(key, values[0])
+    if value not in values:
+        raise ModelError(f"{config.where} sets {key} to {value}, which is not supported")
+
+
+def refuse(config: Fields, *keys: str) -> None:
+    """Raises ModelError if one of `keys` has a value."""
+    for key in keys:
+        if config.values.get(key) is not None:
+            raise ModelError(f"{config.where} sets {key}, which is not supported")

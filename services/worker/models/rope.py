@@ -1,4 +1,5 @@
-"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3 and YaRN."""
+"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3, YaRN and
+proportional."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MAX_FACTOR = 1e6
 class RopeConfig:
     rotary_dim: int  # elements of each head that are rotated
     theta: float
-    kind: str = "default"  # default, linear, llama3 or yarn
+    kind: str = "default"  # default, linear, llama3, yarn or proportional
     factor: float = 1.0
     original_max_positions: int = 0  # llama3 and yarn: length of the context without scaling
     low_freq_factor: float = 1.0  # llama3
@@ -30,6 +31,7 @@ class RopeConfig:
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: round the ends of the ramp between kept and divided frequencies to whole dimensions
+    num_pairs: int = 0  # proportional: pairs of elements that turn, by frequencies of the whole head; others stay
     frequency_factors: tuple[float, ...] = ()  # [rotary_dim / 2], divisors of the frequencies, only from GGUF files
 
     def max_model_len(self, max_position_embeddings: int) -> int:
@@ -61,7 +63,9 @@ class RopeConfig:
         inverse = 1.0 / (self.theta**exponents)
         if self.frequency_factors:
             return inverse / torch.tensor(self.frequency_factors, dtype=torch.float32)
-        if self.kind == "linear":
+        if self.kind == "proportional":
+            inverse[self.num_pairs :] = 0.0
+        if self.kind in ("linear", "proportional"):
             return inverse / self.factor
         if self.kind == "llama3":
             return self._llama3(inverse)
@@ -117,10 +121,11 @@ def read_rope(
     theta: float = 10_000.0,
     parameters: Mapping[str, Any] | None = None,
     partial: float = 1.0,
+    positions: int | None = None,
 ) -> RopeConfig:
     """Reads RoPE's parameters from config.json, in the form of transformers 5 (`rope_parameters`) or 4 (`rope_theta`,
-    `rope_scaling`). The arguments after `head_dim` are the architecture's defaults: `theta`, all `parameters`, and the
-    part of each head that is rotated.
+    `rope_scaling`). The arguments after `head_dim` are the architecture's defaults: `theta`, all `parameters`, the part
+    of each head that is rotated, and max_position_embeddings, which config.json must have if this is None.
 
     Raises ModelError for a kind of RoPE that is not supported, and for values out of range.
     """
@@ -129,20 +134,29 @@ def read_rope(
     kind = fields.text("rope_type", fields.text("type", "default"))
     if "long_factor" in fields.values:
         kind = "longrope"  # early Phi-3 checkpoints call it su or yarn
+    if kind == "mrope":
+        # Qwen2-VL rotates by three positions, which are equal for text (Wang et al., 2024, section 2.1).
+        kind = "default"
     default_theta = config.number("rope_theta", theta, above=1, high=MAX_THETA)
     theta = fields.number("rope_theta", default_theta, above=1, high=MAX_THETA)
-    if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):
+    if kind not in ("default", "dynamic", "linear", "llama3", "proportional", "yarn"):
         raise ModelError(
-            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3 and yarn"
+            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3, "
+            "proportional and yarn"
         )
     partial = config.number("partial_rotary_factor", partial, above=0, high=1)
-    rotary_dim = int(head_dim * fields.number("partial_rotary_factor", partial, above=0, high=1))
+    partial = fields.number("partial_rotary_factor", partial, above=0, high=1)
+    rotary_dim = head_dim if kind == "proportional" else int(head_dim * partial)
     if rotary_dim % 2 or not rotary_dim:
         raise ModelError(f"{config.where}: RoPE rotates {rotary_dim} dimensions of each head; expected an even number")
     # Dynamic scaling applies only to sequences beyond max_position_embeddings, which Quire does not accept.
     if kind in ("default", "dynamic"):
         return RopeConfig(rotary_dim, theta)
-    positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
+    if kind == "proportional":
+        factor = fields.number("factor", 1.0, above=0, high=MAX_FACTOR)
+        return RopeConfig(rotary_dim, theta, kind, factor=factor, num_pairs=int(partial * head_dim // 2))
+    positions = config.count("max_position_embeddings", MAX_POSITIONS, positions)
+    name = "original_max_position_embeddings"
     original = config.count(name, MAX_POSITIONS, fields.count(name, MAX_POSITIONS, positions))
     factor = fields.number("factor", positions / original, above=0, high=MAX_FACTOR)
     low_freq_factor = fields.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)
@@ -164,6 +178,31 @@ def read_rope(
     )
 
 
+def read_rope_of_whole_heads(config: Fields, head_dim: int, *, theta: float = 10_000.0) -> RopeConfig:
+    """Returns the same as `read_rope`. Raises ModelError if only a part of each head is rotated, which this
+    architecture does not do."""
+    rope = read_rope(config, head_dim, theta=theta)
+    if rope.rotary_dim != head_dim:
+        raise ModelError(f"{config.where} sets partial_rotary_factor, which this architecture does not support")
+    return rope
+
+
+def read_score_factor(config: Fields, rope: RopeConfig) -> float:
+    """Returns the factor of attention scores that DeepSeek's key `mscale_all_dim` adds to a scaled RoPE; 1 if the key
+    is missing or 0. It is the square of a factor for queries and keys, on all of their elements."""
+    given = config.nested("rope_scaling") or config.nested("rope_parameters")
+    if given is None or given.text("rope_type", given.text("type", "default")) == "default":
+        return 1.0
+    if not given.values.get("mscale_all_dim"):
+        return 1.0
+    factor = given.number("factor", rope.factor, above=0, high=MAX_FACTOR)
+    return _yarn_scale(factor, given.number("mscale_all_dim", 0.0, above=0, high=MAX_FACTOR)) ** 2
+
+
+def _yarn_scale(factor: float, multiplier: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
+
+
 def _attention_factor(parameters: Fields, factor: float) -> float:
     """Returns YaRN's factor for cosines and sines: `attention_factor` if it is given; else the factor by DeepSeek's
     keys `mscale` and `mscale_all_dim` if they are given; else the factor by YaRN's equation 22.
@@ -171,13 +210,9 @@ def _attention_factor(parameters: Fields, factor: float) -> float:
     given = parameters.values
     if given.get("attention_factor") is not None:
         return parameters.number("attention_factor", 1.0, above=0, high=MAX_FACTOR)
-
-    def scale(multiplier: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
-
     if given.get("mscale") and given.get("mscale_all_dim"):
         mscale, all_dim = (
             parameters.number(name, 1.0, above=0, high=MAX_FACTOR) for name in ("mscale", "mscale_all_dim")
         )
-        return scale(mscale) / scale(all_dim)
-    return scale(1.0)
+        return _yarn_scale(factor, mscale) / _yarn_scale(factor, all_dim)
+    return _yarn_scale(factor, 1.0)

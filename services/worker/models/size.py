@@ -21,10 +21,11 @@ def weight_bytes(model: ModelConfig | EncoderConfig, element_bytes: int, at_load
     is_tied = isinstance(model, ModelConfig) and model.network.tie_word_embeddings
     total = 0
     for name, shape in model.parameters.items():
+        is_matrix = name in model.declaration.matrices
         form = DENSE if model.quantization is None else model.quantization.format_of(name)
-        if len(shape) == 2 and form is DENSE and at_load and at_load.applies(name, is_tied):
+        if is_matrix and form is DENSE and at_load and at_load.applies(name, is_tied):
             form = at_load.form
-        is_quantized = len(shape) == 2 and form is not DENSE
+        is_quantized = is_matrix and form is not DENSE
         total += stored_bytes(form.stored(*shape)) if is_quantized else math.prod(shape) * element_bytes
     return total
 

@@ -1,6 +1,7 @@
 """Device operations that models are built from: one interface, one implementation per kind of device."""
 
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -8,6 +9,7 @@ from services.worker.ops.interface import (
     AttentionWork,
     Experts,
     Heads,
+    HeadwiseLinear,
     KVPages,
     Layer,
     Linear,
@@ -18,6 +20,7 @@ from services.worker.ops.interface import (
 )
 
 __all__ = [
+    "Activate",
     "Activation",
     "AttentionBatch",
     "AttentionForm",
@@ -25,6 +28,7 @@ __all__ = [
     "AttentionWork",
     "Experts",
     "Heads",
+    "HeadwiseLinear",
     "KVPages",
     "Layer",
     "Linear",

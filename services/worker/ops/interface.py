@@ -11,7 +11,7 @@ or on how a prompt was cut into chunks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
@@ -107,6 +107,11 @@ class Activation(IntEnum):
     SIGMOID = 7  # σ(x)
 
 
+# What an expert computes between its two products: a gated activation by its name, or a function from the outputs of
+# the first product to the inputs of the second.
+Activate = Activation | Callable[["Tensor"], "Tensor"]
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionForm:
     """How one layer's queries score the keys of their sequence, and which keys they see. Every query sees its own key.
@@ -186,6 +191,15 @@ class Linear(Protocol):
         ...
 
 
+class HeadwiseLinear(Protocol):
+    """A projection of each head by a weight of its own. It holds the only copy of the weights."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, num_heads, in_features] -> [num_tokens, num_heads, out_features]. x may be a view (last
+        dimension contiguous)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of the common kind, which devices can fuse: pre-norm attention with rotary positions, then a gated MLP.
@@ -255,8 +269,13 @@ class Ops(Protocol):
         """
         ...
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
-        """Takes over the experts' matrices: expert e computes down[e](gated_activation(gate_up[e](x)))."""
+    def headwise_linear(self, weight: Tensor) -> HeadwiseLinear:
+        """Returns the projection of each head with its `weight` [num_heads, out_features, in_features], in any float
+        dtype. The caller must not use `weight` afterwards."""
+        ...
+
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
+        """Takes over the experts' matrices: expert e computes down[e](activation(gate_up[e](x)))."""
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
@@ -288,7 +307,8 @@ class Ops(Protocol):
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         """Returns the LayerNorm of v = x + residual (Ba et al., 2016, section 3): (v - mean(v)) / sqrt(var(v) + eps) ·
-        weight + bias, with mean and variance over the last dimension of [num_tokens, features]."""
+        weight + bias, with mean and variance over the last dimension of x [..., features]. Without a residual, x can be
+        a view of heads inside a fused projection."""
         ...
 
     def full_attention(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import Activation, Linear, Ops
+from services.worker.ops.interface import Activate, Activation, Linear, Ops
 
 
 class LoopedExperts:
     """See `interface.Experts`. Batch-invariant if the operations are: each row of an expert's products depends on that
     row alone, and a token's outputs are added in the order of its experts."""
 
-    def __init__(self, ops: Ops, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> None:
-        self._ops, self._gate_up, self._down, self._activation = ops, gate_up, down, activation
+    def __init__(self, ops: Ops, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> None:
+        self._gate_up, self._down = gate_up, down
+        self._activate: Callable[[Tensor], Tensor] = (
+            partial(ops.gated_activation, kind=activation) if isinstance(activation, Activation) else activation
+        )
 
     def __call__(self, x: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
         num_tokens, num_chosen = expert_ids.shape
@@ -29,8 +33,7 @@ class LoopedExperts:
                 choices = order[start : start + count]
                 start += count
                 inputs = x[choices // num_chosen]
-                active = self._ops.gated_activation(self._gate_up[expert](inputs), self._activation)
-                outputs[choices] = self._down[expert](active)
+                outputs[choices] = self._down[expert](self._activate(self._gate_up[expert](inputs)))
         weighted = outputs.view(num_tokens, num_chosen, -1) * weights[:, :, None]
         total = weighted[:, 0].contiguous()
         for index in range(1, num_chosen):

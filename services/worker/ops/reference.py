@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from services.worker.ops.full_mask import full_mask
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -80,6 +81,14 @@ class ReferenceQuantizedLinear:
         return y if self.bias is None else y + self.bias
 
 
+class ReferenceHeadwiseLinear:
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.einsum("thi,hoi->tho", x, self.weight)
+
+
 class ReferenceOps:
     """See `interface.Ops`. Computes norms, rotations and softmax in float32, or in float64 if `dtype` is float64."""
 
@@ -104,7 +113,10 @@ class ReferenceOps:
         floats = weight if isinstance(weight, Tensor) else weight.dequantize()
         return ReferenceLinear(floats.to(self.dtype), bias)
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+    def headwise_linear(self, weight: Tensor) -> ReferenceHeadwiseLinear:
+        return ReferenceHeadwiseLinear(weight.to(self.device, self.dtype))
+
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
         return LoopedExperts(self, gate_up, down, activation)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:

@@ -1,7 +1,7 @@
 """Quantized weights in checkpoints, and quantization at load with `--quantization`.
 
-`config.py` and the format modules turn every layout into one of three kinds of weight, so that operations need to
-support only these three. The kinds are in `kinds/`, which is imported separately, because `kinds/` needs torch and this
+`config.py` and the format modules turn every layout into one of four kinds of weight, so that operations need to
+support only these four. The kinds are in `kinds/`, which is imported separately, because `kinds/` needs torch and this
 package must load without torch.
 """
 
@@ -11,9 +11,11 @@ from services.worker.quantization.config import read_quantization
 from services.worker.quantization.formats import (
     FLOATS,
     ITEM_BYTES,
+    EitherWayFormat,
     Int8Format,
     MatrixFormat,
     StoredTensor,
+    TransposedFormat,
     stored_bytes,
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
@@ -28,11 +30,13 @@ __all__ = [
     "ITEM_BYTES",
     "AtLoad",
     "CheckpointQuantization",
+    "EitherWayFormat",
     "Int8Format",
     "MatrixFormat",
     "PackedInt4Format",
     "StoredTensor",
     "Targets",
+    "TransposedFormat",
     "is_kv_scale",
     "read_quantization",
     "resolve_quantization",

@@ -22,7 +22,8 @@ class AtLoad:
     def applies(self, layer: str, tied: bool) -> bool:
         if layer in ("lm_head", "model.embed_tokens"):
             return self.output_layer and (layer == "lm_head" or tied)
-        return True
+        # `Build.absorbed` takes this matrix apart into floats.
+        return not layer.endswith(".kv_b_proj")
 
 
 AT_LOAD = {
@@ -33,7 +34,7 @@ AT_LOAD = {
         AtLoad("int8-weight-only", Int8Format(quantize_activations=False), output_layer=True),
     )
 }
-CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
+CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "mxfp4", "gguf")
 # Names of vLLM's kernels that the option accepts, and the formats whose weights those kernels use.
 ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))

@@ -11,9 +11,10 @@ from services.worker.quantization.compressed_tensors import read_compressed_tens
 from services.worker.quantization.formats import Fp8Format, checked_group_size
 from services.worker.quantization.gptq import GPTQFormat
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
+from services.worker.quantization.mxfp4 import read_mxfp4
 from services.worker.quantization.scheme import BlocksBut, CheckpointQuantization
 
-SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4 bits)"
+SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4 bits), and mxfp4"
 
 
 def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuantization | None:
@@ -33,6 +34,8 @@ def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
     method = str(settings.get("quant_method") or "an unnamed method")
     if method == "compressed-tensors" or (method == "an unnamed method" and "config_groups" in settings):
         return read_compressed_tensors(where, settings)
+    if method == "mxfp4":
+        return read_mxfp4(settings)
     readers = {"fp8": _read_fp8, "awq": _read_awq, "gptq": _read_gptq}
     if method not in readers:
         raise ModelError(f"{where} is quantized with {method}, which is not supported; supported are {SUPPORTED}")

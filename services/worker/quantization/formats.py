@@ -67,6 +67,35 @@ class DenseFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class TransposedFormat:
+    """Stores `weight` in floats, [inputs, outputs]."""
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        return {"weight": StoredTensor(((columns, rows),), FLOATS)}
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        return tensors["weight"].t()
+
+    def quantize(self, weight: Tensor) -> Weight:
+        return weight
+
+
+@dataclass(frozen=True, slots=True)
+class EitherWayFormat:
+    """Stores `weight` in floats, [outputs, inputs] or [inputs, outputs]."""
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        return {"weight": StoredTensor(((rows, columns), (columns, rows)), FLOATS)}
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        weight = tensors["weight"]
+        return weight if weight.shape == (rows, columns) else weight.t()
+
+    def quantize(self, weight: Tensor) -> Weight:
+        return weight
+
+
+@dataclass(frozen=True, slots=True)
 class Fp8Format:
     """Stores the quantized numbers as `weight`, in float8_e4m3fn, and the scales as `weight_scale`: one scale for the
     whole matrix, or one per output."""

@@ -47,7 +47,7 @@ def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KV
     if path.suffix == ".gguf" or load_format == "dummy":
         found: list[KVScales | None] = [None for _ in layers]
     else:
-        files = CheckpointFiles(path, torch.device("cpu"))
+        files = CheckpointFiles(path, torch.device("cpu"), config.kind.base, config.own_name)
         found = [_of_layer(files, f"model.layers.{index}.self_attn") for index in layers]
     missing = [index for index, scales in enumerate(found) if scales is None]
     if missing:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from services.worker.errors import ModelError
 from services.worker.models import Build, Decoder, Encoder, EncoderConfig, Matrix, ModelConfig, RopeConfig
-from services.worker.ops import Activation, Experts, Heads, Layer, Linear, Ops, Rotation, RunLayers
+from services.worker.ops import Activate, Experts, Heads, HeadwiseLinear, Layer, Linear, Ops, Rotation, RunLayers
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
 from services.worker.weights.source import WeightSource
@@ -54,16 +53,19 @@ class _Loader:
         present = [bias for bias in biases if bias is not None]
         return self.ops.linear(joined, torch.cat(present) if present else None)
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activation) -> Experts:
+    def absorbed(self, matrix: Matrix, num_heads: int, key_dim: int) -> tuple[HeadwiseLinear, HeadwiseLinear]:
+        weight = self._weight(matrix)
+        floats = weight if isinstance(weight, Tensor) else weight.dequantize().to(self.ops.dtype)
+        by_head = floats.reshape(num_heads, -1, matrix.inputs)  # [num_heads, key_dim + value_dim, latent]
+        keys, values = by_head[:, :key_dim].transpose(1, 2), by_head[:, key_dim:]
+        return self.ops.headwise_linear(keys), self.ops.headwise_linear(values)
+
+    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
         pairs = [(self.linear(*gu), self.linear(d)) for gu, d in zip(gate_up, down, strict=True)]
         return self.ops.experts([first for first, _ in pairs], [second for _, second in pairs], activation)
 
     def _weight(self, matrix: Matrix) -> Weight:
-        weight = self._source.weight(self._prefix + matrix.name)
-        if matrix.is_transposed:
-            if not isinstance(weight, Tensor):
-                raise ModelError(f"{self._prefix}{matrix.name} is quantized, which this architecture does not support")
-            weight = weight.t()
+        weight = self._source.weight(self._prefix + matrix.layer)
         if not matrix.rows:
             return weight
         rows = torch.tensor(matrix.rows, device=self.ops.device)
@@ -72,17 +74,27 @@ class _Loader:
     def _bias(self, matrix: Matrix) -> Tensor | None:
         if not matrix.has_bias:
             return None
-        bias = self._source.vector(f"{self._prefix}{matrix.name}.bias")
+        bias = self._source.vector(f"{self._prefix}{matrix.layer}.bias")
         return bias[torch.tensor(matrix.rows, device=bias.device)] if matrix.rows else bias
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
-        vector = self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
+        vector = self.tensor(name, (size,))
         return vector.add_(plus) if plus else vector
 
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._source.vector(self._prefix + name).to(self.ops.device, self.ops.dtype, copy=True)
+
+    def stacked(self, names: Sequence[str], size: int) -> Tensor:
+        return torch.stack([self.vector(name, size) for name in names])
+
+    def wide_vector(self, name: str, size: int) -> Tensor:
+        return self._source.vector(self._prefix + name).to(self.ops.device, torch.float32, copy=True)
+
+    def leave_out(self, scope: str) -> None:
+        pass
+
     def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Tensor:
-        table = self._source.weight(self._prefix + name)
-        if not isinstance(table, Tensor):
-            raise ModelError(f"{self._prefix}{name} is quantized, which this architecture does not support")
+        table = self._source.vector(self._prefix + name)
         at = torch.tensor(buckets, device=table.device)
         return table[at].t().to(self.ops.device, torch.float32).contiguous()
 
@@ -91,6 +103,9 @@ class _Loader:
 
     def constant(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.ops.device)
+
+    def table(self, rows: Callable[[int], Tensor]) -> Tensor:
+        return rows(self._shared.max_positions).to(self.ops.device, self.ops.dtype)
 
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:
         rotations, key = self._shared.rotations, (rope, interleaved)

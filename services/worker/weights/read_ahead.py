@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class ReadAhead(Generic[T]):
+class ReadAhead(Generic[K, T]):
     """Reads items ahead and keeps them until they are taken. At any time, it holds at most `budget` bytes, or one item
     that is larger."""
 
-    def __init__(self, sizes: Mapping[str, int], read: Callable[[str], T], num_threads: int, budget: int) -> None:
+    def __init__(self, sizes: Mapping[K, int], read: Callable[[K], T], num_threads: int, budget: int) -> None:
         """`sizes`: bytes of each item, in the order in which items will be taken. `read` must be thread-safe."""
         self._waiting = dict(sizes)
-        self._reading: dict[str, tuple[Future[T], int]] = {}
+        self._reading: dict[K, tuple[Future[T], int]] = {}
         self._read = read
         self._budget = budget
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="weights")
 
-    def take(self, name: str) -> T:
+    def take(self, name: K) -> T:
         """Returns the item `name`; waits until it is read. Raises what `read` raised for the item. Call it once per
         item."""
         reading = self._reading.pop(name, None)

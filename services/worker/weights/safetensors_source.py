@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models import EncoderConfig, ModelConfig
+from services.worker.models import EncoderConfig, Matrix, ModelConfig, Place
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
     FLOATS,
     ITEM_BYTES,
     CheckpointQuantization,
+    EitherWayFormat,
     MatrixFormat,
     StoredTensor,
+    TransposedFormat,
     is_kv_scale,
 )
 from services.worker.quantization.kinds import Weight
@@ -35,6 +38,14 @@ GPU_BYTES_AHEAD = 1 << 30
 PAGE = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A tensor, or one part of a tensor [count, ...] that stores a part for each expert."""
+
+    tensor: str
+    index: int | None = None
+
+
 class SafetensorsSource:
     """Reads a model's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
     one tensor, into the operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory. See
@@ -46,13 +57,19 @@ class SafetensorsSource:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
-        self._files = CheckpointFiles(directory, device, config.kind.base)
-        self._unused = config.kind.unused
+        self._files = CheckpointFiles(directory, device, config.kind.base, config.own_name)
+        self._shapes, self._unused, self._left_out = config.parameters, config.kind.unused, config.declaration.left_out
         self._quantization = config.quantization or CheckpointQuantization("none")
-        self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
+        self._formats: dict[str, MatrixFormat] = {}  # of each matrix
+        self._items: dict[str, dict[str, Item]] = {}  # of each weight, in the order in which they are taken
         stored = self._stored(config)
         self._check(stored, config)
-        sizes = {name: self._files.num_bytes(name) for name in stored if name in self._files.names}
+        sizes = {
+            item: self._files.num_bytes(item)
+            for items in self._items.values()
+            for item in items.values()
+            if item.tensor in self._files.names
+        }
         on_gpu = device.type == "cuda"
         self._ahead = ReadAhead(
             sizes, self._read, GPU_THREADS if on_gpu else 1, budget=GPU_BYTES_AHEAD if on_gpu else 0
@@ -63,24 +80,25 @@ class SafetensorsSource:
         self._taken = 0
 
     def weight(self, layer: str) -> Weight:
-        form, (rows, columns), suffixes = self._matrices[layer]
-        tensors = {suffix: self._take(name) for suffix in suffixes if (name := f"{layer}.{suffix}") in self._sizes}
+        tensors = {suffix: self._take(item) for suffix, item in self._items[layer].items() if item in self._sizes}
+        rows, columns = self._shapes[layer]
         try:
-            return form.read(tensors, rows, columns)
+            return self._formats[layer].read(tensors, rows, columns)
         except ModelError as error:
             raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
 
     def vector(self, name: str) -> Tensor:
-        return self._take(name)
+        [item] = self._items[name].values()
+        return self._take(item).reshape(self._shapes[name])
 
-    def _take(self, name: str) -> Tensor:
-        tensor = self._ahead.take(name)
-        self._taken += self._sizes[name]
+    def _take(self, item: Item) -> Tensor:
+        tensor = self._ahead.take(item)
+        self._taken += self._sizes[item]
         self._progress(self._taken / self._total)
         return tensor
 
-    def _read(self, name: str) -> Tensor:
-        tensor = self._files.read(name)
+    def _read(self, item: Item) -> Tensor:
+        tensor = self._files.read(item.tensor, item.index)
         if self._device.type == "cpu" and tensor.numel():
             # The tensor is a view of mapped pages. Reading a byte of each page loads the pages before they are needed.
             # numpy reads the bytes, because torch would start a thread pool for the thread that reads ahead.
@@ -91,19 +109,31 @@ class SafetensorsSource:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
         weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
+        matrices = config.declaration.matrices
         for name, shape in config.parameters.items():
-            if len(shape) == 1:
-                stored[name] = StoredTensor((shape,), FLOATS)
-                continue
-            rows, columns = shape
-            form = self._quantization.format_of(name)
-            try:
-                tensors = form.stored(rows, columns)
-            except ModelError as error:
-                raise ModelError(f"{name} in {self._files.directory}: {error}") from error
-            self._matrices[name] = (form, (rows, columns), list(tensors))
-            stored |= {f"{name}.{suffix}": tensor for suffix, tensor in tensors.items()}
+            if name in matrices:
+                layer, tensors = name, self._tensors(name, matrices[name])
+            else:
+                layer, _, suffix = name.rpartition(".")
+                tensors = {suffix: StoredTensor((shape, (1, *shape)), FLOATS)}  # ERNIE stores a bias as a row
+            place = matrices[layer].place if layer in matrices else None
+            self._items[name] = {suffix: _item(layer, suffix, place) for suffix in tensors}
+            for suffix, tensor in tensors.items():
+                if place is not None:
+                    tensor = replace(tensor, shapes=tuple((place.count, *shape) for shape in tensor.shapes))
+                stored[self._items[name][suffix].tensor] = tensor
         return stored
+
+    def _tensors(self, layer: str, matrix: Matrix) -> Mapping[str, StoredTensor]:
+        """Chooses the format of a matrix, and returns the tensors that store it."""
+        form = self._quantization.format_of(layer)
+        if form is DENSE and matrix.is_transposed is not False:
+            form = TransposedFormat() if matrix.is_transposed else EitherWayFormat()
+        self._formats[layer] = form
+        try:
+            return self._formats[layer].stored(matrix.outputs, matrix.inputs)
+        except ModelError as error:
+            raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
 
     def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig | EncoderConfig) -> None:
         files = self._files
@@ -124,9 +154,9 @@ class SafetensorsSource:
 
     def _is_redundant(self, name: str) -> bool:
         """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
-        layer beside tied embeddings, one of `Architecture.unused`, a scale of the KV cache (read separately), or an
-        unused scale or a zero bias of a quantized layer."""
-        if name.startswith(self._unused) or name.endswith(self._unused):
+        layer beside tied embeddings, one of `Architecture.unused` or `Declaration.left_out`, a scale of the KV cache
+        (read separately), or an unused scale or a zero bias of a quantized layer."""
+        if name.endswith(self._unused) or name.startswith((*self._unused, *self._left_out)):
             return True
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True
@@ -142,23 +172,34 @@ class SafetensorsSource:
 class CheckpointFiles:
     """The safetensors files of a checkpoint, all memory-mapped. Several threads can read tensors at the same time."""
 
-    def __init__(self, directory: Path, device: torch.device, base: str = "") -> None:
-        """`base`: prefix to put before all names if no tensor's name has it."""
+    def __init__(
+        self,
+        directory: Path,
+        device: torch.device,
+        base: str = "",
+        own_name: Callable[[str], str | None] = lambda stored: stored,
+    ) -> None:
+        """`own_name`: from a tensor's name in the files to its name here; None for a tensor that is never read. `base`:
+        prefix to put before all names if no tensor's name has it."""
         self.directory = directory
         self._device = "cpu" if device.type == "cpu" else str(device)
         self._handles: dict[str, Any] = {}
-        index = read_json(directory / INDEX)
-        if index is not None:
-            self._file_of = {name: self._open(file) for name, file in self._weight_map(index).items()}
-        elif (directory / SINGLE_FILE).exists():
-            handle = self._open(SINGLE_FILE)
-            self._file_of = dict.fromkeys(handle.keys(), handle)
-        else:
-            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
-        self._base = "" if any(name.startswith(base) for name in self._file_of) else base
-        if self._base:
-            self._file_of = {base + name: file for name, file in self._file_of.items()}
+        file_of = self._find_files()
+        own = {name: stored for stored in file_of if (name := own_name(stored)) is not None}
+        if not any(name.startswith(base) for name in own):
+            own = {base + name: stored for name, stored in own.items()}
+        self._stored_names = own
+        self._file_of = {name: self._open(file_of[stored]) for name, stored in own.items()}
         self.names = self._file_of.keys()
+
+    def _find_files(self) -> dict[str, str]:
+        """Returns the file of each tensor."""
+        index = read_json(self.directory / INDEX)
+        if index is not None:
+            return self._weight_map(index)
+        if not (self.directory / SINGLE_FILE).exists():
+            raise ModelError(f"{self.directory} has no {SINGLE_FILE} and no {INDEX}")
+        return dict.fromkeys(self._open(SINGLE_FILE).keys(), SINGLE_FILE)
 
     def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
         """Returns the file of each tensor, from the index. Raises ModelError if a file is outside the directory."""
@@ -170,8 +211,10 @@ class CheckpointFiles:
             raise ModelError(f"{self.directory / INDEX} names {outside!r}, which is outside the model's directory")
         return files
 
-    def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(name.removeprefix(self._base))
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """`index`: reads only this part of a tensor [count, ...]."""
+        file, stored = self._file_of[name], self._stored_names[name]
+        tensor: Tensor = file.get_tensor(stored) if index is None else file.get_slice(stored)[index]
         return tensor
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -181,14 +224,14 @@ class CheckpointFiles:
         from safetensors import SafetensorError
 
         try:
-            stored = self._file_of[name].get_slice(name.removeprefix(self._base))
+            stored = self._file_of[name].get_slice(self._stored_names[name])
         except SafetensorError as error:
             raise ModelError(f"{self.directory / INDEX} lists {name} in a file that lacks it") from error
         return tuple(stored.get_shape()), stored.get_dtype()
 
-    def num_bytes(self, name: str) -> int:
-        shape, dtype = self.describe(name)
-        return math.prod(shape) * ITEM_BYTES[dtype]
+    def num_bytes(self, item: Item) -> int:
+        shape, dtype = self.describe(item.tensor)
+        return math.prod(shape if item.index is None else shape[1:]) * ITEM_BYTES[dtype]
 
     def _open(self, file: str) -> Any:
         from safetensors import SafetensorError, safe_open
@@ -200,6 +243,14 @@ class CheckpointFiles:
             except (OSError, SafetensorError, ValueError) as error:
                 raise ModelError(f"{self.directory / file} cannot be read: {error}") from error
         return self._handles[file]
+
+
+def _item(layer: str, suffix: str, place: Place | None) -> Item:
+    """Returns where a part of a layer is stored. `suffix`: weight, bias, or the name that the matrix's format gives."""
+    if place is None:
+        return Item(f"{layer}.{suffix}" if layer else suffix)
+    stack = layer.removesuffix(f".{place.index}")
+    return Item(stack if suffix == "weight" else f"{stack}_{suffix}", place.index)
 
 
 def some(names: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from services.worker.errors import ModelError
 from services.worker.ops import Ops
 from services.worker.quantization import AtLoad
-from services.worker.quantization.kinds import Int4Weight, QuantizedWeight, Weight
+from services.worker.quantization.kinds import Fp4Weight, Int4Weight, QuantizedWeight, Weight
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ class WeightSource(Protocol):
         ...
 
     def vector(self, name: str) -> Tensor:
-        """Returns a norm or bias on the device, in the checkpoint's float type."""
+        """Returns a norm, a bias or another tensor that is no layer's matrix. It is on the device, in the checkpoint's
+        float type."""
         ...
 
 
@@ -101,7 +102,7 @@ def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
     more precise, never less."""
     if ops.computes_with(weight):
         return weight
-    if not isinstance(weight, Int4Weight) and weight.quantize_activations:
+    if not isinstance(weight, Int4Weight | Fp4Weight) and weight.quantize_activations:
         weights_alone = replace(weight, quantize_activations=False)
         if ops.computes_with(weights_alone):
             return weights_alone

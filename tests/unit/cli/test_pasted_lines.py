@@ -117,7 +117,7 @@ LINES = {
     ),
     "Qwen/Qwen3-8B --max-seq-len 4096": "quire serve: there is no option --max-seq-len; did you mean --max-model-len?",
     "Qwen/Qwen3-8B --quantization bitsandbytes": "--quantization is 'bitsandbytes': use one of fp8, int8, "
-    "int8-weight-only, awq, gptq, compressed-tensors, gguf",
+    "int8-weight-only, awq, gptq, compressed-tensors, mxfp4, gguf",
 }
 
 

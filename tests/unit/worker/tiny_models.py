@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 
 from services.worker.checkpoint.find import Checkpoint
+from services.worker.implementations import Implementation
 from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import Ops
 from services.worker.pages.kv_cache import allocate_pages
@@ -78,9 +79,9 @@ def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) ->
     return model
 
 
-def make_decoder(directory: Path, ops: Ops) -> Decoder:
+def make_decoder(directory: Path, ops: Ops, implementation: Implementation = "auto") -> Decoder:
     """`directory`: of a checkpoint; or a GGUF file."""
-    config = Checkpoint(directory, ()).read_config()
+    config = Checkpoint(directory, (), implementation=implementation).read_config()
     with torch.inference_mode():
         source = open_weights(directory, config, ops, "auto", None, lambda _: None)
         return load_decoder(config, ops, source, config.max_model_len)
@@ -95,10 +96,11 @@ def make_runner(
     ops: Ops | None = None,
     num_host_blocks: int = 0,
     grammars: Grammars | None = None,
+    implementation: Implementation = "auto",
 ) -> ModelRunner:
     """On a CPU in float32, with the compiled operations where they are there."""
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
-    decoder = make_decoder(directory, ops)
+    decoder = make_decoder(directory, ops, implementation)
     config = decoder.config
     with torch.inference_mode():
         pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)

@@ -274,7 +274,7 @@ def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
         for position, part in enumerate(parts):
             param = f"{path}[{index}].content[{position}].type"
             if isinstance(part, OtherPart):
-                text = f"Invalid value for '{param}': '{part.type}'. Only text parts are supported."
+                text = f"Invalid value for '{param}': '{part.type}'. This model takes only text parts."
                 raise invalid(text, param, "invalid_value")
             if isinstance(part, RefusalPart | ThinkingPart) and message.role != "assistant":
                 text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message can have such a part."

@@ -14,7 +14,7 @@ from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSI
 from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import Attention, GatedMLP, RMSNorm, Stack
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import read_activation
+from services.worker.models.reading import read_activation, require
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads
@@ -115,6 +115,7 @@ class Block:
 def read(architecture: str, config: Fields) -> GemmaConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     version = _VERSIONS[architecture]
+    require(config, "use_bidirectional_attention", value=False)
     num_heads = config.count("num_attention_heads", MAX_HEADS)
     num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
     if num_heads % num_kv_heads:

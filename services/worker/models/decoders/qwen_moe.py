@@ -1,5 +1,5 @@
-"""Qwen2-MoE (Qwen Team, 2024), Qwen3-MoE (2025) and Mixtral (Jiang et al., 2024): Llama's layers, in which experts
-take the place of the MLP."""
+"""Qwen2-MoE (Qwen Team, 2024), Qwen3-MoE (2025), the text of Qwen3-VL-MoE, and Mixtral (Jiang et al., 2024): Llama's
+layers, in which experts take the place of the MLP."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ class Names:
     """Names of tensors, which differ between families."""
 
     moe: str
-    gate: str
-    up: str
+    gate_up: tuple[str, ...]  # the gate, then up; or one matrix with both
     down: str
+    is_stacked: bool = False  # whether one tensor stores the matrices of all experts
 
 
-_QWEN, _MIXTRAL = Names("mlp", "gate_proj", "up_proj", "down_proj"), Names("block_sparse_moe", "w1", "w3", "w2")
+_QWEN = Names("mlp", ("gate_proj", "up_proj"), "down_proj")
+_QWEN3_VL = Names("mlp", ("gate_up_proj",), "down_proj", is_stacked=True)
+_MIXTRAL = Names("block_sparse_moe", ("w1", "w3"), "w2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,21 @@ class GatedExpert:
 
 def _experts(config: MoEConfig, build: Build) -> MoE:
     hidden, inner, names = config.hidden_size, config.intermediate_size, config.names
-    scopes = [f"experts.{index}" for index in range(config.num_experts)]
+
+    def matrices(name: str, outputs: int, inputs: int) -> list[Matrix]:
+        """Returns one matrix of each expert."""
+        if names.is_stacked:
+            # Published checkpoints are transposed. transformers 5 writes other ones.
+            return Matrix(f"experts.{name}", outputs, inputs, is_transposed=None).stacked(config.num_experts)
+        return [Matrix(f"experts.{index}.{name}", outputs, inputs) for index in range(config.num_experts)]
+
+    gate_up = [matrices(name, 2 * inner // len(names.gate_up), hidden) for name in names.gate_up]
     return MoE(
         build,
         Matrix("gate", config.num_experts, hidden),
         SoftmaxRouter(config.num_chosen, normalizes=config.normalizes),
-        [[Matrix(f"{scope}.{name}", inner, hidden) for name in (names.gate, names.up)] for scope in scopes],
-        [Matrix(f"{scope}.{names.down}", hidden, inner) for scope in scopes],
+        list(zip(*gate_up, strict=True)),
+        matrices(names.down, hidden, inner),
         config.activation,
         GatedExpert(config, build) if config.shared_size else None,
     )
@@ -132,6 +142,7 @@ def _mlp(config: MoEConfig, size: int, build: Build) -> GatedMLP:
 def read(architecture: str, config: Fields) -> MoEConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     is_mixtral, is_qwen2 = architecture.startswith("Mixtral"), architecture.startswith("Qwen2")
+    is_qwen3_vl = architecture == "Qwen3VLMoeTextModel"
     hidden = config.count("hidden_size", MAX_SIZE)
     num_heads = config.count("num_attention_heads", MAX_HEADS)
     num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
@@ -150,7 +161,7 @@ def read(architecture: str, config: Fields) -> MoEConfig:
         intermediate_size=inner if is_mixtral else config.count("moe_intermediate_size", MAX_SIZE),
         max_model_len=rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS)),
         tie_word_embeddings=config.flag("tie_word_embeddings"),
-        names=_MIXTRAL if is_mixtral else _QWEN,
+        names=_MIXTRAL if is_mixtral else _QWEN3_VL if is_qwen3_vl else _QWEN,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -162,7 +173,7 @@ def read(architecture: str, config: Fields) -> MoEConfig:
         qk_norm=architecture.startswith("Qwen3"),
         num_experts=num_experts,
         num_chosen=config.count("num_experts_per_tok", num_experts),
-        normalizes=is_mixtral or config.flag("norm_topk_prob"),
+        normalizes=is_mixtral or is_qwen3_vl or config.flag("norm_topk_prob"),
         dense_size=inner,
         shared_size=config.count("shared_expert_intermediate_size", MAX_SIZE) if is_qwen2 else 0,
         windows=_windows(config, num_layers, is_mixtral=is_mixtral),
@@ -186,5 +197,6 @@ def _windows(config: Fields, num_layers: int, *, is_mixtral: bool) -> tuple[int 
 
 
 ARCHITECTURES: Mapping[str, Architecture[MoEConfig]] = dict.fromkeys(
-    ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), Architecture(read, MoEDecoder)
+    ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Qwen3VLMoeTextModel"),
+    Architecture(read, MoEDecoder),
 )

@@ -12,6 +12,7 @@ from services.worker.models.encoder_network import EncoderArchitecture, EncoderN
 from services.worker.models.layers import (
     MLP,
     Embeddings,
+    EncoderBlock,
     EncoderStack,
     FullAttention,
     LayerNorm,
@@ -52,7 +53,7 @@ class Bert(EncoderStack):
         super().__init__(embeddings, blocks)
 
 
-def block(config: BertConfig, build: Build) -> PostNormBlock:
+def block(config: BertConfig, build: Build) -> EncoderBlock:
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.hidden_size // config.num_heads
     attention = build.inside("attention")
     return PostNormBlock(

@@ -11,6 +11,7 @@ from services.worker.models.encoder_network import EncoderArchitecture, EncoderN
 from services.worker.models.layers import (
     MLP,
     Embeddings,
+    EncoderBlock,
     EncoderStack,
     FullAttention,
     LayerNorm,
@@ -47,7 +48,7 @@ class DistilBert(EncoderStack):
         super().__init__(embeddings, blocks)
 
 
-def block(config: DistilBertConfig, build: Build) -> PostNormBlock:
+def block(config: DistilBertConfig, build: Build) -> EncoderBlock:
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.hidden_size // config.num_heads
     return PostNormBlock(
         FullAttention(

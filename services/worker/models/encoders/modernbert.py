@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
 from services.worker.models.layers import (
     Embeddings,
+    EncoderBlock,
     EncoderStack,
     FullAttention,
     GatedMLP,
     LayerNorm,
+    NoNorm,
+    PreNormBlock,
     full_form,
 )
 from services.worker.models.reading import read_activation, read_head_count
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
 from services.worker.ops import Activation, Heads
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from services.worker.ops import WholeSequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +51,33 @@ class ModernBert(EncoderStack):
             embed, Matrix("tok_embeddings", config.vocab_size, hidden), _norm(config, embed, "norm")
         )
         blocks = [
-            Block(config, layer, inside.inside(f"layers.{i}"), is_first=i == 0) for i, layer in enumerate(config.layers)
+            block(config, layer, inside.inside(f"layers.{i}"), is_first=i == 0) for i, layer in enumerate(config.layers)
         ]
         norm = _norm(config, inside, "final_norm")
         super().__init__(embeddings, blocks, norm)
 
 
-class Block:
-    def __init__(self, config: ModernBertConfig, layer: LayerConfig, build: Build, *, is_first: bool) -> None:
-        hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
-        dim = hidden // heads
-        # The first block's inputs are normed already.
-        self._norm_1 = None if is_first else _norm(config, build, "attn_norm")
-        self._attention = FullAttention(
+def block(config: ModernBertConfig, layer: LayerConfig, build: Build, *, is_first: bool) -> EncoderBlock:
+    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
+    dim = hidden // heads
+    return PreNormBlock(
+        NoNorm() if is_first else _norm(config, build, "attn_norm"),  # the first block's inputs are normed already
+        FullAttention(
             build.inside("attn"),
             Heads(heads, heads, dim, dim),
             (Matrix("Wqkv", 3 * hidden, hidden, config.attention_bias),),
             Matrix("Wo", hidden, hidden, config.attention_bias),
             full_form(dim**-0.5, layer.window),
             build.rotation(layer.rope),
-        )
-        self._norm_2 = _norm(config, build, "mlp_norm")
-        self._mlp = GatedMLP(
+        ),
+        _norm(config, build, "mlp_norm"),
+        GatedMLP(
             build.inside("mlp"),
             (Matrix("Wi", 2 * inner, hidden, config.mlp_bias),),
             Matrix("Wo", hidden, inner, config.mlp_bias),
             config.activation,
-        )
-
-    def __call__(self, x: Tensor, batch: WholeSequences) -> Tensor:
-        x = x + self._attention(x if self._norm_1 is None else self._norm_1(x), batch)
-        return x + self._mlp(self._norm_2(x))
+        ),
+    )
 
 
 def _norm(config: ModernBertConfig, build: Build, name: str) -> LayerNorm:

@@ -13,6 +13,7 @@ from services.worker.models.encoder_network import EncoderArchitecture, EncoderN
 from services.worker.models.layers import (
     MLP,
     Embeddings,
+    EncoderBlock,
     EncoderStack,
     FullAttention,
     LayerNorm,
@@ -52,12 +53,12 @@ class MPNet(EncoderStack):
             positions=PositionTable(embed, "position_embeddings", config.max_model_len, hidden, _OFFSET),
         )
         buckets = [bucket(distance) for distance in range(-_MAX_DISTANCE, _MAX_DISTANCE + 1)]
-        bias = layers.distance_bias("relative_attention_bias", _NUM_BUCKETS, config.num_heads, buckets)
+        bias = layers.distance_bias("relative_attention_bias.weight", _NUM_BUCKETS, config.num_heads, buckets)
         blocks = [block(config, bias, layers.inside(f"layer.{i}")) for i in range(config.num_layers)]
         super().__init__(embeddings, blocks)
 
 
-def block(config: MPNetConfig, bias: Tensor, build: Build) -> PostNormBlock:
+def block(config: MPNetConfig, bias: Tensor, build: Build) -> EncoderBlock:
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.hidden_size // config.num_heads
     attention = build.inside("attention")
     return PostNormBlock(

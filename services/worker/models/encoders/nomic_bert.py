@@ -11,6 +11,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
 from services.worker.models.layers import (
     Embeddings,
+    EncoderBlock,
     EncoderStack,
     FullAttention,
     GatedMLP,
@@ -49,7 +50,7 @@ class NomicBert(EncoderStack):
         )
 
 
-def block(config: NomicBertConfig, build: Build) -> PostNormBlock:
+def block(config: NomicBertConfig, build: Build) -> EncoderBlock:
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.hidden_size // config.num_heads
     return PostNormBlock(
         FullAttention(

@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 Norm = Callable[["Tensor"], "Tensor"]
 
 
+def rows_by_group(num_groups: int, parts: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """Returns `Matrix.rows` of a matrix that is stored as [num_groups, sum(parts), dim] outputs. Wanted are the first
+    parts[0] of all groups, then the next parts[1] of all groups, and so on: such as query heads, each group of them
+    stored with its key and its value."""
+    starts = [sum(parts[:index]) for index in range(len(parts))]
+    return tuple(
+        (group * sum(parts) + part) * dim + at
+        for start, size in zip(starts, parts, strict=True)
+        for group in range(num_groups)
+        for part in range(start, start + size)
+        for at in range(dim)
+    )
+
+
 def rows_by_head(num_heads: int, num_parts: int, dim: int) -> tuple[int, ...]:
     """Returns `Matrix.rows` of a matrix that is stored as [num_heads, num_parts, dim] outputs and is wanted as
     [num_parts, num_heads, dim], such as queries, keys and values head by head."""
-    return tuple(
-        (head * num_parts + part) * dim + at
-        for part in range(num_parts)
-        for head in range(num_heads)
-        for at in range(dim)
-    )
+    return rows_by_group(num_heads, (1,) * num_parts, dim)
 
 
 class Attention:
@@ -42,11 +51,13 @@ class Attention:
         rotation: Rotation | None = None,
         q_norm: Norm | None = None,
         k_norm: Norm | None = None,
+        clip: float | None = None,
     ) -> None:
         """`qkv`: the projections to queries, keys and values, with the outputs of all heads in this order; or one
-        matrix that holds them. `rotation`: positions by rotation, applied after the norms."""
+        matrix that holds them. `rotation`: positions by rotation, applied after the norms. `clip`: bound of the
+        elements of queries, keys and values before the norms."""
         self._ops, self._heads, self._form, self._rotation = build.ops, heads, form, rotation
-        self._q_norm, self._k_norm = q_norm, k_norm
+        self._q_norm, self._k_norm, self._clip = q_norm, k_norm, clip
         self._qkv, self._output = build.linear(*qkv), build.linear(output)
         self._pages = build.attention(heads)
 
@@ -55,6 +66,7 @@ class Attention:
         ops, heads, pages = self._ops, self._heads, step.pages[self._pages]
         queries, keys = heads.num_heads * heads.key_dim, heads.num_kv_heads * heads.key_dim
         qkv = self._qkv(x)
+        qkv = qkv if self._clip is None else qkv.clamp(-self._clip, self._clip)
         q = qkv[:, :queries].view(-1, heads.num_heads, heads.key_dim)
         k = qkv[:, queries : queries + keys].view(-1, heads.num_kv_heads, heads.key_dim)
         v = qkv[:, queries + keys :].view(-1, heads.num_kv_heads, heads.value_dim)

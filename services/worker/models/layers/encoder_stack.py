@@ -44,19 +44,6 @@ class Embeddings:
         return self._norm(x)
 
 
-class PostNormBlock:
-    """Attention, then an MLP. A norm follows each, after the sum with its input (Vaswani et al., 2017, section 3.1)."""
-
-    def __init__(
-        self, attention: EncoderBlock, norm_1: LayerNorm, mlp: Callable[[Tensor], Tensor], norm_2: LayerNorm
-    ) -> None:
-        self._attention, self._norm_1, self._mlp, self._norm_2 = attention, norm_1, mlp, norm_2
-
-    def __call__(self, x: Tensor, batch: WholeSequences) -> Tensor:
-        x = self._norm_1(self._attention(x, batch), x)
-        return self._norm_2(self._mlp(x), x)
-
-
 class EncoderStack:
     """See `EncoderNetwork`."""
 

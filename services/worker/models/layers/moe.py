@@ -41,6 +41,17 @@ class MoE:
         return mixed if self._shared is None else mixed + self._shared(x)
 
 
+class ChosenSoftmaxRouter:
+    """The k experts of the highest logits; their weights are the softmax of these k logits. See `Router`."""
+
+    def __init__(self, num_chosen: int) -> None:
+        self._num_chosen = num_chosen
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        chosen, expert_ids = logits.float().topk(self._num_chosen, dim=-1)
+        return expert_ids, chosen.softmax(-1)
+
+
 class SoftmaxRouter:
     """The k experts of the highest probability; their weights are the probabilities, which `normalizes` scales to a sum
     of 1. See `Router`."""

@@ -22,7 +22,7 @@ class Stack:
     def __init__(
         self, ops: Ops, tokens: Linear, blocks: Sequence[Block], norm: Callable[[Tensor], Tensor], head: Linear
     ) -> None:
-        """`tokens`: the embeddings; `head`: from normed hidden states to logits."""
+        """`tokens`: the embeddings; `norm`: of the last block's output; `head`: from final hidden states to logits."""
         self._ops, self._tokens, self._blocks, self._norm, self._head = ops, tokens, blocks, norm, head
 
     def embed(self, step: Step) -> Tensor:

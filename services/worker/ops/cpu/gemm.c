@@ -24,7 +24,8 @@ struct gemm {
     const float *bias;
     float *y;
     int64_t rows, columns, depth;
-    int half; /* whether the weight is in pairs of bfloat16 */
+    int64_t x_row, y_row; /* floats from one row to the next */
+    int half;             /* whether the weight is in pairs of bfloat16 */
     int64_t panels, row_block;
 };
 
@@ -108,27 +109,27 @@ static void multiply_panel(const struct gemm *g, int64_t first_row, int64_t rows
         int64_t vector_row = width * 4, slice_bytes = (g->half ? (depth + 1) / 2 : depth) * vector_row;
         for (int64_t row = 0, index = 0; row < rows; index++) {
             int64_t height = tile_rows + (index < taller);
-            const float *x = g->x + (first_row + row) * g->depth + k;
-            float *y = g->y + (first_row + row) * g->columns + first_column;
+            const float *x = g->x + (first_row + row) * g->x_row + k;
+            float *y = g->y + (first_row + row) * g->y_row + first_column;
             float ragged[MR * PANEL]; /* result of a narrower last panel, so that nothing is written past a row's end */
             float *c = columns == width ? y : ragged;
-            int64_t c_stride = columns == width ? g->columns : PANEL;
+            int64_t c_stride = columns == width ? g->y_row : PANEL;
             for (int64_t r = 0; r < height; r++) {
                 if (k == 0 && g->bias)
                     memcpy(c + r * c_stride, g->bias + first_column, (size_t)columns * 4);
                 else if (k == 0)
                     memset(c + r * c_stride, 0, (size_t)columns * 4);
                 else if (c == ragged)
-                    memcpy(c + r * c_stride, y + r * g->columns, (size_t)columns * 4);
+                    memcpy(c + r * c_stride, y + r * g->y_row, (size_t)columns * 4);
                 if (c == ragged) memset(c + r * c_stride + columns, 0, (size_t)(width - columns) * 4);
             }
             const char *ahead = (const char *)slice + AHEAD;
             if (tiles_high > 1) ahead = (const char *)slice + slice_bytes + index * (slice_bytes / tiles_high);
-            tiles[g->half][height - 1][vectors - 1](x, g->depth, slice, depth, c, c_stride, ahead,
+            tiles[g->half][height - 1][vectors - 1](x, g->x_row, slice, depth, c, c_stride, ahead,
                                                     vector_row / tiles_high);
             if (c == ragged)
                 for (int64_t r = 0; r < height; r++)
-                    memcpy(y + r * g->columns, c + r * c_stride, (size_t)columns * 4);
+                    memcpy(y + r * g->y_row, c + r * c_stride, (size_t)columns * 4);
             row += height;
         }
     }
@@ -146,7 +147,8 @@ static void multiply_items(const void *task, int64_t first, int64_t last) {
 void quire_gemm(const float *x, const void *weight, const float *bias, float *y, int64_t rows, int64_t columns,
                 int64_t depth, int half, int threads) {
     struct gemm g = {.x = x, .weight = weight, .bias = bias, .y = y, .rows = rows, .columns = columns, .depth = depth,
-                     .half = half, .panels = (columns + PANEL - 1) / PANEL, .row_block = ROW_BLOCK};
+                     .x_row = depth, .y_row = columns, .half = half, .panels = (columns + PANEL - 1) / PANEL,
+                     .row_block = ROW_BLOCK};
     /* Reading a weight takes as long as about six multiplications with it. Below 12 us, threads do not pay off. */
     if ((rows + 6) * columns * depth < 600000) threads = 1;
     /* With few panels and many rows, the rows are cut finer, so that every thread has work. */
@@ -160,6 +162,37 @@ void quire_gemm(const float *x, const void *weight, const float *bias, float *y,
 /* Returns the number of 32-bit words of a packed weight. */
 int64_t quire_packed_words(int64_t columns, int64_t depth, int half) {
     return round_up(columns, VL) * (half ? round_up(depth, 2) / 2 : depth);
+}
+
+struct gemm_heads {
+    struct gemm one; /* of the first head */
+    int64_t items;   /* of each head */
+    int64_t x_head, weight_head;
+};
+
+static void multiply_heads(const void *task, int64_t first, int64_t last) {
+    const struct gemm_heads *all = task;
+    for (int64_t i = first; i < last; i++) {
+        int64_t head = i / all->items;
+        struct gemm g = all->one;
+        g.x += head * all->x_head;
+        g.weight = (const uint32_t *)g.weight + head * all->weight_head;
+        g.y += head * g.columns;
+        multiply_items(&g, i % all->items, i % all->items + 1);
+    }
+}
+
+/* Multiplies each head by a weight of its own. x [rows][heads][depth] f32, with strides in floats; weights packed one
+ * after the other, each by quire_pack -> y [rows][heads][columns]. */
+void quire_gemm_heads(const float *x, const void *weights, float *y, int64_t rows, int64_t heads, int64_t columns,
+                      int64_t depth, int64_t x_row, int64_t x_head, int half, int threads) {
+    struct gemm g = {.x = x, .weight = weights, .y = y, .rows = rows, .columns = columns, .depth = depth,
+                     .x_row = x_row, .y_row = heads * columns, .half = half, .panels = (columns + PANEL - 1) / PANEL,
+                     .row_block = ROW_BLOCK};
+    struct gemm_heads all = {g, (rows + ROW_BLOCK - 1) / ROW_BLOCK * g.panels, x_head,
+                             quire_packed_words(columns, depth, half)};
+    if ((rows + 6) * heads * columns * depth < 600000) threads = 1; /* as in quire_gemm */
+    parallel(multiply_heads, &all, heads * all.items, 1, threads);
 }
 
 INLINE uint32_t float_bits(float value) {

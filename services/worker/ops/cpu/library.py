@@ -14,6 +14,7 @@ from services.worker.ops.cpu import build
 _P, _L, _I, _F = c_void_p, c_int64, c_int, c_float
 SIGNATURES: dict[str, tuple[object, ...]] = {
     "quire_gemm": (_P, _P, _P, _P, _L, _L, _L, _I, _I),
+    "quire_gemm_heads": (_P, _P, _P, _L, _L, _L, _L, _L, _L, _I, _I),
     "quire_pack": (_P, _P, _L, _L, _L, _L, _I),
     "quire_pack_quantized": (_P, _P, _L, _L, _L, _L, _I),
     "quire_unpack_quantized": (_P, _P, _P, _L, _L, _L, _I),

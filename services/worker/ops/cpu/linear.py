@@ -35,6 +35,16 @@ def fits_bfloat16(weight: Tensor) -> bool:
     return bool(torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight))
 
 
+def pack(library: Library, weight: Tensor, words: Tensor, *, half: bool) -> None:
+    """Packs a float matrix into `words`, zeros of the size that `quire_packed_words` gives."""
+    out_features, in_features = weight.shape
+    for first in range(0, out_features, PACK_ROWS):
+        chunk = weight[first : first + PACK_ROWS].to(device="cpu", dtype=torch.float32).contiguous()
+        library.functions.quire_pack(
+            chunk.data_ptr(), words.data_ptr(), first, first + len(chunk), out_features, in_features, half
+        )
+
+
 class PackedLinear:
     """A weight packed into the panels of `gemm.c`: in bfloat16 if that represents every value exactly, else float32."""
 
@@ -42,17 +52,12 @@ class PackedLinear:
         if weight.dim() != 2 or not weight.is_floating_point():
             raise ValueError(f"a weight must be a float matrix, not {weight.dtype} {tuple(weight.shape)}")
         self.out_features, self.in_features = weight.shape
-        chunks = [weight[first : first + PACK_ROWS] for first in range(0, self.out_features, PACK_ROWS)]
-        self.half = all(fits_bfloat16(chunk) for chunk in chunks)
+        chunks = (weight[first : first + PACK_ROWS] for first in range(0, self.out_features, PACK_ROWS))
+        self.half = all(map(fits_bfloat16, chunks))
         words = library.functions.quire_packed_words(self.out_features, self.in_features, self.half)
         self._words = torch.zeros(words, dtype=torch.int32, device="cpu")
         self._pointer = self._words.data_ptr()
-        for index, chunk in enumerate(chunks):
-            first = index * PACK_ROWS
-            rows = chunk.to(device="cpu", dtype=torch.float32).contiguous()
-            library.functions.quire_pack(
-                rows.data_ptr(), self._pointer, first, first + len(rows), self.out_features, self.in_features, self.half
-            )
+        pack(library, weight, self._words, half=self.half)
         self._bias = None if bias is None else bias.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
         if self._bias is not None and self._bias.shape != (self.out_features,):
             raise ValueError(f"the bias must be [{self.out_features}], not {tuple(self._bias.shape)}")

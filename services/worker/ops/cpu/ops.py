@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu import library
-from services.worker.ops.cpu.checks import check_form, check_heads, check_kv, check_rotation, is_plain
+from services.worker.ops.cpu.checks import MAX_HEAD_DIM, check_form, check_heads, check_kv, check_rotation, is_plain
 from services.worker.ops.cpu.full_attention import FullAttention
+from services.worker.ops.cpu.headwise_linear import PackedHeads
 from services.worker.ops.cpu.layers import FusedLayers
 from services.worker.ops.cpu.linear import PackedLinear
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
 from services.worker.ops.cpu.structs import AttentionStruct, HeadsStruct
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -69,7 +71,10 @@ class CPUOps:
             return PackedLinear(self._library, weight, bias)
         return QuantizedLinear(self._library, weight, bias)
 
-    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation) -> Experts:
+    def headwise_linear(self, weight: Tensor) -> PackedHeads:
+        return PackedHeads(self._library, weight)
+
+    def experts(self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activate) -> Experts:
         return LoopedExperts(self, gate_up, down, activation)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
@@ -130,6 +135,8 @@ class CPUOps:
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         features = x.shape[-1]
+        if residual is None and not x.is_contiguous():
+            x = x.contiguous()  # x can be a view of heads inside a fused projection
         if not is_plain(x) or any(not is_plain(v) or v.shape != (features,) for v in (weight, bias)):
             raise ValueError(
                 f"layer_norm needs contiguous float32 x [..., {features}], weight [{features}] and bias [{features}]"
@@ -216,7 +223,9 @@ class CPUOps:
     def prepare_attention(
         self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
     ) -> None:
-        pass
+        largest = max((max(shape.head_dim, shape.value_dim) for shape in shapes), default=0)
+        if largest > MAX_HEAD_DIM:
+            raise ValueError(f"keys or values have {largest} dimensions; at most {MAX_HEAD_DIM} are supported")
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
         return None

@@ -1,4 +1,5 @@
-/* y = x W^T + bias with W in unsigned 8- or 4-bit integers, minus a zero point, times a scale per group of inputs.
+/* y = x W^T + bias with W in unsigned 8- or 4-bit integers, minus a zero point, times a scale per group of inputs; or
+ * with W in codes of 4-bit floats (E2M1), whose doubled values are integers and stand in the place of q - zero.
  *
  *   y[r][o] = bias[o] + sum over groups g, in order, of scale[o][g] * sum over k in g of (q[o][k] - zero[o][g]) * x[r][k]
  *
@@ -24,6 +25,9 @@
 #endif
 
 #define PANEL (NV * VL)
+/* Kinds of weight: 8 and 4 are integers of so many bits. */
+#define E2M1 2
+#define BITS(kind) ((kind) == E2M1 ? 4 : (kind))
 #define AHEAD 2048 /* bytes of a weight to prefetch ahead */
 #define ROW_BLOCK 128
 
@@ -36,7 +40,7 @@ struct quantized {
     const int32_t *sums;    /* [rows] of `rounded` */
     const uint32_t *weight; /* packed */
     const float *scales;    /* [groups, padded] */
-    const int32_t *zeros;   /* [groups, padded], or null: half of the value range */
+    const int32_t *zeros;   /* [groups, padded], or null: 128 for 8 bits; weights of 4 bits are E2M1 */
     const float *bias;
     float *y;
     int64_t rows, columns, depth, group_size, padded; /* padded: columns rounded up to whole vectors */
@@ -47,9 +51,29 @@ struct quantized {
 typedef void (*quantized_tile)(const struct quantized *g, int64_t first_row, int64_t first_column, float *y,
                                int64_t y_stride);
 
+/* Doubled values of the E2M1 codes in the 4 bits of each lane from `shift` on: 0, 1, 2, 3, 4, 6, 8, 12, then the same
+ * with a minus sign. */
+INLINE vf doubled_e2m1(vu words, int shift) {
+#if defined(__AVX512F__)
+    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12);
+    return (vf)_mm512_permutexvar_ps((__m512i)(words >> shift), table); /* looks at 4 bits of each lane */
+#elif defined(__AVX2__)
+    const __m256 table = _mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12);
+    vu sizes = (vu)_mm256_permutevar8x32_ps(table, (__m256i)(words >> shift)); /* looks at 3 bits of each lane */
+#else
+    vi size = (vi)(words >> shift & 7);
+    size += ((size > 4) & (size - 4)) - (size == 7) * 2; /* 5, 6, 7 -> 6, 8, 12; a true comparison is -1 */
+    vu sizes = (vu)__builtin_convertvector(size, vf);
+#endif
+#if !defined(__AVX512F__)
+    return (vf)(sizes | (words << (28 - shift) & 0x80000000u));
+#endif
+}
+
 /* y[rows][vectors] += a panel . x, group by group. y starts at the bias. */
-INLINE void float_tile(const int rows, const int vectors, const int bits, const struct quantized *g, int64_t first_row,
+INLINE void float_tile(const int rows, const int vectors, const int kind, const struct quantized *g, int64_t first_row,
                        int64_t first_column, float *y, int64_t y_stride) {
+    const int bits = BITS(kind);
     int64_t size = g->group_size, groups = g->depth / size;
     const uint32_t *weights = g->weight + first_column * (g->depth * bits / 32);
     const float *x = g->x + first_row * g->depth;
@@ -66,8 +90,9 @@ INLINE void float_tile(const int rows, const int vectors, const int bits, const 
             UNROLL for (int i = 0; i < 32 / bits; i++) {
                 int shift = bits == 8 ? 8 * i : 8 * (i % 4) + 4 * (i / 4);
                 UNROLL for (int v = 0; v < vectors; v++) {
-                    vi q = (vi)(*(const vu_memory *)(weights + v * VL) >> shift & ((1u << bits) - 1)) - zero[v];
-                    vf value = __builtin_convertvector(q, vf);
+                    vu words = *(const vu_memory *)(weights + v * VL);
+                    vi q = (vi)(words >> shift & ((1u << bits) - 1)) - zero[v];
+                    vf value = kind == E2M1 ? doubled_e2m1(words, shift) : __builtin_convertvector(q, vf);
                     UNROLL for (int r = 0; r < rows; r++) sum[r][v] = splat(x[r * g->depth + i]) * value + sum[r][v];
                 }
             }
@@ -80,15 +105,17 @@ INLINE void float_tile(const int rows, const int vectors, const int bits, const 
     }
 }
 
-#define TILE_FUNCTION(rows, vectors, bits)                                                                            \
-    static void float_tile_##rows##_##vectors##_##bits(const struct quantized *g, int64_t first_row,                  \
+#define TILE_FUNCTION(rows, vectors, kind)                                                                            \
+    static void float_tile_##rows##_##vectors##_##kind(const struct quantized *g, int64_t first_row,                  \
                                                        int64_t first_column, float *y, int64_t y_stride) {            \
-        float_tile(rows, vectors, bits, g, first_row, first_column, y, y_stride);                                     \
+        float_tile(rows, vectors, kind, g, first_row, first_column, y, y_stride);                                     \
     }
 EACH_TILE(TILE_FUNCTION, 8)
 EACH_TILE(TILE_FUNCTION, 4)
-#define TILE_ENTRY(rows, vectors, bits) [bits == 4][(rows)-1][(vectors)-1] = float_tile_##rows##_##vectors##_##bits,
-static const quantized_tile float_tiles[2][MR][NV] = {EACH_TILE(TILE_ENTRY, 8) EACH_TILE(TILE_ENTRY, 4)};
+EACH_TILE(TILE_FUNCTION, 2)
+#define TILE_ENTRY(rows, vectors, kind) [(kind) / 4][(rows)-1][(vectors)-1] = float_tile_##rows##_##vectors##_##kind,
+static const quantized_tile float_tiles[3][MR][NV] = {EACH_TILE(TILE_ENTRY, 8) EACH_TILE(TILE_ENTRY, 4)
+                                                      EACH_TILE(TILE_ENTRY, 2)};
 #undef TILE_FUNCTION
 #undef TILE_ENTRY
 
@@ -138,7 +165,7 @@ static int has_vnni(void) {
 #endif
 
 static quantized_tile find_tile_function(const struct quantized *g, int64_t rows, int64_t vectors) {
-    if (g->x) return float_tiles[g->bits == 4][rows - 1][vectors - 1];
+    if (g->x) return float_tiles[(g->bits == 4 && !g->zeros ? E2M1 : g->bits) / 4][rows - 1][vectors - 1];
 #if defined(__AVX512BW__)
     static int vnni = -1; /* several threads may set it at once, all to the same value */
     if (vnni < 0) vnni = has_vnni();
@@ -225,9 +252,10 @@ static void order_features(const float *x, const int32_t *order, float *out, int
 
 /* x [rows, features] f32 -> y [rows, columns]. Input k of the weight is feature order[k], or k without an order; inputs
  * from `features` to `depth` are padding. The weight is packed by quire_pack_quantized; scales and zeros (or null) are
- * [groups, padded], `padded` being columns in whole vectors; bias is [columns] or null. depth is a multiple of
- * group_size, which is a multiple of 32 / bits. `round`: rounds x to bytes first, only for 8 bits in one group without
- * zeros and order. Returns 0, or -1 if memory runs out. */
+ * [groups, padded], `padded` being columns in whole vectors; bias is [columns] or null. Weights of 4 bits without
+ * zeros are E2M1 codes, and scales hold half of their scales. depth is a multiple of group_size, which is a multiple of
+ * 32 / bits. `round`: rounds x to bytes first, only for 8 bits in one group without zeros and order. Returns 0, or -1 if
+ * memory runs out. */
 int quire_gemm_quantized(const float *x, const int32_t *order, const uint32_t *weight, const float *scales,
                          const int32_t *zeros, const float *bias, float *y, int64_t rows, int64_t features,
                          int64_t columns, int64_t depth, int64_t group_size, int bits, int round, int threads) {

@@ -1,4 +1,4 @@
-"""A weight in 8- or 4-bit integers, packed for the compiled kernels."""
+"""A weight in 8- or 4-bit integers or in 4-bit floats, packed for the compiled kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from torch import Tensor, get_num_threads
 from services.worker.ops.cpu.checks import is_plain
 from services.worker.ops.cpu.library import Library
 from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids
-from services.worker.quantization.kinds import Int4Weight, Int8Weight, QuantizedWeight, unpack_nibbles
+from services.worker.quantization.kinds import (
+    E2M1,
+    Fp4Weight,
+    Fp8Weight,
+    Int4Weight,
+    Int8Weight,
+    QuantizedWeight,
+    unpack_nibbles,
+)
 
 # HELD_BELOW for weights in bytes. It is four times as large, because bytes are read and multiplied in a quarter of the
 # time that floats take.
@@ -22,11 +30,12 @@ class QuantizedLinear:
     def __init__(self, library: Library, weight: QuantizedWeight, bias: Tensor | None) -> None:
         if not self.takes(weight):
             raise TypeError(f"the CPU kernels do not compute with a {type(weight).__name__}")
-        assert isinstance(weight, Int8Weight | Int4Weight)
+        assert isinstance(weight, Int8Weight | Int4Weight | Fp4Weight)
         self.out_features, self.in_features = weight.shape
         self._bits = _bits(weight)
         self._rounds = isinstance(weight, Int8Weight) and weight.quantize_activations
-        groups = weight.scales.shape[1]
+        scales = weight.scales.float()
+        groups = scales.shape[1]
         unit = 32 // self._bits
         self._depth = self.in_features if groups > 1 else -(-self.in_features // unit) * unit
         self._group_size = self._depth // groups
@@ -39,7 +48,8 @@ class QuantizedLinear:
             library.functions.quire_pack_quantized(
                 q.data_ptr(), self._packed.data_ptr(), first, last, self.out_features, self._depth, self._bits
             )
-        self._scales = self._columns(library, weight.scales.float())
+        # The kernels take doubled E2M1 values, which are integers.
+        self._scales = self._columns(library, scales / 2 if isinstance(weight, Fp4Weight) else scales)
         self._zeros = self._order = self._bias = None
         if isinstance(weight, Int4Weight):
             self._zeros = self._columns(library, weight.zero_points.to(torch.int32))
@@ -55,9 +65,9 @@ class QuantizedLinear:
 
     @staticmethod
     def takes(weight: QuantizedWeight) -> bool:
-        """Returns whether the kernels support the weight. It must have 8- or 4-bit integers, and either one group per
-        row or groups that fill whole 32-bit words."""
-        if not isinstance(weight, Int8Weight | Int4Weight):
+        """Returns whether the kernels support the weight. It must have 8- or 4-bit integers or 4-bit floats, and either
+        one group per row or groups that fill whole 32-bit words."""
+        if isinstance(weight, Fp8Weight):
             return False
         return weight.scales.shape[1] == 1 or weight.group_size % (32 // _bits(weight)) == 0
 
@@ -96,9 +106,14 @@ class QuantizedLinear:
         self._library.functions.quire_unpack_quantized(
             ids.data_ptr(), self._packed.data_ptr(), q.data_ptr(), len(ids), self.out_features, self._depth, self._bits
         )
-        groups = q.view(len(ids), -1, self._group_size).float()
-        zeros = 2.0 ** (self._bits - 1) if self._zeros is None else self._zeros[:, ids].T[:, :, None].float()
-        weight = ((groups - zeros) * self._scales[:, ids].T[:, :, None]).flatten(1)[:, : self.in_features]
+        groups = q.view(len(ids), -1, self._group_size)
+        if self._zeros is not None:
+            values = groups.float() - self._zeros[:, ids].T[:, :, None].float()
+        elif self._bits == 8:
+            values = groups.float() - 128.0
+        else:
+            values = 2 * torch.tensor(E2M1)[groups.long()]
+        weight = (values * self._scales[:, ids].T[:, :, None]).flatten(1)[:, : self.in_features]
         if self._order is None:
             return weight.contiguous()
         ordered = torch.empty_like(weight)
@@ -115,13 +130,13 @@ class QuantizedLinear:
         return out
 
 
-def _bits(weight: Int8Weight | Int4Weight) -> int:
+def _bits(weight: Int8Weight | Int4Weight | Fp4Weight) -> int:
     return 8 if isinstance(weight, Int8Weight) else 4
 
 
-def _unsigned(weight: Int8Weight | Int4Weight, first: int, last: int) -> Tensor:
+def _unsigned(weight: Int8Weight | Int4Weight | Fp4Weight, first: int, last: int) -> Tensor:
     """Returns rows `first` to `last` (exclusive) of the weight as unsigned integers, uint8 [last - first, in_features].
-    Values of Int8Weight are increased by 128."""
-    if isinstance(weight, Int4Weight):
-        return unpack_nibbles(weight.packed[first:last])
-    return (weight.values[first:last].to(torch.int16) + 128).to(torch.uint8)
+    Values of Int8Weight are increased by 128; those of Fp4Weight are its codes."""
+    if isinstance(weight, Int8Weight):
+        return (weight.values[first:last].to(torch.int16) + 128).to(torch.uint8)
+    return unpack_nibbles(weight.packed[first:last])

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
-from services.worker.quantization.kinds import Int4Weight, Weight
+from services.worker.quantization.kinds import Fp4Weight, Int4Weight, Weight
 
 
 class DenseLinear:
@@ -33,6 +33,21 @@ class DenseLinear:
         return functional.embedding(ids, self.weight)
 
 
+class HeadwiseLinear:
+    """One weight per head, [num_heads, out_features, in_features] in the activations' type. cuBLAS multiplies by all of
+    them in one call; in batch-invariant mode, `matmul.py` multiplies by one after the other."""
+
+    def __init__(self, weight: Tensor, *, batch_invariant: bool) -> None:
+        self.weight = weight
+        self._batch_invariant = batch_invariant
+
+    def __call__(self, x: Tensor) -> Tensor:
+        heads = x.transpose(0, 1)  # [num_heads, num_tokens, in_features]
+        if self._batch_invariant:
+            return torch.stack([matmul(*of_head, None) for of_head in zip(heads, self.weight, strict=True)], dim=1)
+        return torch.bmm(heads, self.weight.transpose(1, 2)).transpose(0, 1)
+
+
 Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
 
 
@@ -43,6 +58,7 @@ def create_linear(
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)
+    assert not isinstance(weight, Fp4Weight), "MXFP4 weights are turned into floats first: see computes_with"
     if isinstance(weight, Int4Weight) or not weight.quantize_activations:
         return WeightOnlyLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)
     return EightBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)

@@ -19,6 +19,7 @@ from torch.nn import functional
 from services.worker.ops import interface
 from services.worker.ops.full_mask import full_mask
 from services.worker.ops.interface import (
+    Activate,
     Activation,
     AttentionBatch,
     AttentionForm,
@@ -33,7 +34,7 @@ from services.worker.ops.interface import (
 )
 from services.worker.ops.triton import activation, quantized_linear, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
-from services.worker.ops.triton.linear import Linear, create_linear
+from services.worker.ops.triton.linear import HeadwiseLinear, Linear, create_linear
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
 from services.worker.ops.triton.segments import add_segments
 from services.worker.quantization.kinds import QuantizedWeight, Weight
@@ -66,8 +67,12 @@ class TritonOps:
             raise TypeError(f"the GPU kernels do not support the groups or the type of this {type(weight).__name__}")
         return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
 
+    def headwise_linear(self, weight: Tensor) -> HeadwiseLinear:
+        moved = weight.to(self.device, self.dtype).contiguous()
+        return HeadwiseLinear(moved, batch_invariant=self.batch_invariant)
+
     def experts(
-        self, gate_up: Sequence[interface.Linear], down: Sequence[interface.Linear], activation: Activation
+        self, gate_up: Sequence[interface.Linear], down: Sequence[interface.Linear], activation: Activate
     ) -> Experts:
         raise ValueError("the GPU kernels do not compute mixtures of experts")
 

@@ -13,7 +13,7 @@ from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
 from services.worker.ops.triton.tiles import LEAST_K
-from services.worker.quantization.kinds import Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
+from services.worker.quantization.kinds import Fp4Weight, Fp8Weight, Int4Weight, Int8Weight, QuantizedWeight
 
 # First compute capability whose tensor cores multiply fp8.
 _FP8_CAPABILITY = (8, 9)
@@ -26,6 +26,8 @@ def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
         return FourBitLayout.takes(weight)
     if isinstance(weight, Int8Weight):
         return weight.scales.shape[1] == 1 or weight.group_size % LEAST_K == 0
+    if isinstance(weight, Fp4Weight):
+        return False
     return not weight.quantize_activations or _multiplies_fp8(device)
 
 
@@ -61,7 +63,12 @@ class WeightOnlyLinear:
     floating-point activations."""
 
     def __init__(
-        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
+        self,
+        weight: Fp8Weight | Int8Weight | Int4Weight,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        batch_invariant: bool,
     ) -> None:
         self._weight: FourBitLayout | EightBitLayout
         if isinstance(weight, Int4Weight):

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from services.worker.quantization.kinds.fp4 import Fp4Weight
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 
-QuantizedWeight = Fp8Weight | Int8Weight | Int4Weight
+QuantizedWeight = Fp8Weight | Int8Weight | Int4Weight | Fp4Weight
 Weight = Tensor | QuantizedWeight  # [out_features, in_features]
 
 
@@ -23,7 +24,7 @@ def join(weights: Sequence[Weight]) -> Weight | None:
     tensors = [weight for weight in weights if isinstance(weight, Tensor)]
     if len(tensors) == len(weights):
         return torch.cat(tensors)
-    for kind in (Fp8Weight, Int8Weight, Int4Weight):
+    for kind in (Fp8Weight, Int8Weight, Int4Weight, Fp4Weight):
         alike = [weight for weight in weights if isinstance(weight, kind)]
         if len(alike) == len(weights):
             return kind.join(alike)  # type: ignore[arg-type]

@@ -1,26 +1,31 @@
-"""Weights in 8 and 4 bits: right, and the same bits for a row in any company."""
+"""Weights in 8 and 4 bits, and in floats of 4 bits: right, and the same bits for a row in any company."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
-from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.fp4 import E2M1, Fp4Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight, unpack_nibbles
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.rows import quantize_rows_int8
 
-Quantized = Int8Weight | Int4Weight
+Quantized = Int8Weight | Int4Weight | Fp4Weight
 # Outputs and inputs of whole panels and of their remains; groups of the inputs, or one.
 SHAPES = [(960, 576, None), (100, 1536, 32), (49, 128, 64), (1, 8, None), (17, 50, None), (130, 256, 128)]
-KINDS = ["int8 with rounded rows", "int8", "int4", "int4 in another order"]
+KINDS = ["int8 with rounded rows", "int8", "int4", "int4 in another order", "fp4"]
 
 
 def quantized(kind: str, shape: tuple[int, int, int | None], generator: torch.Generator) -> Quantized:
     rows, columns, group_size = shape
     weight = torch.randn(rows, columns, generator=generator)
+    if kind == "fp4":  # its groups are of 32; inputs past the end are none
+        return Fp4Weight.quantize(functional.pad(weight, (0, -columns % 32)))
     if kind == "int8":
         return Int8Weight.quantize(weight, quantize_activations=False, group_size=group_size)
     if kind == "int8 with rounded rows":
@@ -47,7 +52,7 @@ def test_equals_the_exact_product(
     cpu: CPUOps, generator: torch.Generator, kind: str, shape: tuple[int, int, int | None], rows: int
 ) -> None:
     weight = quantized(kind, shape, generator)
-    x = torch.randn(rows, shape[1], generator=generator)
+    x = torch.randn(rows, weight.shape[1], generator=generator)
     for bias in (None, torch.randn(shape[0], generator=generator)):
         y = QuantizedLinear(cpu._library, weight, bias)(x)
         torch.testing.assert_close(y.double(), expected(weight, bias, x), rtol=1e-5, atol=1e-5 * shape[1] ** 0.5)
@@ -74,6 +79,8 @@ def test_extreme_bytes_do_not_overflow_or_saturate(cpu: CPUOps, generator: torch
     ones = torch.ones(32, 4096, dtype=torch.int8)
     if isinstance(weight, Int8Weight):
         weight = Int8Weight(ones * -127, weight.scales, weight.quantize_activations)
+    elif isinstance(weight, Fp4Weight):
+        weight = Fp4Weight(torch.full_like(weight.packed, 255), torch.full_like(weight.exponents, 127))
     else:
         weight = Int4Weight(ones[:, ::2].to(torch.uint8) * 255, weight.scales, weight.zero_points * 0)
     y = QuantizedLinear(cpu._library, weight, None)(signs)
@@ -126,3 +133,16 @@ def test_what_c_would_misread_is_refused(cpu: CPUOps, generator: torch.Generator
             linear(x)
     with pytest.raises(TypeError, match="do not compute with a Int4Weight"):
         QuantizedLinear(cpu._library, quantized("int4", (8, 20, 4), generator), None)
+    with pytest.raises(TypeError, match="do not compute with a Fp8Weight"):
+        QuantizedLinear(cpu._library, Fp8Weight.quantize(torch.ones(8, 16)), None)
+
+
+@pytest.mark.parametrize("shape", [(100, 1536), (49, 64), (7, 32)], ids=str)
+def test_4_bit_floats_have_the_bits_of_their_doubled_values_in_8_bits(
+    cpu: CPUOps, generator: torch.Generator, shape: tuple[int, int]
+) -> None:
+    weight = Fp4Weight.quantize(torch.randn(shape, generator=generator))
+    doubled = (2 * torch.tensor(E2M1)[unpack_nibbles(weight.packed).long()]).to(torch.int8)
+    wide = Int8Weight(doubled, weight.scales / 2, quantize_activations=False)
+    x, bias = torch.randn(9, shape[1], generator=generator), torch.randn(shape[0], generator=generator)
+    assert torch.equal(QuantizedLinear(cpu._library, weight, bias)(x), QuantizedLinear(cpu._library, wide, bias)(x))

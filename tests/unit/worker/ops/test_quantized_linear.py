@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.reference import ReferenceOps
+from services.worker.quantization.kinds.fp4 import Fp4Weight
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
@@ -37,10 +38,11 @@ def weights_only(matrix: Tensor) -> list[QuantizedWeight]:
         Int8Weight.quantize(matrix, False, group_size=32),
         int4,
         Int4Weight(int4.packed, int4.scales, int4.zero_points, order),
+        Fp4Weight.quantize(matrix),
     ]
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", range(6))
 def test_weights_alone_are_multiplied_as_the_numbers_they_stand_for(
     ops: ReferenceOps, generator: torch.Generator, index: int
 ) -> None:

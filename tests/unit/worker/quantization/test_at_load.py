@@ -71,7 +71,7 @@ def test_floats_are_quantized_as_they_are_loaded(
 
 
 def test_a_checkpoint_in_floats_is_none_of_a_method() -> None:
-    for option in ("awq", "gptq", "compressed-tensors", "gguf"):
+    for option in ("awq", "gptq", "compressed-tensors", "mxfp4", "gguf"):
         with pytest.raises(ModelError, match=f"--quantization is {option}, but the checkpoint is not quantized"):
             resolve_quantization(option, None)
 

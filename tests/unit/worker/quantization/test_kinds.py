@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from services.worker.quantization.kinds.fp4 import E2M1, Fp4Weight
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
@@ -42,6 +43,7 @@ KINDS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
     "int8 in groups": lambda weight: Int8Weight.quantize(weight, False, GROUP),
     "int4": in_order,
     "int4 reordered": reordered,
+    "fp4": Fp4Weight.quantize,
 }
 
 
@@ -51,6 +53,9 @@ def element(weight: QuantizedWeight, row: int, column: int) -> float:
         return float(weight.values[row, column]) * float(weight.scales[row])
     if isinstance(weight, Int8Weight):
         return int(weight.values[row, column]) * float(weight.scales[row, column // weight.group_size])
+    if isinstance(weight, Fp4Weight):
+        code = int(weight.packed[row, column // 2]) >> (4 * (column % 2)) & 15
+        return E2M1[code] * 2.0 ** (int(weight.exponents[row, column // 32]) - 127)
     k = column if weight.input_order is None else weight.input_order.tolist().index(column)
     q = int(weight.packed[row, k // 2]) >> (4 * (k % 2)) & 15
     group = k // weight.group_size
@@ -84,6 +89,20 @@ def test_rounding_is_to_the_nearest(kind: str, share: float) -> None:
         # The zero point is rounded too: half a step at an extreme, and half a step in between.
         assert (error.view(40, -1, GROUP) <= step[..., None] * 1.001).all()
         assert error.mean() < step.mean() * 0.3
+
+
+def test_4_bit_floats_are_rounded_to_the_nearest_unless_they_are_beyond_the_largest() -> None:
+    """A group's largest magnitude is 4 to 8 times its scale; those over 6 times become 6 times."""
+    matrix = random_matrix(40, 256)
+    weight = Fp4Weight.quantize(matrix)
+    scaled = (matrix.view(40, -1, GROUP) / weight.scales[..., None]).flatten(1)
+    got = (weight.dequantize().view(40, -1, GROUP) / weight.scales[..., None]).flatten(1)
+    values = torch.tensor(E2M1)
+    best = (scaled[..., None] - values).abs().amin(-1)
+    assert torch.equal((scaled - got).abs(), best)
+    largest = scaled.view(40, -1, GROUP).abs().amax(-1)
+    assert (largest >= 4).all()
+    assert (largest < 8).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,7 +57,7 @@ ALL = WITH_ACTIVATIONS | WEIGHTS_ALONE
 
 def exact_product(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
     """In float64, of the quantized numbers."""
-    if isinstance(weight, Int4Weight) or not weight.quantize_activations:
+    if not isinstance(weight, Int8Weight | Fp8Weight) or not weight.quantize_activations:
         y = x.double() @ weight.dequantize().double().t()
     else:
         q, scales = (quantize_rows_int8 if isinstance(weight, Int8Weight) else quantize_rows_fp8)(x)

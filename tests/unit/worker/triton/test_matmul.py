@@ -60,3 +60,16 @@ def test_embedding_reads_the_weight_of_a_linear(device: torch.device) -> None:
     assert torch.equal(ops.embedding(ids, ops.linear(weight)), weight[ids])
     with pytest.raises(TypeError, match="linear"):
         ops.embedding(ids, weight)
+
+
+@pytest.mark.parametrize("dtype", HALF_AND_SINGLE)
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_each_head_is_multiplied_by_a_matrix_of_its_own(
+    device: torch.device, dtype: torch.dtype, batch_invariant: bool
+) -> None:
+    weight = draw(3 * 20, 24, dtype=dtype, device=device, seed=1).view(3, 20, 24) / 5
+    x = draw(7, 3 * 40, dtype=dtype, device=device).view(7, 3, 40)[..., 8:32]
+    expected = torch.einsum("thi,hoi->tho", x.double(), weight.double())
+    got = TritonOps(device, dtype, batch_invariant=batch_invariant).headwise_linear(weight)(x)
+    tolerance = 1e-5 if dtype is torch.float32 else 2e-3
+    torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=tolerance)

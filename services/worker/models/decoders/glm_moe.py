@@ -1,0 +1,126 @@
+"""GLM-4.5 (Zeng et al., 2025), dots.llm1 (Huo et al., 2025) and Solar Open: DeepSeek-V3's choice of experts, and
+attention with KV heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from services.worker.errors import ModelError
+from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, Fields
+from services.worker.models.build import Build, Matrix
+from services.worker.models.decoders.deepseek_moe import (
+    DeepSeek,
+    DeepSeekConfig,
+    read_experts_from,
+    read_network,
+    read_v3_routing,
+)
+from services.worker.models.layers import Attention, RMSNorm
+from services.worker.models.network import Architecture
+from services.worker.models.rope import RopeConfig, read_rope
+from services.worker.ops import AttentionForm, Heads
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSizes:
+    """See `AttentionConfig`."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope: RopeConfig
+    norm_eps: float
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    interleaved: bool = False  # see `Rotation`
+    sliding_window: int | None = None  # tokens that a query sees, itself included
+
+    def create(self, hidden_size: int, build: Build) -> Attention:
+        dim = self.head_dim
+        queries, keys = self.num_heads * dim, self.num_kv_heads * dim
+        outputs = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        q_norm, k_norm = (
+            RMSNorm(build, name, dim, self.norm_eps) if self.qk_norm else None for name in ("q_norm", "k_norm")
+        )
+        return Attention(
+            build,
+            Heads(self.num_heads, self.num_kv_heads, dim, dim),
+            tuple(Matrix(name, size, hidden_size, self.qkv_bias) for name, size in outputs.items()),
+            Matrix("o_proj", hidden_size, queries, self.output_bias),
+            AttentionForm(dim**-0.5, sliding_window=self.sliding_window),
+            build.rotation(self.rope, interleaved=self.interleaved),
+            q_norm,
+            k_norm,
+        )
+
+
+def read(architecture: str, given: Fields) -> DeepSeekConfig:
+    """Raises ModelError for a configuration that the forward pass does not cover."""
+    is_glm, is_dots = architecture == "Glm4MoeForCausalLM", architecture == "Dots1ForCausalLM"
+    config = Fields({**_DEFAULTS[architecture], **given.values}, given.where)
+    num_layers = config.count("num_hidden_layers", MAX_LAYERS)
+    theta = 1e6 if architecture == "SolarOpenForCausalLM" else 10_000.0
+    bias = config.flag("attention_bias")
+    attention = replace(
+        read_head_sizes(config, theta=theta, partial=0.5 if is_glm else None),
+        qkv_bias=bias,
+        output_bias=bias and is_dots,
+        qk_norm=is_dots or (is_glm and config.flag("use_qk_norm")),
+    )
+    windows = _read_windows(config, num_layers) if is_dots else [None] * num_layers
+    has_experts = read_experts_from(config, num_layers)
+    layers = [replace(attention, sliding_window=window) for window in windows]
+    return read_network(config, attention.rope, layers, has_experts, read_v3_routing(config))
+
+
+def read_head_sizes(config: Fields, *, theta: float, partial: float | None = None) -> HeadSizes:
+    """Returns heads without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all of a
+    head is rotated, and config.json must not say otherwise."""
+    num_heads = config.count("num_attention_heads", MAX_HEADS)
+    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
+    if num_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
+    head_dim = config.count("head_dim", MAX_HEAD_DIM, max(1, config.count("hidden_size", MAX_SIZE) // num_heads))
+    rope = read_rope(config, head_dim, theta=theta, partial=partial or 1.0)
+    if rope.rotary_dim != head_dim and partial is None:
+        raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported for this architecture")
+    norm_eps = config.number("rms_norm_eps", 1e-6, above=0, high=1)
+    return HeadSizes(num_heads, num_kv_heads, head_dim, rope, norm_eps)
+
+
+def _read_windows(config: Fields, num_layers: int) -> list[int | None]:
+    """Returns each layer's window: `sliding_window` in layers of that type, or in those from `max_window_layers` on."""
+    window = config.optional_count("sliding_window", MAX_POSITIONS)
+    first = config.count("max_window_layers", MAX_LAYERS, low=0)
+    types = config.items("layer_types", num_layers)
+    if types is None:
+        return [window if index >= first else None for index in range(num_layers)]
+    if any(kind not in ("sliding_attention", "full_attention") for kind in types):
+        raise config.wrong("layer_types", "sliding_attention or full_attention for each layer")
+    return [window if kind == "sliding_attention" else None for kind in types]
+
+
+# Defaults of transformers' configuration classes, for keys that config.json leaves out.
+_GLM = {
+    "vocab_size": 151_552, "hidden_size": 4096, "intermediate_size": 10_944, "num_hidden_layers": 46,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+    "moe_intermediate_size": 1408, "num_experts_per_tok": 8, "n_shared_experts": 1, "n_routed_experts": 128,
+    "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
+}  # fmt: skip
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "Glm4MoeForCausalLM": _GLM,
+    "Dots1ForCausalLM": {
+        "vocab_size": 152_064, "hidden_size": 4608, "intermediate_size": 10_944, "moe_intermediate_size": 1408,
+        "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 32, "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": 0, "max_position_embeddings": 2048, "sliding_window": 4096, "max_window_layers": 62,
+    },
+    "SolarOpenForCausalLM": {
+        **_GLM, "vocab_size": 196_608, "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 128,
+        "moe_intermediate_size": 1280, "first_k_dense_replace": 0,
+    },
+}  # fmt: skip
+
+ARCHITECTURES: Mapping[str, Architecture[DeepSeekConfig]] = dict.fromkeys(_DEFAULTS, Architecture(read, DeepSeek))

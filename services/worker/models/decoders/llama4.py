@@ -1,0 +1,225 @@
+"""Llama 4 (Meta, 2025): most layers see only their own chunk of the sequence; the others have no positions.
+
+Layers with positions norm queries and keys after the rotation. The others scale queries by their position (Nakanishi,
+2025). In some or all layers, experts stand beside an MLP that all tokens share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
+from services.worker.models.build import Build, Matrix
+from services.worker.models.layers import GatedMLP, RMSNorm, Stack
+from services.worker.models.network import Architecture, NetworkConfig
+from services.worker.models.reading import MAX_EXPERTS, read_activation
+from services.worker.models.rope import RopeConfig, read_rope
+from services.worker.models.step import Step
+from services.worker.ops import Activation, AttentionForm, Heads
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MAX_SCALE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    has_rope: bool
+    chunk: int | None  # tokens of a chunk; a query sees the keys of its own
+    has_experts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Llama4Config(NetworkConfig):
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    activation: Activation
+    attention_bias: bool
+    rope: RopeConfig
+    qk_norm: bool  # in layers with RoPE
+    tunes_temperature: bool  # in layers without RoPE
+    temperature_positions: float  # the temperature changes once per so many positions
+    temperature_scale: float
+    num_experts: int
+    num_chosen: int
+    dense_size: int  # intermediate size of layers without experts
+    layers: tuple[LayerConfig, ...]
+
+
+class Llama4(Stack):
+    """See `Network`."""
+
+    def __init__(self, config: Llama4Config, build: Build) -> None:
+        vocab, hidden = config.vocab_size, config.hidden_size
+        inside = build.inside("model")
+        tokens = inside.linear(Matrix("embed_tokens", vocab, hidden))
+        blocks = [Block(config, layer, inside.inside(f"layers.{i}")) for i, layer in enumerate(config.layers)]
+        norm = RMSNorm(inside, "norm", hidden, config.norm_eps)
+        head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        super().__init__(build.ops, tokens, blocks, norm, head)
+
+
+class Block:
+    def __init__(self, config: Llama4Config, layer: LayerConfig, build: Build) -> None:
+        self._norm_1 = RMSNorm(build, "input_layernorm", config.hidden_size, config.norm_eps)
+        self._attention = Attention(config, layer, build.inside("self_attn"))
+        self._norm_2 = RMSNorm(build, "post_attention_layernorm", config.hidden_size, config.norm_eps)
+        feed_forward = build.inside("feed_forward")
+        self._mlp: Callable[[Tensor], Tensor] = (
+            Experts(config, feed_forward) if layer.has_experts else _mlp(config, config.dense_size, feed_forward)
+        )
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self._attention(self._norm_1(x), step)
+        return x + self._mlp(self._norm_2(x))
+
+
+class Attention:
+    """Attention with rotated positions in a chunk, or without positions over the whole sequence."""
+
+    def __init__(self, config: Llama4Config, layer: LayerConfig, build: Build) -> None:
+        hidden, dim, bias = config.hidden_size, config.head_dim, config.attention_bias
+        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
+        self._ops, self._config, self._queries, self._keys = build.ops, config, queries, keys
+        self._qkv = build.linear(
+            Matrix("q_proj", queries, hidden, bias),
+            Matrix("k_proj", keys, hidden, bias),
+            Matrix("v_proj", keys, hidden, bias),
+        )
+        self._output = build.linear(Matrix("o_proj", hidden, queries, bias))
+        self._rotation = build.rotation(config.rope, interleaved=True) if layer.has_rope else None
+        # The norm of queries and keys has no weight.
+        self._ones = build.filled(dim, 1.0) if layer.has_rope and config.qk_norm else None
+        self._is_tuned = config.tunes_temperature and not layer.has_rope
+        self._form = AttentionForm(dim**-0.5, chunk=layer.chunk)
+        self._pages = build.attention(Heads(config.num_heads, config.num_kv_heads, dim, dim))
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]"""
+        ops, dim, pages = self._ops, self._config.head_dim, step.pages[self._pages]
+        qkv = self._qkv(x)
+        q = qkv[:, : self._queries].view(-1, self._config.num_heads, dim)
+        k = qkv[:, self._queries : self._queries + self._keys].view(-1, self._config.num_kv_heads, dim)
+        v = qkv[:, self._queries + self._keys :].view(-1, self._config.num_kv_heads, dim)
+        if self._rotation is not None:
+            ops.rope(q, self._rotation, step.batch)
+            ops.rope(k, self._rotation, step.batch)
+        if self._ones is not None:
+            q = ops.rms_norm(q, self._ones, self._config.norm_eps)
+            k = ops.rms_norm(k, self._ones, self._config.norm_eps)
+        if self._is_tuned:
+            q = (q * self._temperatures(step.batch.positions)).to(q.dtype)
+        ops.write_kv(k, v, step.batch, pages)
+        return self._output(ops.paged_attention(q, step.batch, pages, self._form))
+
+    def _temperatures(self, positions: Tensor) -> Tensor:
+        """int32 [num_tokens] -> float32 [num_tokens, 1, 1]"""
+        steps = ((positions.float() + 1.0) / self._config.temperature_positions).floor()
+        return (steps.log1p() * self._config.temperature_scale + 1.0)[:, None, None]
+
+
+class Experts:
+    """expert(σ(score) · x) of the experts of the highest scores, plus an expert that all tokens share."""
+
+    def __init__(self, config: Llama4Config, build: Build) -> None:
+        hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
+        self._ops, self._num_chosen = build.ops, config.num_chosen
+        self._router = build.linear(Matrix("router", count, hidden))
+        gate_up = Matrix("experts.gate_up_proj", 2 * inner, hidden, is_transposed=True)
+        down = Matrix("experts.down_proj", hidden, inner, is_transposed=True)
+        self._experts = build.experts(
+            [[matrix] for matrix in gate_up.stacked(count)], down.stacked(count), config.activation
+        )
+        self._weight = build.filled(1, 1.0)
+        self._shared = _mlp(config, inner, build.inside("shared_expert"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]"""
+        scores, expert_ids = self._router(x).topk(self._num_chosen, dim=-1)
+        scores = self._ops.activation(scores.contiguous(), Activation.SIGMOID)
+        mixed = self._shared(x)
+        # The score scales the input of an expert and not its output, so each choice has inputs of its own.
+        for choice in range(self._num_chosen):
+            own = slice(choice, choice + 1)
+            mixed = mixed + self._experts(x * scores[:, own], expert_ids[:, own], self._weight.expand(len(x), 1))
+        return mixed
+
+
+def _mlp(config: Llama4Config, size: int, build: Build) -> GatedMLP:
+    gate_up = Matrix("gate_proj", size, config.hidden_size), Matrix("up_proj", size, config.hidden_size)
+    return GatedMLP(build, gate_up, Matrix("down_proj", config.hidden_size, size), config.activation)
+
+
+def read(architecture: str, config: Fields) -> Llama4Config:
+    """Raises ModelError for a configuration that the forward pass does not cover."""
+    hidden = config.count("hidden_size", MAX_SIZE, 5120)
+    num_heads = config.count("num_attention_heads", MAX_HEADS, 40)
+    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, 8)
+    if num_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
+    head_dim = config.count("head_dim", MAX_HEAD_DIM, 128)
+    rope = read_rope(config, head_dim, theta=500_000.0)
+    num_experts = config.count("num_local_experts", MAX_EXPERTS, 16)
+    return Llama4Config(
+        vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 202_048),
+        hidden_size=hidden,
+        intermediate_size=config.count("intermediate_size", MAX_SIZE, 8192),
+        max_model_len=rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS, 131_072)),
+        tie_word_embeddings=config.flag("tie_word_embeddings"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        norm_eps=config.number("rms_norm_eps", 1e-5, above=0, high=1),
+        activation=read_activation(config, "hidden_act", "silu"),
+        attention_bias=config.flag("attention_bias"),
+        rope=rope,
+        qk_norm=config.flag("use_qk_norm", True),
+        tunes_temperature=_tunes_temperature(config),
+        temperature_positions=config.number("floor_scale", 8192.0, above=0, high=MAX_POSITIONS),
+        temperature_scale=config.number("attn_scale", 0.1, above=-_MAX_SCALE, high=_MAX_SCALE),
+        num_experts=num_experts,
+        num_chosen=config.count("num_experts_per_tok", num_experts, 1),
+        dense_size=config.count("intermediate_size_mlp", MAX_SIZE, 16_384),
+        layers=_read_layers(config),
+    )
+
+
+def _tunes_temperature(config: Fields) -> bool:
+    # Early checkpoints have a number, which means true.
+    value = config.values.get("attn_temperature_tuning")
+    return bool(value) if isinstance(value, int) else config.flag("attn_temperature_tuning", True)
+
+
+def _read_layers(config: Fields) -> tuple[LayerConfig, ...]:
+    num_layers = config.count("num_hidden_layers", MAX_LAYERS, 48)
+    interval = config.count("no_rope_layer_interval", MAX_LAYERS, 4)
+    # An empty list is that of a checkpoint that keeps the default.
+    given = config.items("no_rope_layers", num_layers) if config.values.get("no_rope_layers") else None
+    has_rope = [bool(flag) for flag in given or [(index + 1) % interval for index in range(num_layers)]]
+    types = config.items("layer_types", num_layers) or [
+        "chunked_attention" if flag else "full_attention" for flag in has_rope
+    ]
+    if not set(types) <= {"chunked_attention", "full_attention"}:
+        raise config.wrong("layer_types", "chunked_attention or full_attention for each layer")
+    chunk = None
+    if "chunked_attention" in types:
+        is_given = "attention_chunk_size" in config.values
+        chunk = config.count("attention_chunk_size", MAX_POSITIONS, None if is_given else 8192)
+    step = config.count("interleave_moe_layer_step", MAX_LAYERS, 1)
+    sparse = config.values.get("moe_layers")
+    if sparse is None:
+        sparse = range(step - 1, num_layers, step)
+    elif not isinstance(sparse, list) or not all(isinstance(layer, int) for layer in sparse):
+        raise config.wrong("moe_layers", "a list of layers")
+    return tuple(
+        LayerConfig(flag, chunk if kind == "chunked_attention" else None, index in sparse)
+        for index, (flag, kind) in enumerate(zip(has_rope, types, strict=True))
+    )
+
+
+ARCHITECTURES: Mapping[str, Architecture[Llama4Config]] = {"Llama4ForCausalLM": Architecture(read, Llama4)}

@@ -1,0 +1,120 @@
+"""A model of transformers without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import PrefixChange, revert_weight_conversion
+
+from services.worker.errors import ModelError
+from services.worker.models.generic import trial
+from services.worker.models.generic.attend import NAME
+
+# What config.json says of the files, and not of the network. Nothing here runs code that a checkpoint brings.
+_OF_FILES = {"quantization_config", "auto_map", "dtype", "torch_dtype", "architectures", "transformers_version"}
+# RoPE that transformers scales with the longest sequence of a step, so that a token depends on its neighbours.
+_BY_LENGTH = {"dynamic", "longrope"}
+
+
+_from_config: Any = AutoModelForCausalLM.from_config  # transformers does not type it
+
+
+class Skeleton:
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        """`values`: of config.json. Raises ModelError if transformers cannot make the model."""
+        self.where = where
+        given = {name: value for name, value in values.items() if name not in _OF_FILES}
+        try:
+            self.config: PreTrainedConfig = AutoConfig.for_model(**given)
+            with torch.device("meta"):
+                self.model: PreTrainedModel = _from_config(
+                    self.config, attn_implementation=trial.NAME, dtype=torch.float32
+                ).eval()
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ModelError(f"{where}: transformers refuses this configuration: {reason}") from error
+        if self.config._attn_implementation != trial.NAME:
+            raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
+        self.base = self._find_base()
+        self._is_scaled_by_length = False
+        for module in self.model.modules():
+            kinds = getattr(module, "rope_type", None)  # one, or one for each type of layer
+            if _BY_LENGTH & set(kinds.values() if isinstance(kinds, dict) else [kinds]):
+                self._is_scaled_by_length = True
+                # The module keeps the rotation that it has for the original positions.
+                module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
+
+    def _find_base(self) -> PreTrainedModel:
+        """Returns the decoder without its output layer."""
+        model = self.model
+        for inner in (getattr(model, model.base_model_prefix, None), getattr(model, "model", None)):
+            if isinstance(inner, PreTrainedModel) and inner is not model:
+                return inner
+        raise ModelError(f"{self.where}: {type(model).__name__} does not keep its decoder apart from its output layer")
+
+    @property
+    def is_stateful(self) -> bool:
+        return bool(self.model._is_stateful)
+
+    @property
+    def is_tied(self) -> bool:
+        model: Any = self.model
+        embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+        return head is not None and head.weight is embeddings.weight
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens in the longest sequence."""
+        config = self.config
+        longest = getattr(config, "max_position_embeddings", None)
+        if self._is_scaled_by_length:
+            longest = config.rope_parameters.get("original_max_position_embeddings", longest)
+        if not isinstance(longest, int):
+            raise ModelError(f"{self.where} does not say how long a sequence can be (max_position_embeddings)")
+        return longest
+
+    def find_calls(self) -> tuple[trial.Call, ...]:
+        """See `trial.find_calls`. Leaves the model as it was, but for its experts, which no longer compute."""
+        for module in self.model.modules():
+            if is_experts(module):
+                module.forward = _compute_nothing
+        return trial.find_calls(self.base, self.where)
+
+    def attend_on_pages(self) -> None:
+        """Chooses the attention of `attend.py`."""
+        self.model.set_attn_implementation(NAME)
+
+    def stored_names(self) -> dict[str, str]:
+        """Returns the name with which a checkpoint stores each parameter and each buffer that it stores, by its name in
+        the model. Leaves out those that it stores in parts. Raises ModelError for a tensor that it stores together with
+        others, other than the matrices of experts."""
+        own = self.model.state_dict()
+        stored = {id(tensor): name for name, tensor in self._reverted(own).items()}
+        return {name: stored[id(tensor)] for name, tensor in own.items() if id(tensor) in stored}
+
+    def stored_parts(self, name: str) -> dict[str, Tensor]:
+        """Returns the tensors, without data, in which a checkpoint stores the tensor `name`."""
+        return self._reverted({name: self.model.state_dict()[name]})
+
+    def _reverted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Undoes what transformers does to the tensors of a checkpoint when it loads them."""
+        model: Any = self.model
+        if not hasattr(model, "_weight_conversions"):  # where revert_weight_conversion looks for them
+            conversions = get_model_conversion_mapping(model, add_legacy=False)
+            model._weight_conversions = [one for one in conversions if not isinstance(one, PrefixChange)]
+        reverted: dict[str, Tensor] = revert_weight_conversion(model, dict(tensors))
+        return reverted
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Whether transformers' experts interface can replace this module's computation."""
+    return hasattr(module, "is_concatenated") and hasattr(module, "has_post_expert_norm")
+
+
+def _compute_nothing(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
+    return torch.empty_like(hidden_states)

@@ -1,0 +1,137 @@
+"""Finds out how a model of transformers attends: runs it on two tokens without data, and notes each call of the
+attention.
+
+The configuration alone does not tell. Whether a layer has a window is in the configuration of some models, in the
+arguments of the call in others, and only in the mask in a third group. In eager mode, transformers obeys the mask; so
+the mask is what counts here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from services.worker.errors import ModelError
+from services.worker.ops import Heads
+
+NAME = "quire_trial"
+NUM_TOKENS = 2
+# Arguments of a call that change nothing here: what they say is in the mask, or in the types of the tensors.
+_SILENT = {"sliding_window", "dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the attention in a forward pass."""
+
+    heads: Heads
+    scale: float
+    sliding_window: int | None
+    chunk: int | None
+    soft_cap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Stands for a mask. Models pass it on from where they make their masks to where they attend."""
+
+    sliding_window: int | None = None
+    chunk: int | None = None
+
+
+def find_calls(model: nn.Module, where: str) -> tuple[Call, ...]:
+    """Returns the calls of the attention in the order in which the model makes them. `model`: on the device `meta`,
+    with the attention `NAME`. Raises ModelError if there is none, or one that Quire's attention cannot compute."""
+    calls: list[Call] = []
+    _TRIALS.append((calls, where))
+    tokens = torch.zeros((1, NUM_TOKENS), dtype=torch.int64, device="meta")
+    try:
+        model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+    except ModelError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"{where}: the model cannot run on paged attention: {type(error).__name__}: {reason}"
+        ) from error
+    finally:
+        _TRIALS.pop()
+    if not calls:
+        raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
+    return tuple(calls)
+
+
+# Of the trial that runs now. The interfaces of transformers are global, and know no trial.
+_TRIALS: list[tuple[list[Call], str]] = []
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: object,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """See transformers' AttentionInterface. Shapes: [1, heads, tokens, dim]."""
+    calls, where = _TRIALS[-1]
+    who = f"{where}: {type(module).__name__}"
+    strange = [
+        name for name, given in others.items() if given is not None and given is not False and name not in _SILENT
+    ]
+    if strange:
+        raise ModelError(f"{who} attends with {strange[0]}, which is not supported")
+    if not isinstance(attention_mask, _Pattern):
+        raise ModelError(f"{who} attends with a mask of its own, which is not supported")
+    if others.get("is_causal") is False or not getattr(module, "is_causal", True):
+        raise ModelError(f"{who} also attends to later tokens, which is not supported")
+    if query.shape[2] != NUM_TOKENS or key.shape[2] != NUM_TOKENS:
+        raise ModelError(f"{who} attends to other tokens than those of the sequence, which is not supported")
+    heads = Heads(query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    if not isinstance(scale, float | int):
+        raise ModelError(f"{who} computes the scale of its scores, which is not supported")
+    calls.append(Call(heads, float(scale), attention_mask.sliding_window, attention_mask.chunk, softcap or None))
+    return query.new_empty((1, NUM_TOKENS, heads.num_heads, heads.value_dim)), None
+
+
+def _make_mask(
+    mask_function: Callable[[int, int, Any, Any], Any],
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    **_: object,
+) -> _Pattern:
+    """See transformers' AttentionMaskInterface."""
+    where = _TRIALS[-1][1]
+    for pattern in (_Pattern(), _Pattern(sliding_window=local_size), _Pattern(chunk=local_size)):
+        if not use_vmap and _agrees(mask_function, pattern, local_size or 1):
+            return pattern
+    raise ModelError(f"{where}: the model has a mask of its own, which is not supported")
+
+
+def _agrees(mask_function: Callable[[int, int, Any, Any], Any], pattern: _Pattern, size: int) -> bool:
+    """Whether the mask lets queries see the keys that `pattern` does, around the edges of windows and chunks."""
+    at = torch.tensor(sorted({p for edge in (0, size, 2 * size, 3 * size) for p in range(max(0, edge - 2), edge + 3)}))
+    query, key = at[:, None], at[None, :]
+    expected = key <= query
+    if pattern.sliding_window is not None:
+        expected &= query - key < pattern.sliding_window
+    if pattern.chunk is not None:
+        expected &= query // pattern.chunk == key // pattern.chunk
+    try:
+        return bool((mask_function(0, 0, query, key) == expected).all())
+    except RuntimeError:  # Chunks are counted from the end of the padding, which is a tensor without data here.
+        return pattern.chunk is not None
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _make_mask)

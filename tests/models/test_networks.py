@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.models import table
-from tests.models.case import Case
+from tests.models.case import Case, chosen
 from tests.models.cases import ALL
 from tests.models.compare import compare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CASES = [case for case in ALL if case.mechanism or os.environ.get("QUIRE_TEST_MODELS") == "all"]
 
-
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", chosen(ALL), ids=str)
 def test_greedy_output_is_that_of_transformers(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
 

@@ -25,11 +25,25 @@ EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
     """Saves a model with random weights, norms and biases, and returns it."""
-    config = _configure(case)
-    config._attn_implementation = case.attention
     has_towers = "text_config" in case.options
     auto: Any = transformers.AutoModelForMultimodalLM if has_towers else transformers.AutoModelForCausalLM
-    model = auto.from_config(config, dtype=torch.float32)
+    model = auto.from_config(_configure(case), dtype=torch.float32)
+    _randomize(model)
+    model.generation_config.eos_token_id = 2
+    model.save_pretrained(directory)
+    return model  # type: ignore[no-any-return]
+
+
+def save_encoder(directory: Path, case: Case) -> transformers.PreTrainedModel:
+    """Saves an encoder with random weights, norms and biases, and returns it."""
+    auto: Any = getattr(transformers, f"AutoModelFor{case.head}" if case.head else "AutoModel")
+    model = auto.from_config(_configure(case), dtype=torch.float32)
+    _randomize(model)
+    model.save_pretrained(directory)
+    return model  # type: ignore[no-any-return]
+
+
+def _randomize(model: Any) -> None:
     model.eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -45,9 +59,6 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3)
             elif name not in parameters and tensor.numel() == 1 and tensor.is_floating_point():
                 tensor.mul_(1.0 + 0.3 * torch.randn((), generator=generator))  # a stored factor, such as Gemma 4's
-    model.generation_config.eos_token_id = 2
-    model.save_pretrained(directory)
-    return model  # type: ignore[no-any-return]
 
 
 def _configure(case: Case) -> Any:
@@ -59,6 +70,8 @@ def _configure(case: Case) -> Any:
         known = known.text_config if kind is None else transformers.AutoConfig.for_model(kind)
     sizes = {name: value for name, value in SIZES.items() if hasattr(known, name)}
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    if text is None:
-        return transformers.AutoConfig.for_model(case.model_type, **(sizes | case.options), **ends)
-    return transformers.AutoConfig.for_model(case.model_type, **(case.options | {"text_config": sizes | ends | text}))
+    values = sizes | ends
+    values = values | case.options if text is None else case.options | {"text_config": values | text}
+    config = transformers.AutoConfig.for_model(case.model_type, **values)
+    config._attn_implementation = case.attention
+    return config

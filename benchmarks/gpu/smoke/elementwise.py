@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
-from services.worker.ops.interface import Activation, AttentionBatch, KVPages, Rotation, WholeSequences
+from services.worker.ops.interface import Activation, AttentionBatch, AttentionForm, KVPages, Rotation, WholeSequences
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.block_copy import PagePlace, copy_pages
 from services.worker.ops.triton.ops import TritonOps
@@ -119,9 +119,10 @@ def _attend(dtype: torch.dtype, num_heads: int, head_dim: int) -> float:
     q, k, v = (draw(ROWS, num_heads, head_dim, dtype=dtype, device=DEVICE) for _ in range(3))
     positions = torch.cat([torch.arange(length) for length in lengths]).int().to(DEVICE)
     starts = torch.tensor([0, 5, 6, ROWS], dtype=torch.int32).to(DEVICE)
-    batch, scale = WholeSequences(positions, starts, lengths), head_dim**-0.5
-    got = TritonOps(DEVICE, dtype).full_attention(q, k, v, batch, scale)
-    return worst_error(got, _exact().full_attention(q.double(), k.double(), v.double(), batch, scale))
+    batch = WholeSequences(positions, starts, lengths)
+    form = AttentionForm(head_dim**-0.5, sliding_window=9, lookahead=5)
+    got = TritonOps(DEVICE, dtype).full_attention(q, k, v, batch, form)
+    return worst_error(got, _exact().full_attention(q.double(), k.double(), v.double(), batch, form))
 
 
 def _gated_activation(dtype: torch.dtype, kind: Activation, width: int) -> float:

@@ -8,8 +8,9 @@ from services.worker.models.config import GenerationDefaults, ModelConfig, parse
 from services.worker.models.declare import Parameter
 from services.worker.models.decoder import Decoder
 from services.worker.models.decoders.llama import LlamaConfig
-from services.worker.models.encoder import Encoder, EncoderLayer, Norm
+from services.worker.models.encoder import Encoder
 from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
+from services.worker.models.encoder_network import EncoderStep
 from services.worker.models.rope import RopeConfig
 from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.models.supported import MEANINGS, Supported, list_supported
@@ -20,12 +21,11 @@ __all__ = [
     "Decoder",
     "Encoder",
     "EncoderConfig",
-    "EncoderLayer",
+    "EncoderStep",
     "GenerationDefaults",
     "LlamaConfig",
     "Matrix",
     "ModelConfig",
-    "Norm",
     "Parameter",
     "Place",
     "RopeConfig",

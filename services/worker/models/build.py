@@ -1,8 +1,8 @@
 """How a network asks for its weights and declares its layers.
 
 A network's constructor runs twice. First `declare.py` runs it to list its weights and pages, before a file is opened
-and without torch. Then `weights/load.py` runs it to load the weights. So each weight's name and shape is written once,
-in the constructor, and constructors use tensors only as `Build` returns them.
+and without torch. Then `weights/loader.py` runs it to load the weights. So each weight's name and shape is written
+once, in the constructor, and constructors use tensors only as `Build` returns them.
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ class Build(Protocol):
 
     def leave_out(self, scope: str) -> None:
         """Declares that the checkpoint may hold tensors in this scope, and that the network does not need them."""
+        ...
+
+    def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Tensor:
+        """Returns `AttentionForm.distance_bias`, with the bucket of each distance, from a stored table [num_buckets,
+        num_heads]."""
         ...
 
     def filled(self, size: int, value: float) -> Tensor:

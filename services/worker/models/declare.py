@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.worker.models.build import Build, Matrix
-from services.worker.models.network import ConfigT, Network
 
 if TYPE_CHECKING:
     from services.worker.models.rope import RopeConfig
     from services.worker.ops import Activate, Heads, Layer
 
 Parameter = tuple[str, tuple[int, ...]]
+ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Declaration:
     left_out: tuple[str, ...]  # starts of the names of stored tensors that the network does not need
 
 
-def declare(create: Callable[[ConfigT, Build], Network], config: ConfigT) -> Declaration:
+def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Declaration:
+    """`create`: a network's constructor."""
     found = _Found()
     create(config, _Lister(found))
     return Declaration(
@@ -94,6 +95,9 @@ class _Lister:
 
     def leave_out(self, scope: str) -> None:
         self._found.left_out.append(f"{self._prefix}{scope}.")
+
+    def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Any:
+        self.tensor(name, (num_buckets, num_heads))
 
     def filled(self, size: int, value: float) -> Any:
         return None

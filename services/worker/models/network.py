@@ -60,4 +60,4 @@ class Architecture(Generic[ConfigT]):
     # Prefix of names that some checkpoints leave out: they hold the network without its head. Empty: the first part of
     # the names of all weights but the output layer's.
     base: str = ""
-    unused: tuple[str, ...] = ()  # ends of the names of stored tensors that the network does not need
+    unused: tuple[str, ...] = ()  # starts or ends of the names of stored tensors that it does not need

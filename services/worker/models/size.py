@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from services.worker.models.config import ModelConfig
+from services.worker.models.encoder_config import EncoderConfig
 from services.worker.quantization import DENSE, AtLoad, stored_bytes
 
 
@@ -13,15 +14,16 @@ def num_parameters(model: ModelConfig) -> int:
     return sum(map(math.prod, model.parameters.values()))
 
 
-def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None = None) -> int:
+def weight_bytes(model: ModelConfig | EncoderConfig, element_bytes: int, at_load: AtLoad | None = None) -> int:
     """Returns the size of all weights in bytes. Matrices are quantized as in the checkpoint, or else by `at_load`. Each
     value that is not quantized takes `element_bytes`. Raises ModelError if a quantized format cannot hold a matrix of
     the model's sizes."""
+    is_tied = isinstance(model, ModelConfig) and model.network.tie_word_embeddings
     total = 0
     for name, shape in model.parameters.items():
         is_matrix = name in model.declaration.matrices
         form = DENSE if model.quantization is None else model.quantization.format_of(name)
-        if is_matrix and form is DENSE and at_load and at_load.applies(name, model.network.tie_word_embeddings):
+        if is_matrix and form is DENSE and at_load and at_load.applies(name, is_tied):
             form = at_load.form
         is_quantized = is_matrix and form is not DENSE
         total += stored_bytes(form.stored(*shape)) if is_quantized else math.prod(shape) * element_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.worker.models.decoders.registry import DECODERS
-from services.worker.models.encoder_families import ENCODERS
+from services.worker.models.encoders.registry import ENCODERS
 from services.worker.models.generic import PROVEN
 from services.worker.models.text_part import TEXT_PARTS
 

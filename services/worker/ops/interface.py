@@ -114,8 +114,8 @@ Activate = Activation | Callable[["Tensor"], "Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionForm:
-    """How one layer's queries score the keys of their sequence, and which keys they see. Every query sees its own key,
-    and none after it."""
+    """How one layer's queries score the keys of their sequence, and which keys they see. Every query sees its own key.
+    It sees none after it, except by `lookahead`."""
 
     scale: float  # factor of the product of a query and a key
     sliding_window: int | None = None  # w: a query at position p sees positions p - w + 1 .. p
@@ -125,6 +125,11 @@ class AttentionForm:
     slopes: Tensor | None = None
     # float32 [num_heads]: a score without a key. It takes its share of a head's weight and adds no value (gpt-oss).
     sinks: Tensor | None = None
+    # Only in `full_attention`: keys after its own that a query sees.
+    lookahead: int = 0
+    # Only in `full_attention`. float32 [num_heads, 2 d + 1]: adds [h, d + key position - query position] to a score of
+    # head h. Greater distances than d count as d (T5: Raffel et al., 2020, section 2.1).
+    distance_bias: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +311,21 @@ class Ops(Protocol):
         a view of heads inside a fused projection."""
         ...
 
-    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        """Returns the attention of every token over all tokens of its own sequence, before and after it: [num_tokens,
-        num_heads * head_dim].
+    def full_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        batch: WholeSequences,
+        form: AttentionForm,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """Returns the attention of every token over the tokens of its own sequence that `form` lets it see, before and
+        after it: [num_tokens, num_heads * head_dim]. Rotates q and k in place first, if there is a rotation. Of
+        `form`, it takes scale, sliding_window, lookahead and distance_bias.
 
-        q, k, v: [num_tokens, num_heads, head_dim]. Each can be a view of one joined projection, with a contiguous last
-        dimension.
+        q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]. Each can be a view of one
+        joined projection, with a contiguous last dimension.
         """
         ...
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from services.worker.ops.full_mask import full_mask
 from services.worker.ops.interface import (
     Activate,
     Activation,
@@ -152,11 +153,25 @@ class ReferenceOps:
         weight, bias = weight.to(self.compute_dtype), bias.to(self.compute_dtype)
         return functional.layer_norm(wide, wide.shape[-1:], weight, bias, eps).to(x.dtype)
 
-    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        parts = []
+    def full_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        batch: WholeSequences,
+        form: AttentionForm,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        if rotation is not None:
+            self.rope(q, rotation, batch)
+            self.rope(k, rotation, batch)
+        parts, group = [], q.shape[1] // k.shape[1]
         wide = (torch.split(x.to(self.compute_dtype), list(batch.lengths)) for x in (q, k, v))
-        for queries, keys, values in zip(*wide, strict=True):
-            weights = (torch.einsum("qhd,khd->hqk", queries, keys) * scale).softmax(-1)
+        for queries, *of_kv_heads in zip(*wide, strict=True):
+            keys, values = (x.repeat_interleave(group, 1) for x in of_kv_heads)
+            scores = torch.einsum("qhd,khd->hqk", queries, keys) * form.scale
+            mask = full_mask(form, len(queries), q.device)
+            weights = (scores if mask is None else scores + mask).softmax(-1)
             parts.append(torch.einsum("hqk,khd->qhd", weights, values))
         return torch.cat(parts).to(q.dtype).flatten(1)
 
@@ -164,7 +179,7 @@ class ReferenceOps:
         owners = torch.repeat_interleave(torch.from_numpy(np.diff(starts)))
         totals.index_add_(0, owners.to(totals.device), x.to(totals.dtype))
 
-    def rope(self, x: Tensor, rotation: Rotation, batch: AttentionBatch) -> None:
+    def rope(self, x: Tensor, rotation: Rotation, batch: AttentionBatch | WholeSequences) -> None:
         cos_sin = rotation.cos_sin[batch.positions.long()].to(self.compute_dtype)
         c, s = cos_sin[:, None].chunk(2, dim=-1)  # [num_tokens, 1, rotary_dim / 2]
         rotated = x[..., : cos_sin.shape[1]]

@@ -6,7 +6,6 @@ so that slots always run out before blocks do.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models import EncoderConfig
+from services.worker.models import EncoderConfig, weight_bytes
 from services.worker.pages import require_memory
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
@@ -25,7 +24,7 @@ from services.worker.startup.runners import create_encoder_runner
 from services.worker.startup.speed import PoolingProbe, Probe
 from services.worker.startup.step_size import resolve_step_tokens
 from services.worker.step import ModelRunner
-from services.worker.weights import encoder_parameters, load_encoder, open_encoder_weights
+from services.worker.weights import load_encoder, open_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,9 @@ class EncoderStart:
         if config.quantization is not None:
             raise ModelError(f"--quantization is {config.quantization}, but encoders run in floating point only")
         progress = per_percent(setting.report, "loading weights")
-        source = open_encoder_weights(directory, model, ops, config.load_format, progress)
+        source = open_weights(directory, model, ops, config.load_format, None, progress)
         if ops.device.type == "cpu":
-            num_values = sum(map(math.prod, encoder_parameters(model).values()))
-            require_memory(num_values * ops.dtype.itemsize, f"the weights of {directory}")
+            require_memory(weight_bytes(model, ops.dtype.itemsize), f"the weights of {directory}")
         with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
             encoder = load_encoder(model, ops, source)
         max_model_len = encoder_max_model_len(config, model)

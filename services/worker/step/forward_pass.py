@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.models import Decoder, Encoder
+from services.worker.models import Decoder, Encoder, EncoderStep
 from services.worker.ops import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.plan import I32, I64, Batch
 from services.worker.step.clock import StepClock
@@ -100,5 +100,6 @@ class EncoderForwardPass:
             lengths=tuple(np.diff(batch.query_starts).tolist()),
         )
         self._clock.begin()
-        hidden = self._encoder.hidden_states(upload(batch.token_ids, self._device), whole)
+        token_ids = upload(batch.token_ids, self._device)
+        hidden = self._encoder.network.hidden_states(EncoderStep(token_ids, torch.zeros_like(token_ids), whole))
         return hidden[upload(wanted, self._device)]

@@ -1,11 +1,11 @@
-"""Opens the weights of a decoder, whatever the format in which they are stored."""
+"""Opens the weights of a model, whatever the format in which they are stored."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from services.worker.errors import ModelError
-from services.worker.models import ModelConfig
+from services.worker.models import EncoderConfig, ModelConfig
 from services.worker.ops import Ops
 from services.worker.progress import Progress
 from services.worker.quantization import AtLoad
@@ -14,9 +14,14 @@ from services.worker.weights.source import NativeSource, QuantizingSource, Weigh
 
 
 def open_weights(
-    path: Path, config: ModelConfig, ops: Ops, load_format: str, at_load: AtLoad | None, progress: Progress
+    path: Path,
+    config: ModelConfig | EncoderConfig,
+    ops: Ops,
+    load_format: str,
+    at_load: AtLoad | None,
+    progress: Progress,
 ) -> WeightSource:
-    """Opens a decoder's weights. `path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its format
+    """Opens a model's weights. `path`: a checkpoint's directory, or a GGUF file. Raises ModelError if its format
     is not `load_format`, or if its tensors do not match `config`. `at_load`: the quantization of float weights; None:
     they stay floats."""
     source: WeightSource
@@ -28,11 +33,13 @@ def open_weights(
     elif is_gguf:
         from services.worker.weights.gguf_source import GGUFSource
 
+        assert isinstance(config, ModelConfig), "only decoders are read from GGUF files"
         source = GGUFSource(path, config, progress, ops.device)
     else:
         from services.worker.weights.safetensors_source import SafetensorsSource
 
         source = SafetensorsSource(path, config, progress, ops.device)
     if at_load is not None:
-        source = QuantizingSource(source, at_load, ops, config.network.tie_word_embeddings)
+        is_tied = isinstance(config, ModelConfig) and config.network.tie_word_embeddings
+        source = QuantizingSource(source, at_load, ops, is_tied)
     return NativeSource(source, ops)

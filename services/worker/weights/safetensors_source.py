@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models import LlamaConfig, Matrix, ModelConfig, Place
+from services.worker.models import EncoderConfig, LlamaConfig, Matrix, ModelConfig, Place
 from services.worker.progress import Progress
 from services.worker.quantization import (
     DENSE,
@@ -50,11 +50,13 @@ class Item:
 
 
 class SafetensorsSource:
-    """Reads a decoder's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
+    """Reads a model's weights from one safetensors file, or from several with an index. Threads read ahead: on a CPU
     one tensor, into the operating system's page cache; on a GPU up to one gigabyte, into the GPU's memory. See
     `WeightSource`."""
 
-    def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
+    def __init__(
+        self, directory: Path, config: ModelConfig | EncoderConfig, progress: Progress, device: torch.device
+    ) -> None:
         """`progress` is called after each tensor that the caller takes, with the fraction of all bytes taken so far.
         Raises ModelError if the files do not match `config`."""
         self._device = device
@@ -109,7 +111,7 @@ class SafetensorsSource:
             tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
         return tensor
 
-    def _heads_to_reorder(self, config: ModelConfig) -> int | None:
+    def _heads_to_reorder(self, config: ModelConfig | EncoderConfig) -> int | None:
         """Returns the size of the heads whose rows must be reordered; None if the files have transformers' layout.
         Raises ModelError if the files have Mistral's layout, and the model is not one that Quire reads from it."""
         if not self._files.is_consolidated:
@@ -123,7 +125,7 @@ class SafetensorsSource:
             )
         return network.head_dim
 
-    def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
+    def _stored(self, config: ModelConfig | EncoderConfig) -> dict[str, StoredTensor]:
         """Returns the tensors that the checkpoint should have, by name, in the order in which the model takes the
         weights. Raises ModelError if a weight's format does not allow its shape."""
         stored: dict[str, StoredTensor] = {}
@@ -153,7 +155,7 @@ class SafetensorsSource:
         except ModelError as error:
             raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
 
-    def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig) -> None:
+    def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig | EncoderConfig) -> None:
         files = self._files
         missing = {name for name, tensor in stored.items() if tensor.required} - files.names
         if missing:
@@ -174,7 +176,7 @@ class SafetensorsSource:
         """Returns whether to ignore a tensor that the model does not take: a buffer of an old checkpoint, an output
         layer beside tied embeddings, one of `Architecture.unused` or `Declaration.left_out`, a scale of the KV cache
         (read separately), or an unused scale or a zero bias of a quantized layer."""
-        if name.endswith(self._unused) or name.startswith(self._left_out):
+        if name.endswith(self._unused) or name.startswith((*self._unused, *self._left_out)):
             return True
         if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True

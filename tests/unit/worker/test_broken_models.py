@@ -28,7 +28,7 @@ from services.worker.models.encoder_config import read_encoder_config
 from services.worker.pooling.config import PoolingKind
 from services.worker.startup.create_ops import create_ops
 from services.worker.startup.load import load_worker
-from services.worker.weights.decoder_loader import load_decoder
+from services.worker.weights.loader import load_decoder
 from services.worker.weights.open import open_weights
 
 # `make test-long` tries many times as much.
@@ -341,7 +341,7 @@ ENCODER = {
         ("num_hidden_layers", 10**9, "num_hidden_layers is 1000000000; expected an integer from 1 to 4,096"),
         ("max_position_embeddings", 2, "expected more than 2, the row of the first token"),
         ("pad_token_id", "x", 'pad_token_id is "x"'),
-        ("num_attention_heads", 3, "num_attention_heads is 3; expected a divisor of hidden_size, 16"),
+        ("num_attention_heads", 3, "num_attention_heads is 3; expected a divisor of the hidden size, 16"),
         ("num_attention_heads", 0, "num_attention_heads is 0"),
         ("hidden_act", ["gelu"], "hidden_act is a list of 1 values; expected a string"),
         ("type_vocab_size", 0, "type_vocab_size is 0"),

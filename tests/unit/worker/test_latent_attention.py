@@ -25,8 +25,8 @@ from services.worker.pages.page_copies import PlainPageCopies
 from services.worker.quantization.at_load import AT_LOAD
 from services.worker.quantization.kinds import Int8Weight, Weight
 from services.worker.startup.create_ops import create_ops
-from services.worker.weights.decoder_loader import load_decoder
 from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.loader import load_decoder
 from tests.models.cases.deepseek import CASES
 from tests.models.tiny import VOCAB_SIZE, save
 from tests.unit.worker.driver import Driver, Request

@@ -91,7 +91,7 @@ def test_each_expert_is_its_part_of_the_tensors(tmp_path: Path, config: ModelCon
 
 def test_experts_are_quantized_at_load_by_output(tmp_path: Path, config: ModelConfig) -> None:
     save_file(stored(config), tmp_path / "model.safetensors")
-    x = torch.randn(4, INPUTS)
+    x = torch.randn(4, INPUTS, generator=torch.Generator().manual_seed(1))
     experts = load(config, tmp_path, at_load=AtLoad("int8", Int8Format(quantize_activations=False), True))
     for linear, y in zip(experts, expected(config, x), strict=True):
         torch.testing.assert_close(linear(x), y, rtol=0.0, atol=0.1)

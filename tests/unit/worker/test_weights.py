@@ -18,8 +18,8 @@ from torch import Tensor
 from services.worker.errors import ModelError
 from services.worker.models.config import read_model_config
 from services.worker.startup.create_ops import create_ops
-from services.worker.weights.decoder_loader import load_decoder
 from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.loader import load_decoder
 from services.worker.weights.safetensors_source import SafetensorsSource
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model

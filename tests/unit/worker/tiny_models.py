@@ -22,7 +22,7 @@ from services.worker.startup.create_ops import create_ops
 from services.worker.startup.device import compose_device
 from services.worker.startup.runners import create_decoder_runner
 from services.worker.step.model_runner import ModelRunner
-from services.worker.weights.decoder_loader import load_decoder
+from services.worker.weights.loader import load_decoder
 from services.worker.weights.open import open_weights
 
 VOCAB_SIZE = 199

@@ -15,6 +15,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build
 from services.worker.models.layers import (
     Attention,
+    Block,
     LayerNorm,
     LayerNormOfHeads,
     ParallelBlock,
@@ -59,7 +60,7 @@ class Cohere(Stack):
         return super().logits(hidden_states) * self._scale
 
 
-def _block(config: CohereConfig, layer: LayerConfig, build: Build) -> ParallelBlock:
+def _block(config: CohereConfig, layer: LayerConfig, build: Build) -> Block:
     hidden, heads, eps = config.hidden_size, config.heads, config.norm_eps
     inside = build.inside("self_attn")
 

@@ -12,6 +12,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import (
     Attention,
+    Block,
     GatedMLP,
     PreNormBlock,
     RMSNorm,
@@ -48,7 +49,7 @@ class GLM(Stack):
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
-def _block(config: GLMConfig, build: Build) -> PreNormBlock | SandwichBlock:
+def _block(config: GLMConfig, build: Build) -> Block:
     hidden, inner, heads = config.hidden_size, config.intermediate_size, config.heads
 
     def norm(name: str) -> RMSNorm:

@@ -14,6 +14,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import (
     MLP,
     Attention,
+    Block,
     LayerNorm,
     NoNorm,
     PositionTable,
@@ -76,7 +77,7 @@ class GPT2(Stack):
         return super().embed(step) + self._positions(step.batch.positions)
 
 
-def _block(config: GPT2Config, index: int, build: Build) -> PreNormBlock | PostNormBlock:
+def _block(config: GPT2Config, index: int, build: Build) -> Block:
     hidden, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
     heads, kv_heads, transposed = config.num_heads, config.num_kv_heads, config.family.is_transposed
     dim = hidden // heads
@@ -97,8 +98,9 @@ def _block(config: GPT2Config, index: int, build: Build) -> PreNormBlock | PostN
         Matrix("c_proj", hidden, inner, True, transposed),
         config.activation,
     )
-    kind = PreNormBlock if config.family.has_norms_first else PostNormBlock
-    return kind(norm_1, attention, norm_2, mlp)
+    if config.family.has_norms_first:
+        return PreNormBlock(norm_1, attention, norm_2, mlp)
+    return PostNormBlock(attention, norm_1, mlp, norm_2)
 
 
 def read(architecture: str, config: Fields) -> GPT2Config:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import MLP, Attention, LayerNorm, PositionTable, PreNormBlock, Stack
+from services.worker.models.layers import MLP, Attention, Block, LayerNorm, PositionTable, PreNormBlock, Stack
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.reading import read_activation, read_head_count
 from services.worker.models.step import Step
@@ -44,7 +44,7 @@ class GPTNeo(Stack):
         return super().embed(step) + self._positions(step.batch.positions)
 
 
-def _block(config: GPTNeoConfig, window: int | None, build: Build) -> PreNormBlock:
+def _block(config: GPTNeoConfig, window: int | None, build: Build) -> Block:
     hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
     norm_1 = LayerNorm(build, "ln_1", hidden, config.norm_eps)
     attention = Attention(

@@ -176,4 +176,7 @@ def _refuse_unsupported(config: Fields, family: Family) -> None:
             raise ModelError(f"{config.where} sets {key}, which is not supported")
 
 
-ARCHITECTURES: Mapping[str, Architecture[LlamaConfig]] = dict.fromkeys(FAMILIES, Architecture(read, Llama))
+# Embedding models such as Qwen3-Embedding leave out the prefix.
+ARCHITECTURES: Mapping[str, Architecture[LlamaConfig]] = dict.fromkeys(
+    FAMILIES, Architecture(read, Llama, base="model.")
+)

@@ -9,6 +9,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build
 from services.worker.models.layers import (
     Attention,
+    Block,
     LayerNorm,
     PreNormBlock,
     Stack,
@@ -44,7 +45,7 @@ class OLMo(Stack):
         super().__init__(build.ops, tokens, blocks, _norm(config, build), head)
 
 
-def _block(config: OLMoConfig, build: Build) -> PreNormBlock:
+def _block(config: OLMoConfig, build: Build) -> Block:
     hidden, heads = config.hidden_size, config.heads
     attention = Attention(
         build.inside("self_attn"),

@@ -15,6 +15,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build
 from services.worker.models.layers import (
     Attention,
+    Block,
     BranchNormBlock,
     Norm,
     NormOverHeads,
@@ -51,7 +52,7 @@ class OLMo2(Stack):
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
-def _block(config: OLMo2Config, layer: LayerConfig, build: Build) -> BranchNormBlock:
+def _block(config: OLMo2Config, layer: LayerConfig, build: Build) -> Block:
     hidden, heads, eps = config.hidden_size, config.heads, config.norm_eps
     inside = build.inside("self_attn")
 

@@ -16,6 +16,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import (
     MLP,
     Attention,
+    Block,
     LayerNorm,
     NoNorm,
     PositionTable,
@@ -100,7 +101,7 @@ class OPT(Stack):
         return super().logits(hidden_states if self._project_out is None else self._project_out(hidden_states))
 
 
-def _block(config: OPTConfig, build: Build) -> PreNormBlock | PostNormBlock:
+def _block(config: OPTConfig, build: Build) -> Block:
     hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
     bias = config.has_biases
     dim = hidden // heads
@@ -114,8 +115,9 @@ def _block(config: OPTConfig, build: Build) -> PreNormBlock | PostNormBlock:
     norm_1 = _norm(config, build, "self_attn_layer_norm")
     mlp = MLP(build, Matrix("fc1", inner, hidden, bias), Matrix("fc2", hidden, inner, bias), config.activation)
     norm_2 = _norm(config, build, "final_layer_norm")
-    kind = PreNormBlock if config.has_norms_first else PostNormBlock
-    return kind(norm_1, attention, norm_2, mlp)
+    if config.has_norms_first:
+        return PreNormBlock(norm_1, attention, norm_2, mlp)
+    return PostNormBlock(attention, norm_1, mlp, norm_2)
 
 
 def _norm(config: OPTConfig, build: Build, name: str) -> LayerNorm:

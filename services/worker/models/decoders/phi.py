@@ -10,6 +10,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import (
     MLP,
     Attention,
+    Block,
     LayerNorm,
     ParallelBlock,
     Stack,
@@ -44,7 +45,7 @@ class Phi(Stack):
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
-def _block(config: PhiConfig, build: Build) -> ParallelBlock:
+def _block(config: PhiConfig, build: Build) -> Block:
     hidden, inner, heads, eps = config.hidden_size, config.intermediate_size, config.heads, config.norm_eps
     inside = build.inside("self_attn")
     attention = Attention(

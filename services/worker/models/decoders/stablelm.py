@@ -12,6 +12,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build
 from services.worker.models.layers import (
     Attention,
+    Block,
     LayerNorm,
     LayerNormOfHeads,
     ParallelBlock,
@@ -50,7 +51,7 @@ class StableLM(Stack):
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
-def _block(config: StableLMConfig, build: Build) -> ParallelBlock | PreNormBlock:
+def _block(config: StableLMConfig, build: Build) -> Block:
     hidden, heads, eps = config.hidden_size, config.heads, config.norm_eps
     inside = build.inside("self_attn")
 

@@ -15,6 +15,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import (
     MLP,
     Attention,
+    Block,
     LayerNorm,
     PreNormBlock,
     Stack,
@@ -51,7 +52,7 @@ class StarCoder2(Stack):
         super().__init__(build.ops, tokens, blocks, _norm(config, "model.norm", build), head)
 
 
-def _block(config: StarCoder2Config, build: Build) -> PreNormBlock:
+def _block(config: StarCoder2Config, build: Build) -> Block:
     hidden, inner, heads = config.hidden_size, config.intermediate_size, config.heads
     up, down = config.mlp_names
     attention = Attention(

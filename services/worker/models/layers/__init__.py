@@ -9,6 +9,8 @@ from services.worker.models.layers.blocks import (
     PreNormBlock,
     SandwichBlock,
 )
+from services.worker.models.layers.encoder_stack import Embeddings, EncoderBlock, EncoderStack
+from services.worker.models.layers.full_attention import FullAttention, full_form
 from services.worker.models.layers.group_router import ExpertGroups, GroupRouter
 from services.worker.models.layers.head import TiedHead
 from services.worker.models.layers.latent_attention import Compressed, LatentAttention
@@ -17,15 +19,20 @@ from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, SoftmaxRouter
 from services.worker.models.layers.norms import LayerNorm, LayerNormOfHeads, NoNorm, NormOverHeads, RMSNorm
 from services.worker.models.layers.positions import PositionTable, Sinusoids
-from services.worker.models.layers.stack import Stack
+from services.worker.models.layers.stack import Block, Stack
 
 __all__ = [
     "MLP",
     "Attention",
+    "Block",
     "BranchNormBlock",
     "ChosenSoftmaxRouter",
     "Compressed",
+    "Embeddings",
+    "EncoderBlock",
+    "EncoderStack",
     "ExpertGroups",
+    "FullAttention",
     "GatedMLP",
     "GroupRouter",
     "LatentAttention",
@@ -47,6 +54,7 @@ __all__ = [
     "Stack",
     "TiedHead",
     "alibi_slopes",
+    "full_form",
     "gated_mlp",
     "output_projection",
     "qkv_projections",

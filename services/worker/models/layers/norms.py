@@ -41,8 +41,9 @@ class LayerNorm:
         self._weight = build.vector(f"{name}.weight", size, plus) if has_weight else build.filled(size, 1.0)
         self._bias = build.vector(f"{name}.bias", size) if has_bias else build.filled(size, 0.0)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._ops.layer_norm(x, self._weight, self._bias, self._eps)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Norms x + residual, if there is a residual."""
+        return self._ops.layer_norm(x, self._weight, self._bias, self._eps, residual)
 
 
 class LayerNormOfHeads:

@@ -63,7 +63,7 @@ struct scratch {
     float maximum[ROW_LANES], sum[ROWS], rescale[ROW_LANES];
     _Alignas(64) float merged[ROWS * MAX_DIM];
     float merged_maximum[ROWS], merged_sum[ROWS];
-    int64_t lowest[ROWS], highest[ROWS]; /* first and last key that each row sees */
+    int64_t position[ROWS], lowest[ROWS], highest[ROWS]; /* of each row: its own, and the first and last key it sees */
 };
 
 /* Query rows first .. first + rows of a sequence: row r is token r / group, head kv_head * group + r % group. */
@@ -268,6 +268,15 @@ INLINE void slope_scores(float *scores, float slope, int64_t distance) {
         store(scores + i, (load(count + i % LANES) + (float)(distance + i - i % LANES)) * slope + load(scores + i));
 }
 
+/* Adds the bias of each key's distance from the query. `distance`: that of key 0. */
+INLINE void bias_scores(float *scores, const float *bias, int64_t farthest, int64_t distance) {
+    for (int i = 0; i < TILE; i++) {
+        int64_t d = distance + i;
+        d = d < -farthest ? -farthest : d > farthest ? farthest : d;
+        scores[i] += bias[farthest + d];
+    }
+}
+
 /* Turns the scores of all rows into weights, and updates the running maxima and sums. */
 static void soften(const struct paged_attention *a, const struct unit *u, struct scratch *scratch, int64_t start) {
     int64_t rows = u->rows;
@@ -275,7 +284,10 @@ static void soften(const struct paged_attention *a, const struct unit *u, struct
     for (int64_t r = 0; r < rows; r++) {
         float *scores = scratch->scores + r * TILE;
         if (a->soft_cap > 0) cap_scores(scores, a->soft_cap);
-        if (a->slopes) slope_scores(scores, a->slopes[head_of(a, u, r)], start - scratch->highest[r]);
+        if (a->slopes) slope_scores(scores, a->slopes[head_of(a, u, r)], start - scratch->position[r]);
+        if (a->distance_bias)
+            bias_scores(scores, a->distance_bias + head_of(a, u, r) * (2 * a->farthest + 1), a->farthest,
+                        start - scratch->position[r]);
         if (start < scratch->lowest[r] || start + TILE - 1 > scratch->highest[r])
             hide(scores, start, scratch->lowest[r], scratch->highest[r]);
         float highest = highest_of(scores); /* may skip a NaN, which then makes the sum NaN below */
@@ -313,7 +325,12 @@ static struct unit open_unit(const struct paged_attention *a, int64_t sequence, 
         int64_t t = token_of(a, &u, r);
         const float *q = a->q + t * a->q_row + head_of(a, &u, r) * a->q_head;
         for (int64_t d = 0; d < dim; d++) scratch->q[r * dim + d] = q[d] * a->scale;
-        int64_t last = a->positions[t], first = first_seen(a, last);
+        int64_t position = a->positions[t], first = first_seen(a, position), last = position;
+        if (a->lookahead) {
+            int64_t end = a->positions[a->query_starts[sequence + 1] - 1];
+            last = position + a->lookahead < end ? position + a->lookahead : end;
+        }
+        scratch->position[r] = position;
         scratch->lowest[r] = first;
         scratch->highest[r] = last;
         if (first < u.begin) u.begin = first;
@@ -452,7 +469,8 @@ static void attend_items(const void *task, int64_t first, int64_t last) {
 static int64_t count_pairs(const struct paged_attention *a, int64_t sequence) {
     int64_t first = a->query_starts[sequence], tokens = a->query_starts[sequence + 1] - first;
     if (!tokens) return 0;
-    int64_t seen = a->positions[first + tokens - 1] + 1, most = a->chunk ? a->chunk : a->window ? a->window : seen;
+    int64_t seen = a->positions[first + tokens - 1] + 1, most = seen;
+    if (a->chunk || a->window) most = (a->chunk ? a->chunk : a->window) + a->lookahead;
     return tokens * (most < seen ? most : seen);
 }
 

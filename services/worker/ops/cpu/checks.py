@@ -51,6 +51,11 @@ def check_form(form: AttentionForm, num_heads: int) -> None:
         raise ValueError("a layer has either a sliding window or chunks")
     if form.soft_cap is not None and form.soft_cap <= 0:
         raise ValueError(f"a soft cap must be above 0, not {form.soft_cap}")
+    bias = form.distance_bias
+    if bias is not None and (not is_plain(bias) or bias.dim() != 2 or len(bias) != num_heads or not bias.shape[1] % 2):
+        raise ValueError(f"a bias by distance must be contiguous float32 [{num_heads}, odd number]")
+    if form.lookahead < 0:
+        raise ValueError(f"a query cannot see {form.lookahead} keys after its own")
     for of_heads in (form.slopes, form.sinks):
         if of_heads is not None and (not is_plain(of_heads) or of_heads.shape != (num_heads,)):
             raise ValueError(f"slopes and sinks must be contiguous float32 [{num_heads}]")

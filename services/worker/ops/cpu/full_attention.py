@@ -1,18 +1,15 @@
 """An encoder's attention, computed by the kernel for paged attention, which is batch-invariant.
 
-In that kernel, a query attends to the keys up to the query's position. So keys and values are first written to pages
-at their real positions. Then every query gets the position of its sequence's last token, and attends to all keys.
+Keys and values are first written to pages, which the kernel then reads.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, AttentionForm, KVPages, Ops, WholeSequences
+from services.worker.ops.interface import AttentionBatch, AttentionForm, KVPages, Ops, Rotation, WholeSequences
 
 BLOCK_SIZE = 64  # keys that the kernel processes at a time
 
@@ -25,7 +22,9 @@ class FullAttention:
         self._ops = ops
         self._pages: KVPages | None = None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, form: AttentionForm, rotation: Rotation | None
+    ) -> Tensor:
         """See `interface.Ops.full_attention`."""
         lengths = np.array(batch.lengths)
         num_blocks = -(-lengths // BLOCK_SIZE)  # [num_sequences]
@@ -33,9 +32,11 @@ class FullAttention:
         tables[np.arange(tables.shape[1]) < num_blocks[:, None]] = np.arange(num_blocks.sum())
         own = AttentionBatch(batch.positions, batch.query_starts, torch.from_numpy(tables))
         pages = self._room(int(num_blocks.sum()), k.shape[1], k.shape[2])
-        self._ops.write_kv(k, v, own, pages)
-        last = torch.from_numpy(np.repeat(lengths - 1, lengths).astype(np.int32))
-        return self._ops.paged_attention(q, dataclasses.replace(own, positions=last), pages, AttentionForm(scale))
+        if rotation is None:
+            self._ops.write_kv(k, v, own, pages)
+        else:
+            self._ops.rope_and_write_kv(q, k, v, rotation, own, pages)
+        return self._ops.paged_attention(q, own, pages, form)
 
     def _room(self, num_blocks: int, heads: int, head_dim: int) -> KVPages:
         shape = (heads, BLOCK_SIZE, head_dim)

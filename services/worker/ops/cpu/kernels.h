@@ -34,10 +34,13 @@ struct paged_attention {
     float *out;
     const int32_t *positions, *query_starts, *block_tables;
     const float *sinks, *slopes;                   /* [heads] each, or null: see start_merge and slope_scores */
+    const float *distance_bias;                    /* [heads][2 * farthest + 1], or null: see bias_scores */
     int64_t q_row, q_head, key_block, value_block; /* strides in floats */
     int64_t sequences, heads, kv_heads, key_dim, value_dim, block_size, max_blocks; /* dims <= 576 */
     int64_t window;        /* keys that a query sees; 0: all */
     int64_t chunk;         /* a query sees only its own chunk of so many positions; 0: no chunks */
+    int64_t lookahead;     /* keys after its own that a query sees, up to that of the sequence's last query */
+    int64_t farthest;      /* greatest distance that has a bias of its own */
     float scale, soft_cap; /* soft_cap 0: none */
     int32_t threads;
 };

@@ -151,8 +151,16 @@ class CPUOps:
         )  # fmt: skip
         return y
 
-    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
-        return self._full_attention(q, k, v, batch, scale)
+    def full_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        batch: WholeSequences,
+        form: AttentionForm,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        return self._full_attention(q, k, v, batch, form, rotation)
 
     def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
@@ -228,14 +236,17 @@ class CPUOps:
         num_tokens, num_heads = q.shape[:2]
         _, num_kv_heads, block_size, key_dim = pages.keys.shape
         keys, values, slopes, sinks = pages.keys, pages.values, form.slopes, form.sinks
+        bias = form.distance_bias
         out = q.new_empty((num_tokens, num_heads * pages.value_dim))
         call = AttentionStruct(
             q.data_ptr(), keys.data_ptr(), None if pages.is_latent else values.data_ptr(), out.data_ptr(),
             batch.positions.data_ptr(), batch.query_starts.data_ptr(), batch.block_tables.data_ptr(),
             None if sinks is None else sinks.data_ptr(), None if slopes is None else slopes.data_ptr(),
+            None if bias is None else bias.data_ptr(),
             q.stride(0), q.stride(1), keys.stride(0), values.stride(0),
             batch.block_tables.shape[0], num_heads, num_kv_heads, key_dim, pages.value_dim, block_size,
-            batch.block_tables.shape[1], form.sliding_window or 0, form.chunk or 0, form.scale, form.soft_cap or 0.0,
+            batch.block_tables.shape[1], form.sliding_window or 0, form.chunk or 0, form.lookahead,
+            0 if bias is None else bias.shape[1] // 2, form.scale, form.soft_cap or 0.0,
             get_num_threads(),
         )  # fmt: skip
         self._functions.quire_paged_attention(byref(call))

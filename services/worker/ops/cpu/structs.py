@@ -54,8 +54,9 @@ class HeadsStruct(Structure):
 class AttentionStruct(Structure):
     _fields_ = [
         *_fields(c_void_p, "q", "key_pages", "value_pages", "out", *_PLACES, "sinks", "slopes"),
+        *_fields(c_void_p, "distance_bias"),
         *_fields(c_int64, "q_row", "q_head", "key_block", "value_block", "sequences", "heads", "kv_heads", "key_dim"),
-        *_fields(c_int64, "value_dim", "block_size", "max_blocks", "window", "chunk"),
+        *_fields(c_int64, "value_dim", "block_size", "max_blocks", "window", "chunk", "lookahead", "farthest"),
         *_fields(c_float, "scale", "soft_cap"),
         *_fields(c_int32, "threads"),
     ]

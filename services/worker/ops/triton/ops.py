@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops import interface
+from services.worker.ops.full_mask import full_mask
 from services.worker.ops.interface import (
     Activate,
     Activation,
@@ -98,13 +99,30 @@ class TritonOps:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
         return functional.layer_norm(x if residual is None else x + residual, x.shape[-1:], weight, bias, eps)
 
-    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+    def full_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        batch: WholeSequences,
+        form: AttentionForm,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
         """Launches torch's attention kernel once per sequence, so that the bits of a sequence's result do not depend on
         the lengths of other sequences."""
+        if rotation is not None:
+            # Rotation reads only the positions of the batch.
+            own = AttentionBatch(batch.positions, batch.query_starts, batch.positions.new_zeros(0, 0))
+            rope.rope(q, rotation, own)
+            rope.rope(k, rotation, own)
         parts = []
         for of_one in zip(*(torch.split(x, list(batch.lengths)) for x in (q, k, v)), strict=True):
             queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in of_one)  # [1, num_heads, length, head_dim]
-            attended = functional.scaled_dot_product_attention(queries, keys, values, scale=scale)
+            mask = full_mask(form, queries.shape[2], self.device)
+            mask = None if mask is None else mask.to(q.dtype)
+            attended = functional.scaled_dot_product_attention(
+                queries, keys, values, mask, scale=form.scale, enable_gqa=q.shape[1] != k.shape[1]
+            )
             parts.append(attended[0].transpose(0, 1).flatten(1))
         return torch.cat(parts)
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from services.worker.models.rope import RopeConfig
 from services.worker.ops.cpu.ops import CPUOps
-from services.worker.ops.interface import Activation, WholeSequences
+from services.worker.ops.interface import Activation, AttentionForm, Rotation, WholeSequences
 from services.worker.ops.reference import ReferenceOps
 
+FULL = AttentionForm(0.3, lookahead=1000)
 FEATURES = [1, 8, 15, 64, 172, 384, 1027]
 
 
@@ -69,21 +71,43 @@ def test_full_attention_sees_every_token_of_its_own_sequence(
     batch = whole(3, 1, 130, 64, 300)
     fused = torch.randn(sum(batch.lengths), 3, 4, head_dim, generator=generator)
     q, k, v = fused.unbind(1)
-    expected = exact.full_attention(q.double(), k.double(), v.double(), batch, 0.3)
+    expected = exact.full_attention(q.double(), k.double(), v.double(), batch, FULL)
     before = fused.clone()
-    attended = cpu.full_attention(q, k, v, batch, 0.3)
+    attended = cpu.full_attention(q, k, v, batch, FULL)
     torch.testing.assert_close(attended.double(), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(fused, before)
 
 
+def form_with(generator: torch.Generator, name: str) -> AttentionForm:
+    bias = torch.randn(4, 2 * 20 + 1, generator=generator)
+    return {
+        "full": FULL,
+        "window": AttentionForm(0.3, sliding_window=13, lookahead=12),
+        "past": AttentionForm(0.3, sliding_window=70, lookahead=1000),
+        "bias": AttentionForm(0.3, lookahead=1000, distance_bias=bias),
+        "bias in a window": AttentionForm(0.3, sliding_window=90, lookahead=3, distance_bias=bias),
+    }[name]
+
+
 @pytest.mark.usefixtures("threads")
-def test_a_sequence_s_attention_is_the_same_alone_and_in_a_batch(cpu: CPUOps, generator: torch.Generator) -> None:
-    batch = whole(90, 3, 200)
-    q, k, v = torch.randn(3, sum(batch.lengths), 2, 32, generator=generator)
-    together = cpu.full_attention(q, k, v, batch, 0.2)
-    for start, length in ((0, 90), (90, 3), (93, 200)):
+@pytest.mark.parametrize("is_rotated", [False, True])
+@pytest.mark.parametrize("name", ["full", "window", "past", "bias", "bias in a window"])
+def test_windows_biases_and_rotation(
+    cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, name: str, is_rotated: bool
+) -> None:
+    batch, form = whole(90, 3, 600), form_with(generator, name)
+    rotation = Rotation(RopeConfig(16, 100.0).cos_sin(600)) if is_rotated else None
+    # [num_tokens, heads of queries, keys and values, head_dim]: two query heads share each KV head.
+    fused = torch.randn(sum(batch.lengths), 4 + 2 + 2, 24, generator=generator)
+
+    def attend(ops: CPUOps | ReferenceOps, fused: Tensor, batch: WholeSequences) -> Tensor:
+        return ops.full_attention(fused[:, :4], fused[:, 4:6], fused[:, 6:], batch, form, rotation)
+
+    attended = attend(cpu, fused.clone(), batch)
+    torch.testing.assert_close(attended.double(), attend(exact, fused.double(), batch), rtol=1e-4, atol=1e-5)
+    for start, length in ((0, 90), (90, 3), (93, 600)):
         part = slice(start, start + length)
-        assert torch.equal(cpu.full_attention(q[part], k[part], v[part], whole(length), 0.2), together[part])
+        assert torch.equal(attend(cpu, fused[part].clone(), whole(length)), attended[part])
 
 
 def test_sums_that_are_made_in_parts_have_the_bits_of_one(

@@ -21,8 +21,8 @@ from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 from services.worker.startup.load import load_worker
-from services.worker.weights.decoder_loader import load_decoder
 from services.worker.weights.dummy_source import DummySource
+from services.worker.weights.loader import load_decoder
 from services.worker.weights.open import open_weights
 from services.worker.weights.source import NativeSource, WeightSource
 from shared.config import ConfigError, build

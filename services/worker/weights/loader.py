@@ -1,4 +1,4 @@
-"""Builds a decoder with weights from a source."""
+"""Builds a decoder or an encoder with weights from a source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from services.worker.models import Build, Decoder, Matrix, ModelConfig, RopeConfig
+from services.worker.models import Build, Decoder, Encoder, EncoderConfig, Matrix, ModelConfig, RopeConfig
 from services.worker.ops import Activate, Experts, Heads, HeadwiseLinear, Layer, Linear, Ops, Rotation, RunLayers
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
@@ -17,6 +17,11 @@ from services.worker.weights.source import WeightSource
 def load_decoder(config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> Decoder:
     """Takes all weights from `source`, layer by layer. `max_positions`: tokens in the longest sequence."""
     return Decoder(config, config.create_network(_Loader(_Shared(ops, source, max_positions))))
+
+
+def load_encoder(config: EncoderConfig, ops: Ops, source: WeightSource) -> Encoder:
+    """Takes all weights from `source`, layer by layer."""
+    return Encoder(config, config.create_network(_Loader(_Shared(ops, source, config.max_model_len))))
 
 
 class _Shared:
@@ -87,6 +92,11 @@ class _Loader:
 
     def leave_out(self, scope: str) -> None:
         pass
+
+    def distance_bias(self, name: str, num_buckets: int, num_heads: int, buckets: Sequence[int]) -> Tensor:
+        table = self._source.vector(self._prefix + name)
+        at = torch.tensor(buckets, device=table.device)
+        return table[at].t().to(self.ops.device, torch.float32).contiguous()
 
     def filled(self, size: int, value: float) -> Tensor:
         return torch.full((size,), value, dtype=self.ops.dtype, device=self.ops.device)

@@ -52,7 +52,7 @@ def read(architecture: str, config: Fields) -> GenericConfig:
         tie_word_embeddings=skeleton.is_tied,
         model_type=skeleton.config.model_type,
         values=config.values,
-        calls=skeleton.find_calls(),
+        trial=skeleton.try_out(),
     )
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from services.worker.models.network import NetworkConfig
 
 if TYPE_CHECKING:
-    from services.worker.models.generic.trial import Call
+    from services.worker.models.generic.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
 class GenericConfig(NetworkConfig):
     model_type: str
     values: Mapping[str, Any]  # config.json
-    calls: tuple[Call, ...]  # of the attention in one forward pass
+    trial: Trial

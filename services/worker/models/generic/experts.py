@@ -22,7 +22,9 @@ def take_experts(skeleton: Skeleton, prefix: str, module: Any, build: Build) -> 
     experts = build.experts(up, [matrix for (matrix,) in down], activate)
 
     def compute(hidden_states: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
-        return experts(hidden_states, expert_ids, weights.to(hidden_states.dtype))
+        # Some routers leave the order of the chosen experts to the batch. Outputs are added in this order.
+        expert_ids, order = expert_ids.sort(dim=-1)
+        return experts(hidden_states, expert_ids, weights.gather(-1, order).to(hidden_states.dtype))
 
     module.forward = compute
 

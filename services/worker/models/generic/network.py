@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from transformers import activations
 from transformers.pytorch_utils import Conv1D
 
 from services.worker.errors import ModelError
@@ -14,8 +17,9 @@ from services.worker.models.generic.attend import Attention
 from services.worker.models.generic.config import GenericConfig
 from services.worker.models.generic.experts import take_experts
 from services.worker.models.generic.skeleton import Skeleton, is_experts
+from services.worker.models.generic.trial import CASTS
 from services.worker.models.step import Step
-from services.worker.ops import Linear, Ops
+from services.worker.ops import Activation, Linear, Ops
 
 
 class Generic:
@@ -26,10 +30,9 @@ class Generic:
         skeleton.attend_on_pages()
         self._last = config.max_model_len - 1
         self._model, self._base = skeleton.model, skeleton.base
-        self._attention = Attention(
-            build.ops, config.calls, tuple(build.attention(call.heads) for call in config.calls)
-        )
-        _take_weights(skeleton, build)
+        calls = config.trial.calls
+        self._attention = Attention(build.ops, calls, tuple(build.attention(call.heads) for call in calls))
+        _take_weights(skeleton, config.trial.matrices, build)
         if build.ops is not None:
             _compute_buffers(skeleton, build.ops)
         self._given = _Given()
@@ -76,9 +79,10 @@ class _Outputs(tuple[Tensor]):
         return None
 
 
-def _take_weights(skeleton: Skeleton, build: Build) -> None:
+def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -> None:
     """Takes every weight that the checkpoint stores. Matrices of linear layers and embeddings stay with Quire's
-    operations; the modules keep parameters without data in their place."""
+    operations; the modules keep parameters without data in their place. `matrices`: names of parameters that linear
+    products take, also outside of linear layers."""
     names = skeleton.stored_names()
     shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.model.state_dict().items()}
     seen: dict[int, Linear] = {}  # products by the parameter, which embedding and output layer can share
@@ -113,12 +117,19 @@ def _take_weights(skeleton: Skeleton, build: Build) -> None:
         else:
             continue
         taken |= {f"{prefix}.weight", f"{prefix}.bias"}
+    for prefix, module in list(skeleton.model.named_modules()):
+        if type(module) in _ACTIVATIONS:
+            skeleton.model.set_submodule(prefix, _Activation(build.ops, _ACTIVATIONS[type(module)]))
     for name, shape in shapes.items():
         if name in taken:
-            continue
-        if name not in names:
+            pass
+        elif name not in names:
             raise ModelError(f"{skeleton.where}: checkpoints store {name} together with others, which is not supported")
-        _set(skeleton.model, name, build.tensor(names[name], shape))
+        elif name in matrices and len(shape) == 2 and names[name].endswith(".weight"):
+            product = build.linear(Matrix(names[name].removesuffix(".weight"), *shape))
+            _set(skeleton.model, name, _Product.of(product, shape))
+        else:
+            _set(skeleton.model, name, build.tensor(names[name], shape))
 
 
 def _with_bias(product: Linear, bias: Tensor) -> Linear:
@@ -131,6 +142,57 @@ def _become(module: nn.Module, kind: type[nn.Module], **attributes: Any) -> None
     module.__class__ = kind if own in (nn.Linear, nn.Embedding, Conv1D) else type(own.__name__, (own, kind), {})
     for name, value in attributes.items():
         setattr(module, name, value)
+
+
+# torch computes the last elements of an array by another formula than the others, so that a token's activations would
+# depend on its place in the batch.
+_ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
+    activations.SiLUActivation: Activation.SILU,
+    nn.SiLU: Activation.SILU,
+    activations.GELUActivation: Activation.GELU,
+    activations.GELUTanh: Activation.GELU_TANH,
+    activations.NewGELUActivation: Activation.GELU_TANH,
+    activations.FastGELUActivation: Activation.GELU_TANH,
+    activations.AccurateGELUActivation: Activation.GELU_TANH,
+    activations.QuickGELUActivation: Activation.QUICK_GELU,
+}
+
+
+class _Activation(nn.Module):
+    def __init__(self, ops: Ops, kind: Activation) -> None:
+        super().__init__()
+        self._ops, self._kind = ops, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._ops.activation(x.reshape(-1, x.shape[-1]).contiguous(), self._kind).view(x.shape)
+
+
+class _Product(Tensor):
+    """A weight without data. Linear products with it are Quire's, so that they are batch-invariant; routers of experts
+    have such weights. A product in another type is computed in the operations' type."""
+
+    product: Linear
+
+    @classmethod
+    def of(cls, product: Linear, shape: tuple[int, ...]) -> _Product:
+        weight: _Product = torch.empty(shape, device="meta").as_subclass(cls)
+        weight.product = product
+        return weight
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in CASTS:
+            return args[0]
+        if function is functional.linear:
+            x, weight, bias = (*args, None)[:3]
+            # Rows with a gap between them: torch then computes row by row what follows, such as a sigmoid. Its formula
+            # for the last elements of an array would else make a token's scores depend on its place in the batch.
+            scores = x.new_empty(x.shape[:-1].numel(), weight.shape[0] + 1)[:, :-1]
+            scores.copy_(weight.product(x.reshape(-1, x.shape[-1])))
+            return (scores if bias is None else scores.add_(bias)).unflatten(0, x.shape[:-1])
+        return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
 class _Linear(nn.Linear):
@@ -157,7 +219,9 @@ def _set(model: nn.Module, name: str, value: Tensor | None) -> None:
     if attribute in module._buffers:
         module._buffers[attribute] = value
     else:
-        module._parameters[attribute] = nn.Parameter(value, requires_grad=False)
+        del module._parameters[attribute]
+        # No `nn.Parameter`, which would forget the class of the tensor.
+        setattr(module, attribute, value)
 
 
 def _compute_buffers(skeleton: Skeleton, ops: Ops) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,10 @@ from services.worker.models.generic import trial
 from services.worker.models.generic.attend import NAME
 
 # What config.json says of the files, and not of the network. Nothing here runs code that a checkpoint brings.
-_OF_FILES = {"quantization_config", "auto_map", "dtype", "torch_dtype", "architectures", "transformers_version"}
+_OF_FILES = {
+    "quantization_config", "auto_map", "dtype", "torch_dtype", "architectures", "transformers_version",
+    "attn_implementation", "experts_implementation",
+}  # fmt: skip
 # RoPE that transformers scales with the longest sequence of a step, so that a token depends on its neighbours.
 _BY_LENGTH = {"dynamic", "longrope"}
 
@@ -28,7 +32,7 @@ class Skeleton:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         """`values`: of config.json. Raises ModelError if transformers cannot make the model."""
         self.where = where
-        given = {name: value for name, value in values.items() if name not in _OF_FILES}
+        given = {name: value for name, value in values.items() if name not in _OF_FILES and not name.startswith("_")}
         try:
             self.config: PreTrainedConfig = AutoConfig.for_model(**given)
             with torch.device("meta"):
@@ -78,12 +82,14 @@ class Skeleton:
             raise ModelError(f"{self.where} does not say how long a sequence can be (max_position_embeddings)")
         return longest
 
-    def find_calls(self) -> tuple[trial.Call, ...]:
-        """See `trial.find_calls`. Leaves the model as it was, but for its experts, which no longer compute."""
+    def try_out(self) -> trial.Trial:
+        """See `trial.run`. Leaves the model as it was, but for its experts, which no longer compute."""
         for module in self.model.modules():
             if is_experts(module):
                 module.forward = _compute_nothing
-        return trial.find_calls(self.base, self.where)
+        tried = trial.run(self.base, self.where)
+        (prefix,) = (name for name, module in self.model.named_modules() if module is self.base)
+        return replace(tried, matrices=frozenset(f"{prefix}.{name}" for name in tried.matrices))
 
     def attend_on_pages(self) -> None:
         """Chooses the attention of `attend.py`."""
@@ -91,8 +97,7 @@ class Skeleton:
 
     def stored_names(self) -> dict[str, str]:
         """Returns the name with which a checkpoint stores each parameter and each buffer that it stores, by its name in
-        the model. Leaves out those that it stores in parts. Raises ModelError for a tensor that it stores together with
-        others, other than the matrices of experts."""
+        the model. Leaves out those that it stores in parts or together with others."""
         own = self.model.state_dict()
         stored = {id(tensor): name for name, tensor in self._reverted(own).items()}
         return {name: stored[id(tensor)] for name, tensor in own.items() if id(tensor) in stored}

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -45,14 +47,24 @@ class _Pattern:
     chunk: int | None = None
 
 
-def find_calls(model: nn.Module, where: str) -> tuple[Call, ...]:
-    """Returns the calls of the attention in the order in which the model makes them. `model`: on the device `meta`,
-    with the attention `NAME`. Raises ModelError if there is none, or one that Quire's attention cannot compute."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a model does in a forward pass."""
+
+    calls: tuple[Call, ...]  # of the attention, in order
+    matrices: frozenset[str]  # names of parameters that linear products take
+
+
+def run(model: nn.Module, where: str) -> Trial:
+    """Runs the model once. `model`: on the device `meta`, with the attention `NAME`. Raises ModelError if it does not
+    attend through the interface, or in a way that Quire's attention cannot compute."""
     calls: list[Call] = []
     _TRIALS.append((calls, where))
     tokens = torch.zeros((1, NUM_TOKENS), dtype=torch.int64, device="meta")
+    products = _Products()
     try:
-        model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+        with products:
+            model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
     except ModelError:
         raise
     except Exception as error:
@@ -64,7 +76,30 @@ def find_calls(model: nn.Module, where: str) -> tuple[Call, ...]:
         _TRIALS.pop()
     if not calls:
         raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
-    return tuple(calls)
+    return Trial(tuple(calls), frozenset(name for name, one in model.named_parameters() if id(one) in products.weights))
+
+
+# Functions that return a weight in another type. See `network.py`.
+CASTS = (Tensor.to, Tensor.type, Tensor.float)
+
+
+class _Products(TorchFunctionMode):
+    """Notes the weights of linear products."""
+
+    def __init__(self) -> None:
+        self.weights: set[int] = set()  # their Python ids
+        self._casts: list[tuple[Tensor, Tensor]] = []  # a result and its original
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function in CASTS:
+            self._casts.append((result, args[0]))
+        if function is functional.linear:
+            weight = args[1] if len(args) > 1 else (kwargs or {})["weight"]
+            self.weights.add(id(next((original for cast, original in self._casts if cast is weight), weight)))
+        return result
 
 
 # Of the trial that runs now. The interfaces of transformers are global, and know no trial.

@@ -9,6 +9,7 @@ from services.worker.models.generic.config import GenericConfig
 from services.worker.models.generic.proven import PROVEN
 from services.worker.models.network import Architecture, Network
 from services.worker.models.reading import MAX_EXPERTS
+from services.worker.models.unsupported_types import refuse_unsupported_type
 
 # Upper bounds of values that decide how many modules and weights transformers makes, by the words in their names.
 _BOUNDS = {
@@ -32,6 +33,7 @@ def find_generic(architecture: str, config: Fields, *, only_proven: bool) -> Arc
 
 def read(architecture: str, config: Fields) -> GenericConfig:
     """Raises ModelError for a configuration that transformers or Quire's attention refuses."""
+    refuse_unsupported_type(config)
     for name, value in config.values.items():
         if isinstance(value, int) and not isinstance(value, bool):
             high = next((bound for word, bound in _BOUNDS.items() if word in name), MAX_SIZE)

@@ -1,0 +1,74 @@
+"""What transformers' code cannot run on pages is refused with a sentence, before a weight is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.worker.errors import ModelError
+from services.worker.implementations import Implementation
+from services.worker.models.config import ModelConfig, read_model_config
+
+ARCEE: dict[str, Any] = {
+    "architectures": ["ArceeForCausalLM"],
+    "model_type": "arcee",
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+
+
+def read(directory: Path, config: dict[str, Any], implementation: Implementation = "auto") -> ModelConfig:
+    (directory / "config.json").write_text(json.dumps(config))
+    return read_model_config(directory, implementation)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "layers": (
+        ARCEE | {"num_hidden_layers": 10**9},
+        "num_hidden_layers is 1000000000; expected an integer up to 4,096",
+    ),
+    "vocabulary": (ARCEE | {"vocab_size": 10**12}, "vocab_size is 1000000000000; expected an integer up to"),
+    "head size": (ARCEE | {"hidden_size": "wide"}, "transformers refuses this configuration"),
+    "a mask of its own": (
+        ARCEE | {"architectures": ["DogeForCausalLM"], "model_type": "doge"},
+        "the model cannot run on paged attention",
+    ),
+    "recurrent state": (
+        ARCEE | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"},
+        "models with recurrent state are not supported yet",
+    ),
+    "another model's architecture": (ARCEE | {"architectures": ["MysteryForCausalLM"]}, "`quire models` lists what is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_run_is_refused(case: str, tmp_path: Path) -> None:
+    config, sentence = REFUSED[case]
+    with pytest.raises(ModelError) as refusal:
+        read(tmp_path, config, "transformers")
+    assert sentence in str(refusal.value)
+
+
+def test_types_that_are_not_proven_run_only_if_asked_for(tmp_path: Path) -> None:
+    config = ARCEE | {"architectures": ["HrmTextForCausalLM"], "model_type": "hrm_text"}
+    with pytest.raises(ModelError, match="is HrmTextForCausalLM, which is not supported"):
+        read(tmp_path, config)
+
+
+def test_a_rotation_that_depends_on_the_batch_ends_at_the_original_length(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+    assert read(tmp_path, ARCEE | {"rope_parameters": rope}).max_model_len == 64
+
+
+def test_config_json_cannot_choose_the_attention(tmp_path: Path) -> None:
+    chosen = {"_attn_implementation": "sdpa", "attn_implementation": "sdpa", "_experts_implementation": "eager"}
+    assert len(read(tmp_path, ARCEE | chosen).attention) == 3

@@ -12,6 +12,7 @@ from benchmarks import (
     batching,
     deciding,
     hit_rate,
+    implementations,
     kv_memory,
     long_prompt,
     overhead,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "simulation": simulation.measure,
     "quantization": quantization.measure,
     "quantized_steps": quantized_steps.measure,
+    "implementations": implementations.measure,
     "router": router.measure,
 }
 

@@ -19,6 +19,7 @@ from services.worker.checkpoint import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, warn_of_options
+from services.worker.openmp import limit_spinning
 from services.worker.service import StepLog, StepThread, WorkerServicer
 from shared.config import resolve
 from shared.garbage import settle_garbage
@@ -42,9 +43,6 @@ FLUSH_S = 2.0
 # Python's thread switch interval. With the default of 5 ms, the event loop could keep the GIL from the step thread for
 # 5 ms.
 SWITCH_INTERVAL_S = 0.0005
-# GOMP_SPINCOUNT: how long idle OpenMP threads spin. Torch uses these threads for the few operations without a Quire
-# kernel. With libgomp's default of 300,000, they would take cores from Quire's kernel threads and from other processes.
-OPENMP_SPIN_COUNT = 1000
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     )
     configure_logging("worker", config.log_level, config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPIN_COUNT))  # read by libgomp when torch is imported, later
+    limit_spinning()  # torch is imported later
     configure_tracing("worker")
     status = StatusReporter(config.status_fd)
     try:

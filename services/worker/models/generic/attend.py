@@ -38,7 +38,7 @@ class Attention:
         step = self.step
         assert step is not None
         pages = step.pages[self.pages[index]]
-        q, k, v = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
+        q, k, v = (_rows(part) for part in (query, key, value))
         self.ops.write_kv(k, v, step.batch, pages)
         attended = self.ops.paged_attention(q, step.batch, pages, self._form(index, sinks))
         return attended.view(1, q.shape[0], q.shape[1], v.shape[2])
@@ -51,6 +51,12 @@ class Attention:
                 sinks=None if sinks is None else sinks.detach().float().contiguous(),
             )  # fmt: skip
         return self.forms[index]
+
+
+def _rows(heads: Tensor) -> Tensor:
+    """[1, heads, tokens, dim] -> [tokens, heads, dim], with a contiguous last dimension"""
+    rows = heads[0].transpose(0, 1)
+    return rows if rows.stride(2) == 1 else rows.contiguous()
 
 
 # The network that runs now. The interface of transformers is global, and a worker runs one step at a time.

@@ -89,7 +89,11 @@ class Skeleton:
                 module.forward = _compute_nothing
         tried = trial.run(self.base, self.where)
         (prefix,) = (name for name, module in self.model.named_modules() if module is self.base)
-        return replace(tried, matrices=frozenset(f"{prefix}.{name}" for name in tried.matrices))
+        return replace(
+            tried,
+            matrices=frozenset(f"{prefix}.{name}" for name in tried.matrices),
+            joined=tuple(tuple(f"{prefix}.{name}" for name in group) for group in tried.joined),
+        )
 
     def attend_on_pages(self) -> None:
         """Chooses the attention of `attend.py`."""

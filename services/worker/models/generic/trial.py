@@ -8,9 +8,10 @@ the mask is what counts here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,7 @@ class Trial:
 
     calls: tuple[Call, ...]  # of the attention, in order
     matrices: frozenset[str]  # names of parameters that linear products take
+    joined: tuple[tuple[str, ...], ...]  # those of products with the same input, in the order of the products
 
 
 def run(model: nn.Module, where: str) -> Trial:
@@ -63,7 +65,7 @@ def run(model: nn.Module, where: str) -> Trial:
     tokens = torch.zeros((1, NUM_TOKENS), dtype=torch.int64, device="meta")
     products = _Products()
     try:
-        with products:
+        with torch.inference_mode(False), torch.no_grad(), products:
             model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
     except ModelError:
         raise
@@ -76,18 +78,38 @@ def run(model: nn.Module, where: str) -> Trial:
         _TRIALS.pop()
     if not calls:
         raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
-    return Trial(tuple(calls), frozenset(name for name, one in model.named_parameters() if id(one) in products.weights))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    weights = [(given, names[weight]) for given, weight in products.taken if weight in names]
+    return Trial(tuple(calls), frozenset(name for _, name in weights), tuple(_with_one_input(weights)))
+
+
+def _with_one_input(weights: Sequence[tuple[_Input, str]]) -> Iterator[tuple[str, ...]]:
+    """Yields groups of weights. `weights`: the input and the weight's name of each product, in order."""
+    times = Counter(name for _, name in weights)
+    groups: dict[_Input, list[str]] = {}
+    for given, name in weights:
+        if times[name] == 1:  # a weight that a model takes twice has two inputs
+            groups.setdefault(given, []).append(name)
+    yield from (tuple(names) for names in groups.values() if len(names) > 1)
 
 
 # Functions that return a weight in another type. See `network.py`.
 CASTS = (Tensor.to, Tensor.type, Tensor.float)
 
 
+class _Input(NamedTuple):
+    """A tensor, as long as nobody writes to it."""
+
+    id: int  # in Python
+    version: int  # of torch
+
+
 class _Products(TorchFunctionMode):
-    """Notes the weights of linear products."""
+    """Notes the inputs and the weights of linear products."""
 
     def __init__(self) -> None:
-        self.weights: set[int] = set()  # their Python ids
+        self.taken: list[tuple[_Input, int]] = []  # the input, and the Python id of the weight
+        self._inputs: list[Tensor] = []  # kept, so that no other tensor gets their ids
         self._casts: list[tuple[Tensor, Tensor]] = []  # a result and its original
 
     def __torch_function__(
@@ -98,7 +120,10 @@ class _Products(TorchFunctionMode):
             self._casts.append((result, args[0]))
         if function is functional.linear:
             weight = args[1] if len(args) > 1 else (kwargs or {})["weight"]
-            self.weights.add(id(next((original for cast, original in self._casts if cast is weight), weight)))
+            weight = next((original for cast, original in self._casts if cast is weight), weight)
+            given: Tensor = args[0] if args else (kwargs or {})["input"]
+            self._inputs.append(given)
+            self.taken.append((_Input(id(given), given._version), id(weight)))
         return result
 
 

@@ -1,0 +1,158 @@
+"""The weights of a model of transformers, taken by Quire's operations."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from services.worker.errors import ModelError
+from services.worker.models.build import Build, Matrix
+from services.worker.models.generic.experts import take_experts
+from services.worker.models.generic.modules import (
+    ACTIVATIONS,
+    ActivationModule,
+    EmbeddingModule,
+    Joined,
+    JoinedModule,
+    LinearModule,
+    Product,
+    become,
+    on_rows,
+)
+from services.worker.models.generic.recognize import NormForm, gated_form, norm_form
+from services.worker.models.generic.skeleton import Skeleton, is_experts
+from services.worker.models.generic.trial import Trial
+from services.worker.models.layers.mlp import GatedMLP
+from services.worker.models.layers.norms import LayerNorm, RMSNorm
+from services.worker.ops import Linear
+
+
+def take_weights(skeleton: Skeleton, trial: Trial, build: Build) -> None:
+    """Takes every weight that the checkpoint stores. Matrices of linear layers and embeddings stay with Quire's
+    operations; the modules keep parameters without data in their place."""
+    take = _Take(skeleton, build)
+    take.layers()
+    for group in trial.joined:
+        take.joined(group)
+    take.matrices()
+    take.activations()
+    take.others(trial.matrices)
+
+
+class _Take:
+    def __init__(self, skeleton: Skeleton, build: Build) -> None:
+        self._skeleton, self._model, self._build = skeleton, skeleton.model, build
+        self._modules = dict(skeleton.model.named_modules())
+        self._stored = skeleton.stored_names()
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.model.state_dict().items()}
+        self._taken: set[str] = set()  # names of parameters
+        self._products: dict[int, Linear] = {}  # by the parameter, which embedding and output layer can share
+
+    def layers(self) -> None:
+        """Takes the modules that are, as a whole, layers of Quire's."""
+        for prefix, module in self._modules.items():
+            if is_experts(module):
+                take_experts(self._skeleton, prefix, module, self._build)
+            elif norm := norm_form(module):
+                module.forward = on_rows(self._norm(prefix, norm))
+            elif gated := gated_form(module):
+                gate_up = tuple(self._matrix(f"{prefix}.{name}") for name in gated.gate_up)
+                down = self._matrix(f"{prefix}.{gated.down}")
+                module.forward = on_rows(GatedMLP(self._build, gate_up, down, gated.activation))
+            else:
+                continue
+            self._taken |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
+
+    def joined(self, group: tuple[str, ...]) -> None:
+        """Lets one product compute linear layers with the same input. `group`: the names of their weights."""
+        prefixes = [name.removesuffix(".weight") for name in group if name not in self._taken]
+        prefixes = [prefix for prefix in prefixes if _is_linear(self._modules.get(prefix))]
+        if len(prefixes) < 2:
+            return
+        matrices = [self._matrix(prefix) for prefix in prefixes]
+        joined = Joined(self._build.linear(*matrices), [matrix.outputs for matrix in matrices])
+        for index, prefix in enumerate(prefixes):
+            become(self._modules[prefix], JoinedModule, joined=joined, index=index)
+            self._taken |= {f"{prefix}.weight", f"{prefix}.bias"}
+
+    def matrices(self) -> None:
+        """Takes linear layers and embeddings."""
+        for prefix, module in self._modules.items():
+            if f"{prefix}.weight" in self._taken:
+                continue
+            if _is_linear(module):
+                become(module, LinearModule, product=self._product(prefix))
+            elif isinstance(module, nn.Embedding):
+                become(module, EmbeddingModule, product=self._product(prefix), ops=self._build.ops)
+            else:
+                continue
+            self._taken |= {f"{prefix}.weight", f"{prefix}.bias"}
+
+    def activations(self) -> None:
+        for prefix, module in self._modules.items():
+            if type(module) in ACTIVATIONS:
+                self._model.set_submodule(prefix, ActivationModule(self._build.ops, ACTIVATIONS[type(module)]))
+
+    def others(self, matrices: frozenset[str]) -> None:
+        """Takes what is left. `matrices`: names of parameters that linear products take."""
+        for name, shape in self._shapes.items():
+            if name in self._taken:
+                continue
+            stored = self._name(name)
+            if name in matrices and len(shape) == 2 and stored.endswith(".weight"):
+                product = self._build.linear(Matrix(stored.removesuffix(".weight"), *shape))
+                _set(self._model, name, Product.of(product, shape))
+            else:
+                _set(self._model, name, self._build.tensor(stored, shape))
+
+    def _name(self, name: str) -> str:
+        """Returns the name with which a checkpoint stores the parameter."""
+        if name not in self._stored:
+            where = self._skeleton.where
+            raise ModelError(f"{where}: checkpoints store {name} together with others, which is not supported")
+        return self._stored[name]
+
+    def _norm(self, prefix: str, form: NormForm) -> RMSNorm | LayerNorm:
+        name, (size,) = self._name(f"{prefix}.weight").removesuffix(".weight"), self._shapes[f"{prefix}.weight"]
+        if form.is_rms:
+            return RMSNorm(self._build, name, size, form.eps, form.plus)
+        return LayerNorm(self._build, name, size, form.eps, form.plus, has_bias=f"{prefix}.bias" in self._shapes)
+
+    def _matrix(self, prefix: str) -> Matrix:
+        module = self._modules[prefix]
+        is_transposed = isinstance(module, Conv1D)
+        shape = self._shapes[f"{prefix}.weight"]
+        outputs, inputs = reversed(shape) if is_transposed else shape
+        name = self._name(f"{prefix}.weight").removesuffix(".weight")
+        return Matrix(name, outputs, inputs, f"{prefix}.bias" in self._shapes, is_transposed)
+
+    def _product(self, prefix: str) -> Linear:
+        matrix, weight = self._matrix(prefix), self._modules[prefix].weight
+        if id(weight) not in self._products:
+            self._products[id(weight)] = self._build.linear(matrix)
+        elif matrix.has_bias:  # an output layer that is tied to the embeddings
+            bias = self._build.tensor(self._name(f"{prefix}.bias"), (matrix.outputs,))
+            return _with_bias(self._products[id(weight)], bias)
+        return self._products[id(weight)]
+
+
+def _is_linear(module: nn.Module | None) -> bool:
+    return isinstance(module, Conv1D) or getattr(type(module), "forward", None) is nn.Linear.forward
+
+
+def _with_bias(product: Linear, bias: Tensor) -> Linear:
+    return lambda x: product(x) + bias
+
+
+def _set(model: nn.Module, name: str, value: Tensor | None) -> None:
+    """Replaces a parameter or a buffer. None: leaves it without data."""
+    if value is None:
+        return
+    owner, _, attribute = name.rpartition(".")
+    module = model.get_submodule(owner)
+    if attribute in module._buffers:
+        module._buffers[attribute] = value
+    else:
+        del module._parameters[attribute]
+        # No `nn.Parameter`, which would forget the class of the tensor.
+        setattr(module, attribute, value)

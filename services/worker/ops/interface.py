@@ -256,7 +256,6 @@ class Ops(Protocol):
     dtype: torch.dtype
     batch_invariant: bool
     fp8_kv_cache: bool  # whether pages can be float8_e4m3fn instead of `dtype`
-    has_experts: bool  # whether there is `experts`
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
         """Returns whether `linear` takes a weight of this format and computes the product as the weight's class defines

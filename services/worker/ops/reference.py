@@ -95,7 +95,6 @@ class ReferenceOps:
     name = "reference"
     batch_invariant = False
     fp8_kv_cache = False
-    has_experts = True
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device

@@ -68,8 +68,6 @@ class DecoderStart:
         logger.info("%s runs with %s", model.architecture, model.kind.code)
         if model.text_part is not None:
             logger.warning("%s", str(model.text_part))
-        if model.declaration.has_experts and not ops.has_experts:
-            raise ModelError(f"{path} is a mixture of experts, which runs on CPUs only: start with --device cpu")
         at_load = resolve_quantization(config.quantization, model.quantization)
         kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
         scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None

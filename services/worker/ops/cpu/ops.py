@@ -54,7 +54,6 @@ class CPUOps:
     dtype = torch.float32
     batch_invariant = True
     fp8_kv_cache = False
-    has_experts = True
 
     def __init__(self, level: str | None = None) -> None:
         self._library = library.load(level)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from services.worker.ops import interface
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
 from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4Weight, Weight
@@ -49,6 +50,14 @@ class HeadwiseLinear:
 
 
 Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
+
+
+def to_dense(layer: interface.Linear) -> DenseLinear:
+    """Returns a layer of `create_linear` with a floating-point weight."""
+    if isinstance(layer, DenseLinear):
+        return layer
+    assert isinstance(layer, EightBitLinear | WeightOnlyLinear)
+    return DenseLinear(layer.all_rows(), layer.bias, batch_invariant=layer.batch_invariant)
 
 
 def create_linear(

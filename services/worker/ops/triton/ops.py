@@ -34,7 +34,8 @@ from services.worker.ops.interface import (
 )
 from services.worker.ops.triton import activation, quantized_linear, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
-from services.worker.ops.triton.linear import HeadwiseLinear, Linear, create_linear
+from services.worker.ops.triton.experts import GroupedExperts
+from services.worker.ops.triton.linear import HeadwiseLinear, Linear, create_linear, to_dense
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
 from services.worker.ops.triton.segments import add_segments
 from services.worker.quantization.kinds import QuantizedWeight, Weight
@@ -47,7 +48,6 @@ class TritonOps:
 
     name = "triton"
     fp8_kv_cache = True
-    has_experts = False
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
         """Raises ValueError if the kernels do not support `dtype`."""
@@ -74,7 +74,8 @@ class TritonOps:
     def experts(
         self, gate_up: Sequence[interface.Linear], down: Sequence[interface.Linear], activation: Activate
     ) -> Experts:
-        raise ValueError("the GPU kernels do not compute mixtures of experts")
+        """The kernels multiply by floats. Quantized matrices are turned into them."""
+        return GroupedExperts([*map(to_dense, gate_up)], [*map(to_dense, down)], activation)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
         if not isinstance(linear, Linear):

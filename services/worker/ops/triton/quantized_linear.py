@@ -50,22 +50,26 @@ class EightBitLinear:
     ) -> None:
         self._scales = weight.scales.float().flatten()
         self._weight = replace(weight, values=weight.values.contiguous(), scales=self._scales.view(weight.scales.shape))
-        self._bias = bias
+        self.bias = bias
         self._dtype = dtype
-        self._batch_invariant = batch_invariant
+        self.batch_invariant = batch_invariant
 
     def __call__(self, x: Tensor) -> Tensor:
         values = self._weight.values
         q, row_scales = quantize_rows(x, values.dtype)
-        if not self._batch_invariant and serves(q, values, self._dtype):
-            return scaled_mm(q, values, row_scales, self._scales[None], self._bias, self._dtype)
+        if not self.batch_invariant and serves(q, values, self._dtype):
+            return scaled_mm(q, values, row_scales, self._scales[None], self.bias, self._dtype)
         return eight_bit(
-            q, values, self._scales, row_scales, self._bias, self._dtype, batch_invariant=self._batch_invariant
+            q, values, self._scales, row_scales, self.bias, self._dtype, batch_invariant=self.batch_invariant
         )
 
     def rows(self, ids: Tensor) -> Tensor:
         """Returns rows `ids`, int64 [n], of the weight, dequantized: [n, in_features]."""
         return self._weight.select_rows(ids).dequantize().to(self._dtype)
+
+    def all_rows(self) -> Tensor:
+        """Returns the weight, dequantized: [out_features, in_features]."""
+        return self.rows(torch.arange(len(self._weight.values), device=self._weight.values.device))
 
 
 class WeightOnlyLinear:
@@ -85,18 +89,22 @@ class WeightOnlyLinear:
             self._weight = FourBitLayout.of(weight, dtype)
         else:
             self._weight = EightBitLayout.of(weight, dtype)
-        self._bias = bias
+        self.bias = bias
         self._dtype = dtype
-        self._batch_invariant = batch_invariant
+        self.batch_invariant = batch_invariant
 
     def __call__(self, x: Tensor) -> Tensor:
         if isinstance(self._weight, FourBitLayout):
-            return four_bit(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
-        return eight_bit_weights(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
+            return four_bit(x, self._weight, self.bias, batch_invariant=self.batch_invariant)
+        return eight_bit_weights(x, self._weight, self.bias, batch_invariant=self.batch_invariant)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Returns rows `ids`, int64 [n], of the weight, dequantized: [n, in_features]."""
         return self._weight.select_rows(ids).dequantize().to(self._dtype)
+
+    def all_rows(self) -> Tensor:
+        """Returns the weight, dequantized: [out_features, in_features]."""
+        return self.rows(torch.arange(self._weight.packed.shape[1], device=self._weight.packed.device))
 
 
 def _multiplies_fp8(device: torch.device) -> bool:

@@ -60,7 +60,7 @@ class PagedLoad:
         """Returns one launch per copy."""
         tokens = self._load.batch * self._load.queries
         attention = PagedAttention(
-            self._shape, self._device, self._load.batch, tokens, batch_invariant=batch_invariant, config=config
+            [self._shape], self._device, self._load.batch, tokens, batch_invariant=batch_invariant, config=config
         )
         work = attention.plan(self._query_starts, self._positions).to(self._device)
         positions = torch.from_numpy(self._positions).to(self._device)

@@ -77,7 +77,7 @@ def _of_type(setting: Setting, name: str, fp8_pages: bool, batch_invariant: bool
 
 
 def _attend(shape: AttentionShape, heads: Heads, rows: Rows, batch_invariant: bool) -> float:
-    attention = PagedAttention(shape, DEVICE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, batch_invariant=batch_invariant)
+    attention = PagedAttention([shape], DEVICE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, batch_invariant=batch_invariant)
     longest = max(computed + scheduled for computed, scheduled in rows)
     blocks = -(-longest // BLOCK_SIZE)
     tables = torch.randperm(len(rows) * blocks).int().view(len(rows), blocks).to(DEVICE)

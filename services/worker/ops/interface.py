@@ -76,13 +76,13 @@ class Heads:
 
     def shape(self, block_size: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> AttentionShape:
         return AttentionShape(
-            self.num_heads, self.num_kv_heads, self.key_dim, self.value_dim, block_size, dtype, kv_dtype
+            self.num_heads, self.num_kv_heads, self.key_dim, self.value_dim, block_size, dtype, kv_dtype, self.is_latent
         )
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Sizes and types that the attention of all layers shares."""
+    """Sizes and types of the attention of some layers."""
 
     num_heads: int
     num_kv_heads: int
@@ -91,6 +91,7 @@ class AttentionShape:
     block_size: int  # slots per page
     dtype: torch.dtype  # of queries and outputs
     kv_dtype: torch.dtype  # of pages: `dtype` or float8_e4m3fn
+    is_latent: bool = False  # see `Heads`
 
 
 class Activation(IntEnum):

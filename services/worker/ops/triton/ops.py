@@ -147,11 +147,8 @@ class TritonOps:
     def prepare_attention(
         self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int
     ) -> None:
-        if len(shapes) != 1:
-            raise ValueError("the layers' heads differ in number or size")
-        (shape,) = shapes
         self._attention = PagedAttention(
-            shape, self.device, max_num_seqs, max_num_batched_tokens, batch_invariant=self.batch_invariant
+            shapes, self.device, max_num_seqs, max_num_batched_tokens, batch_invariant=self.batch_invariant
         )
 
     @property

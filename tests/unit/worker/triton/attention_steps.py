@@ -39,6 +39,7 @@ class Model:
     chunk: int | None = None
     has_slopes: bool = False
     has_sinks: bool = False
+    is_latent: bool = False
 
     @property
     def num_heads(self) -> int:
@@ -68,13 +69,13 @@ class Model:
     @property
     def shape(self) -> AttentionShape:
         heads = (self.num_heads, self.num_kv_heads, self.head_dim, self.of_values)
-        return AttentionShape(*heads, self.block_size, self.dtype, self.kv_dtype)
+        return AttentionShape(*heads, self.block_size, self.dtype, self.kv_dtype, self.is_latent)
 
     def attention(
         self, device: torch.device, config: Tuning | None = SMALL, *, batch_invariant: bool = False
     ) -> PagedAttention:
         return PagedAttention(
-            self.shape, device, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, batch_invariant=batch_invariant, config=config
+            [self.shape], device, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, batch_invariant=batch_invariant, config=config
         )
 
 
@@ -91,10 +92,8 @@ def random_text(model: Model, length: int, generator: torch.Generator) -> Text:
     def draw(heads: int, dim: int) -> Tensor:
         return torch.randn(length, heads, dim, generator=generator)
 
-    kv_heads = model.num_kv_heads
-    return Text(
-        2 * draw(model.num_heads, model.head_dim), draw(kv_heads, model.head_dim), draw(kv_heads, model.of_values)
-    )
+    q, k = 2 * draw(model.num_heads, model.head_dim), draw(model.num_kv_heads, model.head_dim)
+    return Text(q, k, k[..., : model.of_values] if model.is_latent else draw(model.num_kv_heads, model.of_values))
 
 
 @dataclass(frozen=True)
@@ -134,14 +133,14 @@ class Step:
     def expected(self) -> Tensor:
         """In float64, of the owned tokens."""
         host = torch.device("cpu")
-        pages = KVPages(self.pages.keys.cpu(), self.pages.values.cpu(), self.pages.key_scale, self.pages.value_scale)
+        pages = replace(self.pages, keys=self.pages.keys.cpu(), values=self.pages.values.cpu())
         q = self.fused[: self.num_tokens, : self.model.num_heads].cpu().double()
         exact = ReferenceOps(host, torch.float64)
         return exact.paged_attention(q, self._batch(host), pages, self.model.form)
 
     def inputs(self) -> list[Tensor]:
         """Bytes of all that is read."""
-        tensors = (self.fused, self.pages.keys, self.pages.values, self.block_tables)
+        tensors = (self.fused, *self.pages.tensors, self.block_tables)
         return [tensor.view(torch.uint8).clone() for tensor in tensors]
 
     def _batch(self, device: torch.device, work: AttentionWork | None = None) -> AttentionBatch:
@@ -161,7 +160,9 @@ def lay_out(model: Model, rows: Sequence[Row], device: torch.device, seed: int =
     tables = torch.full((len(rows), max(counts) + 1), FREED, dtype=torch.int32)
     scales = (0.5, 0.25) if model.kv_dtype is FP8 else (1.0, 1.0)
     keys = torch.full((sum(counts) + 2, model.num_kv_heads, size, model.head_dim), torch.nan).to(model.kv_dtype)
-    values = torch.full((*keys.shape[:3], model.of_values), torch.nan).to(model.kv_dtype)
+    values = keys[..., : model.of_values]
+    if not model.is_latent:
+        values = torch.full((*keys.shape[:3], model.of_values), torch.nan).to(model.kv_dtype)
     for index, row in enumerate(rows):
         tables[index, : counts[index]], ids = ids[: counts[index]], ids[counts[index] :]
         at = torch.arange(row.end)
@@ -172,6 +173,8 @@ def lay_out(model: Model, rows: Sequence[Row], device: torch.device, seed: int =
             tables[index, : row.computed // model.chunk * model.chunk // size] = FREED
         if model.window is not None:
             tables[index, : max(0, row.computed - model.window + 1) // size] = FREED
+    keys = keys.to(device)
+    values = keys[..., : model.of_values] if model.is_latent else values.to(device)
     num_tokens = sum(row.scheduled for row in rows)
     fused = torch.full((num_tokens + UNOWNED, model.num_heads + 2 * model.num_kv_heads, model.head_dim), torch.nan)
     fused[:num_tokens, : model.num_heads] = torch.cat([row.text.q[row.computed : row.end] for row in rows])
@@ -181,7 +184,7 @@ def lay_out(model: Model, rows: Sequence[Row], device: torch.device, seed: int =
         np.cumsum([0] + [row.scheduled for row in rows], dtype=np.int32),
         np.concatenate([np.arange(row.computed, row.end, dtype=np.int32) for row in rows]),
         tables.to(device),
-        KVPages(keys.to(device), values.to(device), *scales),
+        KVPages(keys, values, *scales, is_latent=model.is_latent),
     )
 
 

@@ -105,8 +105,8 @@ def test_a_mixed_batch_equals_the_exact_attention_and_nothing_else_is_written(
     assert out[step.num_tokens :].isnan().all()
     assert all(torch.equal(*pair) for pair in zip(step.inputs(), before, strict=True))
     num_items = int(work.items[0])
-    assert attention._partial_out[num_items:].isnan().all()
-    assert attention._partial_lse[num_items:].isnan().all()
+    assert attention._partial_out[num_items * model.num_heads * model.of_values :].isnan().all()
+    assert attention._partial_lse[num_items * model.num_heads :].isnan().all()
 
 
 FORMS = [
@@ -120,7 +120,15 @@ FORMS = [
     Model(has_sinks=True),
     Model(has_sinks=True, window=40, group=4, num_kv_heads=1, dtype=torch.bfloat16, kv_dtype=torch.bfloat16),
     Model(has_sinks=True, has_slopes=True, chunk=100, value_dim=80),
-]
+    Model(head_dim=512, value_dim=384),
+    # Latent caches: one group of heads, three of 8, and two of 16.
+    Model(4, 1, 96, value_dim=64, is_latent=True),
+    Model(24, 1, 80, dtype=torch.float16, kv_dtype=torch.float16, value_dim=64, is_latent=True),
+    Model(
+        32, 1, 168, dtype=torch.bfloat16, kv_dtype=torch.bfloat16, window=40, value_dim=64, has_sinks=True,
+        is_latent=True,
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("batch_invariant", [False, True])
@@ -132,6 +140,23 @@ def test_every_form_equals_the_exact_attention(device: torch.device, model: Mode
     assert_exact(step, out)
     assert out[step.num_tokens :].isnan().all()
     assert all(torch.equal(*pair) for pair in zip(step.inputs(), before, strict=True))
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_layers_of_several_shapes_share_a_plan(device: torch.device, batch_invariant: bool) -> None:
+    models = [
+        Model(),
+        Model(4, 1, 128),
+        Model(head_dim=64, value_dim=32),
+        Model(16, 1, 96, value_dim=64, is_latent=True),
+    ]
+    steps = [lay_out(model, random_rows(model, [(100, 1), (60, 41), (31, 1)]), device) for model in models]
+    attention = PagedAttention(
+        [model.shape for model in models], device, 16, 256, batch_invariant=batch_invariant, config=SMALL
+    )
+    work = attention.plan(steps[0].query_starts, steps[0].positions).to(device)
+    for step in steps:
+        assert_exact(step, step.run(attention, work))
 
 
 @pytest.mark.parametrize("window", [None, 600])
@@ -157,7 +182,12 @@ def test_stretches_grow_where_there_would_be_too_many(device: torch.device, wind
 
 
 @pytest.mark.parametrize(
-    "model", [Model(4, 1, 128, 16, torch.bfloat16, torch.bfloat16), Model(2, 1, 256, 32, torch.bfloat16, FP8, 100)]
+    "model",
+    [
+        Model(4, 1, 128, 16, torch.bfloat16, torch.bfloat16),
+        Model(2, 1, 256, 32, torch.bfloat16, FP8, 100),
+        Model(16, 1, 576, 32, torch.bfloat16, torch.bfloat16, value_dim=512, is_latent=True),
+    ],
 )
 def test_stored_configurations_give_the_same(device: torch.device, model: Model) -> None:
     step = lay_out(model, random_rows(model, [(300, 1), (0, 150), (255, 1), (200, 80)]), device)
@@ -347,15 +377,17 @@ def test_what_the_kernels_would_misread_is_refused(device: torch.device) -> None
     "shape",
     [
         AttentionShape(8, 3, 64, 64, 16, torch.float16, torch.float16),
-        AttentionShape(8, 2, 320, 320, 16, torch.float16, torch.float16),
+        AttentionShape(8, 2, 520, 520, 16, torch.float16, torch.float16),
         AttentionShape(8, 2, 64, 64, 16, torch.float16, torch.float32),
         AttentionShape(8, 2, 64, 64, 16, torch.float64, torch.float64),
         AttentionShape(256, 1, 64, 64, 16, torch.float16, torch.float16),
+        AttentionShape(16, 1, 700, 512, 16, torch.float16, torch.float16, True),
+        AttentionShape(16, 1, 576, 512, 16, torch.float16, FP8, True),
     ],
 )
 def test_shapes_that_are_not_served_are_refused(device: torch.device, shape: AttentionShape) -> None:
     with pytest.raises(ValueError, match=r"heads|pages"):
-        PagedAttention(shape, device, 4, 64)
+        PagedAttention([shape], device, 4, 64)
 
 
 def test_a_configuration_is_stored_for_every_device_that_triton_serves() -> None:
@@ -382,4 +414,4 @@ def test_the_smallest_heads_make_products_that_tensor_cores_take(
     step = lay_out(model, random_rows(model, [(40, 1), (7, 20)]), device)
     attention = model.attention(device)
     assert_exact(step, step.run(attention))
-    assert attention._constants["BLOCK_D"] // (2 if kv_dtype is FP8 else 1) >= 16
+    assert attention._kernels[0].constants["BLOCK_D"] // (2 if kv_dtype is FP8 else 1) >= 16

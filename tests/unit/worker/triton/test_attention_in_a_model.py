@@ -36,7 +36,7 @@ def test_greedy_tokens_are_those_of_transformers(device: torch.device, tmp_path:
     layers = {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
     model = save_model(tmp_path, "Qwen3", **layers)
     shape = AttentionShape(4, 2, 16, 16, 16, torch.float32, torch.float32)
-    attention = PagedAttention(shape, device, 16, 256, batch_invariant=batch_invariant, config=SMALL)
+    attention = PagedAttention([shape], device, 16, 256, batch_invariant=batch_invariant, config=SMALL)
     chooser = random.Random(3)
     requests = [Request([chooser.randrange(VOCAB_SIZE) for _ in range(length)], 5) for length in (1, 33, 60)]
     runner = make_runner(tmp_path, ops=PlainOps(device, attention))

@@ -9,6 +9,8 @@ import torch
 
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
+from tests.models.cases import ALL
+from tests.models.tiny import VOCAB_SIZE, save
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_runner, save_model
 
@@ -37,3 +39,25 @@ def test_the_likeliest_tokens_are_transformers_own(
     assert len(requests[1].logprobs) == 4
     for (logprob, top), token in zip(requests[1].logprobs, requests[1].output, strict=True):
         assert top[0] == (token, logprob)
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek_v3", "gemma4_text, experts", "gpt_oss", "mimo_v2_flash, transformers' code"]
+)
+def test_networks_of_other_layers_give_transformers_tokens(device: torch.device, tmp_path: Path, name: str) -> None:
+    """A latent cache with groups of experts; heads of several sizes with experts beside an MLP; sinks, windows and
+    biases; and transformers' code."""
+    (case,) = (case for case in ALL if str(case) == name)
+    reference = save(tmp_path, case)
+    runner = make_runner(
+        tmp_path, 8, num_blocks=40, ops=TritonOps(device, torch.float32), implementation=case.implementation
+    )
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (13, 2)]
+    requests = [Request(prompt, 3) for prompt in prompts]
+    Driver(runner, seed=3, max_chunk=9).run(*requests)
+    ties = NearTies()
+    for request in requests:
+        assert request.error is None
+        ties.check(reference, request.prompt, request.output)
+    ties.report()

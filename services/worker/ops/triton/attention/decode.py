@@ -65,12 +65,14 @@ def decode_attention(
     SOFT_CAP: tl.constexpr,
     SLOPES: tl.constexpr,
     SINKS: tl.constexpr,
+    LATENT: tl.constexpr,
     COMPUTE: tl.constexpr,
     NATIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
 ) -> None:
     """Grid: any number of programs."""
     num_items = tl.load(work + NUM_ITEMS)
@@ -104,8 +106,8 @@ def decode_attention(
                 lowest,
                 block_tables + row * table_stride,
                 keys, values, kv_head, key_stride, value_stride, slopes + heads, window, scale,
-                WINDOW, CHUNK, SOFT_CAP, SLOPES, HEAD_DIM, VALUE_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N,
-                BLOCK_D, BLOCK_V,
+                WINDOW, CHUNK, SOFT_CAP, SLOPES, LATENT, HEAD_DIM, VALUE_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M,
+                BLOCK_N, BLOCK_D, BLOCK_V, BLOCK_REST,
             )  # fmt: skip
             is_whole = first_part == position // split
             if SINKS:  # those of a split sequence are added when its parts are joined

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +19,84 @@ from services.worker.ops.triton.attention import combine, tuning
 from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.attention.work import WorkLayout
+from services.worker.ops.triton.tiles import LEAST_K
 
+MAX_DIM = 512  # elements of a key or a value of one head
+MAX_FP8_DIM = 256
+MAX_LATENT_REST = 128
 NATIVE_FP8 = 89  # the first compute capability (times ten) that has an instruction to convert e4m3
 _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """How the kernels are launched for the layers of one shape."""
+
+    shape: AttentionShape
+    tiles: tuning.Tuning
+    num_programs: int  # of decode
+    num_groups: int  # groups of query heads that read the same keys
+    decode_rows: int
+    queries_per_tile: int  # of ragged
+    constants: dict[str, Any]
+
+    @classmethod
+    def of(cls, shape: AttentionShape, capability: int, num_processors: int, config: tuning.Tuning | None) -> _Kernels:
+        """See `PagedAttention`."""
+        _check_shape(shape)
+        dims = (shape.head_dim, shape.value_dim)
+        group, rest = shape.num_heads // shape.num_kv_heads, 0
+        if shape.is_latent:
+            group, rest = math.gcd(group, tuning.LATENT_GROUP), shape.head_dim - shape.value_dim
+        config = config or tuning.stored(
+            capability, max(dims), shape.dtype.itemsize, shape.kv_dtype.itemsize, is_latent=shape.is_latent
+        )
+        if group > config.ragged.block_m:
+            raise ValueError(f"{group} query heads share a KV head; at most {config.ragged.block_m} can")
+        # With fp8 pages and 16-bit queries, products are computed in float16. Like bfloat16, float16 represents every
+        # e4m3 number exactly, but it rounds the softmax weights less. In Triton's interpreter, which cannot multiply
+        # bfloat16, float32 replaces bfloat16.
+        compute = shape.dtype
+        if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
+            compute = torch.float16
+        if triton.knobs.runtime.interpret and compute is torch.bfloat16:
+            compute = torch.float32
+        num_groups = shape.num_heads // group
+        constants: dict[str, Any] = {
+            "GROUP": group,
+            "KV_HEADS": num_groups,
+            "LATENT": shape.is_latent,
+            "HEAD_DIM": shape.head_dim,
+            "VALUE_DIM": shape.value_dim,
+            "BLOCK_SIZE": shape.block_size,
+            "COMPUTE": _TYPES[compute],
+            "NATIVE": capability >= NATIVE_FP8,
+            "BLOCK_D": tuning.block_d(shape.value_dim if shape.is_latent else shape.head_dim, shape.kv_dtype.itemsize),
+            "BLOCK_V": tuning.block_d(shape.value_dim, shape.kv_dtype.itemsize),
+            "BLOCK_REST": triton.next_power_of_2(max(LEAST_K, rest)),
+        }
+        return cls(
+            shape, config, num_processors * config.programs_per_processor, num_groups,
+            max(config.decode.block_m, triton.next_power_of_2(group)), config.ragged.block_m // group, constants,
+        )  # fmt: skip
+
+
+def _check_shape(shape: AttentionShape) -> None:
+    """Raises ValueError for shapes and types that the kernels do not support."""
+    heads = f"{shape.num_heads} heads of {shape.head_dim} and {shape.value_dim} elements"
+    if shape.num_heads % shape.num_kv_heads:
+        raise ValueError(f"{heads} do not fit {shape.num_kv_heads} KV heads")
+    if shape.dtype not in _TYPES or shape.kv_dtype not in (shape.dtype, torch.float8_e4m3fn):
+        raise ValueError(f"{shape.dtype} queries on {shape.kv_dtype} pages are not supported")
+    is_fp8 = shape.kv_dtype.itemsize == 1
+    if shape.is_latent and is_fp8:
+        raise ValueError("latent pages cannot be fp8")
+    if shape.is_latent and not 0 <= shape.head_dim - shape.value_dim <= MAX_LATENT_REST:
+        raise ValueError(f"{heads}: a latent key has at most {MAX_LATENT_REST} elements more than its value")
+    largest = shape.value_dim if shape.is_latent else max(shape.head_dim, shape.value_dim)
+    most = MAX_FP8_DIM if is_fp8 else MAX_DIM
+    if not LEAST_K <= min(shape.head_dim, shape.value_dim) <= largest <= most:
+        raise ValueError(f"{heads} are not supported: {LEAST_K} to {most} are")
 
 
 class PagedAttention:
@@ -30,13 +108,13 @@ class PagedAttention:
 
     No method waits for the device. A launch depends on the batch only through `num_decodes` and `num_tiles` of
     `AttentionWork`, which are upper bounds, so that a step can be recorded as a CUDA graph. The memory for partial
-    results, float32 [max_items, num_heads, head_dim], is allocated once. All calls share it, so they must run on one
+    results, float32 [max_items, num_heads, value_dim], is allocated once. All calls share it, so they must run on one
     stream.
     """
 
     def __init__(
         self,
-        shape: AttentionShape,
+        shapes: Collection[AttentionShape],
         device: torch.device,
         max_num_seqs: int,
         max_num_batched_tokens: int,
@@ -44,57 +122,28 @@ class PagedAttention:
         batch_invariant: bool = False,
         config: tuning.Tuning | None = None,
     ) -> None:
-        """`config`: launch configuration; None: the one that `tuning.py` stores. Benchmarks pass others. Raises
-        ValueError for shapes, types and devices that the kernels do not support.
+        """`shapes`: the distinct ones of the layers. `config`: launch configuration; None: those that `tuning.py`
+        stores. Benchmarks pass others. Raises ValueError for shapes, types and devices that the kernels do not support.
         """
-        dims = (shape.head_dim, shape.value_dim)
-        if shape.num_heads % shape.num_kv_heads or min(dims) < 16 or max(dims) > 256:
-            raise ValueError(f"{shape.num_heads} heads of {shape.head_dim} do not fit {shape.num_kv_heads} KV heads")
-        if shape.dtype not in _TYPES or shape.kv_dtype not in (shape.dtype, torch.float8_e4m3fn):
-            raise ValueError(f"{shape.dtype} queries on {shape.kv_dtype} pages are not supported")
-        self._shape = shape
         interpreted = triton.knobs.runtime.interpret
         properties = None if interpreted else torch.cuda.get_device_properties(device)
         capability = 90 if properties is None else 10 * properties.major + properties.minor
-        group = shape.num_heads // shape.num_kv_heads
-        config = config or tuning.stored(capability, max(dims), shape.dtype.itemsize, shape.kv_dtype.itemsize)
-        self._decode = config.decode
-        self._ragged = config.ragged
-        self._decode_rows = max(config.decode.block_m, triton.next_power_of_2(group))
-        if group > config.ragged.block_m:
-            raise ValueError(f"{group} query heads share a KV head; at most {config.ragged.block_m} can")
+        num_processors = 1 if properties is None else properties.multi_processor_count
+        self._kernels = [_Kernels.of(shape, capability, num_processors, config) for shape in shapes]
+        tunings = [kernels.tiles for kernels in self._kernels]
         self._layout = WorkLayout(
-            split_size=config.split_size,
-            queries_per_tile=config.ragged.block_m // group,
-            max_items=max(config.max_items, max_num_seqs),
+            split_size=min(one.split_size for one in tunings),
+            queries_per_tile=min(kernels.queries_per_tile for kernels in self._kernels),
+            max_items=max(*(one.max_items for one in tunings), max_num_seqs),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             batch_invariant=batch_invariant,
         )
-        num_processors = 1 if properties is None else properties.multi_processor_count
-        self._num_programs = num_processors * config.programs_per_processor
-        scratch = (0 if batch_invariant else self._layout.max_items, shape.num_heads)
-        self._partial_out = torch.empty((*scratch, shape.value_dim), dtype=torch.float32, device=device)
-        self._partial_lse = torch.empty(scratch, dtype=torch.float32, device=device)
-        # With fp8 pages and 16-bit queries, products are computed in float16. Like bfloat16, float16 represents every
-        # e4m3 number exactly, but it rounds the softmax weights less. In Triton's interpreter, which cannot multiply
-        # bfloat16, float32 replaces bfloat16.
-        compute = shape.dtype
-        if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
-            compute = torch.float16
-        if interpreted and compute is torch.bfloat16:
-            compute = torch.float32
-        self._constants = {
-            "GROUP": group,
-            "KV_HEADS": shape.num_kv_heads,
-            "HEAD_DIM": shape.head_dim,
-            "VALUE_DIM": shape.value_dim,
-            "BLOCK_SIZE": shape.block_size,
-            "COMPUTE": _TYPES[compute],
-            "NATIVE": capability >= NATIVE_FP8,
-            "BLOCK_D": tuning.block_d(shape.head_dim, shape.kv_dtype.itemsize),
-            "BLOCK_V": tuning.block_d(shape.value_dim, shape.kv_dtype.itemsize),
-        }
+        num_items = 0 if batch_invariant else self._layout.max_items
+        most_heads = max(shape.num_heads for shape in shapes)
+        most_elements = max(shape.num_heads * shape.value_dim for shape in shapes)
+        self._partial_out = torch.empty(num_items * most_elements, dtype=torch.float32, device=device)
+        self._partial_lse = torch.empty(num_items * most_heads, dtype=torch.float32, device=device)
 
     @property
     def work_size(self) -> int:
@@ -107,8 +156,9 @@ class PagedAttention:
 
     def __call__(self, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm) -> Tensor:
         """See `Ops.paged_attention`. Tokens that no row owns pad a recorded batch; their output is not written."""
-        work = self._check(q, batch, pages, form)
-        shape, layout = self._shape, self._layout
+        kernels = self._find(q, pages)
+        shape, layout = kernels.shape, self._layout
+        work = self._check(shape, q, batch, pages, form)
         keys, values = pages.keys, pages.values
         if shape.kv_dtype.itemsize == 1:
             keys, values = keys.view(torch.int16), values.view(torch.int16)
@@ -120,12 +170,13 @@ class PagedAttention:
         strides = (q.stride(0), q.stride(1), keys.stride(0), values.stride(0), batch.block_tables.stride(0))
         scales = (form.scale * pages.key_scale * math.log2(math.e), pages.value_scale)
         masks = {"WINDOW": window > 0, "CHUNK": form.chunk or 0, "SINKS": form.sinks is not None}
-        constants = {**self._constants, **masks, "SOFT_CAP": form.soft_cap or 0.0, "SLOPES": form.slopes is not None}
+        constants = {**kernels.constants, **masks, "SOFT_CAP": form.soft_cap or 0.0, "SLOPES": form.slopes is not None}
         if work.num_decodes:
-            decode_attention[(self._num_programs,)](
+            tile = kernels.tiles.decode
+            decode_attention[(kernels.num_programs,)](
                 q, keys, values, out, self._partial_out, self._partial_lse, work.items, batch.block_tables, slopes,
-                sinks, *strides, window, *scales, **constants, BLOCK_M=self._decode_rows, BLOCK_N=self._decode.block_n,
-                num_warps=self._decode.num_warps, num_stages=self._decode.num_stages,
+                sinks, *strides, window, *scales, **constants, BLOCK_M=kernels.decode_rows, BLOCK_N=tile.block_n,
+                num_warps=tile.num_warps, num_stages=tile.num_stages,
             )  # fmt: skip
             combine.combine_splits[(work.num_decodes, shape.num_heads)](
                 self._partial_out, self._partial_lse, out, work.items, sinks, window, JOINS_AT=layout.joins_at,
@@ -133,16 +184,28 @@ class PagedAttention:
                 BLOCK_V=constants["BLOCK_V"], num_warps=combine.NUM_WARPS,
             )  # fmt: skip
         if work.num_tiles:
-            ragged_attention[(work.num_tiles * shape.num_kv_heads,)](
+            tile = kernels.tiles.ragged
+            ragged_attention[(work.num_tiles * kernels.num_groups,)](
                 q, keys, values, out, work.items, batch.block_tables, slopes, sinks, *strides, window, *scales,
-                **constants, TILES_AT=layout.tiles_at, BLOCK_M=self._ragged.block_m, BLOCK_N=self._ragged.block_n,
-                num_warps=self._ragged.num_warps, num_stages=self._ragged.num_stages,
+                **constants, TILES_AT=layout.tiles_at, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
+                num_warps=tile.num_warps, num_stages=tile.num_stages,
             )  # fmt: skip
         return out
 
-    def _check(self, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm) -> AttentionWork:
+    def _find(self, q: Tensor, pages: KVPages) -> _Kernels:
+        """Returns the kernels of a layer; those of any, if there is no such layer."""
+        sizes = (*q.shape[1:], pages.keys.shape[1], pages.value_dim, pages.is_latent)
+        for kernels in self._kernels:
+            shape = kernels.shape
+            if sizes == (shape.num_heads, shape.head_dim, shape.num_kv_heads, shape.value_dim, shape.is_latent):
+                return kernels
+        return self._kernels[0]
+
+    def _check(
+        self, shape: AttentionShape, q: Tensor, batch: AttentionBatch, pages: KVPages, form: AttentionForm
+    ) -> AttentionWork:
         """Raises ValueError for arguments that the kernels would misread. Does not read the tensors' data."""
-        shape, work = self._shape, batch.work
+        work = batch.work
         if work is None or work.items.shape != (self.work_size,) or work.items.device != q.device:
             raise ValueError("batch.work must come from plan() of the same PagedAttention and be on the device of q")
         if q.dtype is not shape.dtype or q.shape[1:] != (shape.num_heads, shape.head_dim) or q.stride(2) != 1:
@@ -154,10 +217,10 @@ class PagedAttention:
             inside = (shape.block_size * dim, dim, 1)
             if x.dtype is not shape.kv_dtype or x.shape[1:] != page or x.stride()[1:] != inside:
                 raise ValueError(f"pages must be {shape.kv_dtype} [num_blocks, {page}], each page contiguous")
+        if pages.is_latent != shape.is_latent:
+            raise ValueError("pages are latent, or have values beside the keys, in all layers of a shape alike")
         if shape.head_dim == shape.value_dim and pages.keys.stride(0) != pages.values.stride(0):
             raise ValueError("pages of keys and of values must have the same stride")
-        if pages.is_latent:
-            raise ValueError("the GPU kernels need pages of values beside those of keys")
         if batch.block_tables.dtype is not torch.int32 or batch.block_tables.stride(1) != 1:
             raise ValueError("block tables must be int32 with contiguous rows")
         if form.sliding_window is not None and form.sliding_window < 1:

@@ -62,12 +62,14 @@ def ragged_attention(
     SOFT_CAP: tl.constexpr,
     SLOPES: tl.constexpr,
     SINKS: tl.constexpr,
+    LATENT: tl.constexpr,
     COMPUTE: tl.constexpr,
     NATIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
 ) -> None:
     """Grid: at least KV_HEADS programs for each tile of the work list."""
     tile = tl.program_id(0) // KV_HEADS
@@ -100,8 +102,8 @@ def ragged_attention(
             lowest,
             block_tables + row * table_stride,
             keys, values, kv_head, key_stride, value_stride, slopes + heads, window, scale,
-            WINDOW, CHUNK, SOFT_CAP, SLOPES, HEAD_DIM, VALUE_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N,
-            BLOCK_D, BLOCK_V,
+            WINDOW, CHUNK, SOFT_CAP, SLOPES, LATENT, HEAD_DIM, VALUE_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N,
+            BLOCK_D, BLOCK_V, BLOCK_REST,
         )  # fmt: skip
         if SINKS:
             total = add_sinks(greatest, total, sinks + heads, queries < num_queries)

@@ -19,6 +19,10 @@ The page ids of a tile are loaded into registers while the tile before it is com
 took their page ids from a load of the same iteration, Triton's pipeliner would not double-buffer them, and they would
 not overlap with the arithmetic.
 
+A latent cache (DeepSeek-V2, section 2.1) has one key for all heads, whose first elements are also the value. It is read
+once, in two pieces whose sizes need little padding to a power of two: the value, and the rest of the key. The heads are
+divided into groups, which the callers treat as those of different KV heads.
+
 fp8 pages are read as 16-bit words that hold two neighbouring dimensions. Even and odd dimensions are multiplied
 separately. So words are loaded and transposed like 16-bit elements, and the two words of a register are converted to
 floats together (`widen.py`).
@@ -57,6 +61,7 @@ def attend(
     CHUNK: tl.constexpr,  # a query sees only its own chunk of so many positions; 0: no chunks
     SOFT_CAP: tl.constexpr,  # 0: none
     SLOPES: tl.constexpr,  # whether there are slopes
+    LATENT: tl.constexpr,  # whether a key's first VALUE_DIM elements are its value; then all heads share one key
     HEAD_DIM: tl.constexpr,  # of queries and keys
     VALUE_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # slots per page
@@ -64,14 +69,16 @@ def attend(
     NATIVE: tl.constexpr,  # whether the GPU has an instruction that converts fp8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,  # HEAD_DIM, padded: `tuning.block_d`
+    BLOCK_D: tl.constexpr,  # HEAD_DIM, padded: `tuning.block_d`; with LATENT, VALUE_DIM, padded
     BLOCK_V: tl.constexpr,  # VALUE_DIM, likewise
+    BLOCK_REST: tl.constexpr,  # with LATENT: HEAD_DIM - VALUE_DIM, padded
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Returns g = max_n s · log2(e) and Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n,
     [BLOCK_M, BLOCK_V].
     """
     WORDS: tl.constexpr = keys.dtype.element_ty == tl.int16
-    WIDTH: tl.constexpr = HEAD_DIM // 2 if WORDS else HEAD_DIM  # elements of a slot
+    SLOT: tl.constexpr = HEAD_DIM // 2 if WORDS else HEAD_DIM  # elements of a slot
+    WIDTH: tl.constexpr = VALUE_DIM if LATENT else SLOT  # those that `q` and `k` hold; LATENT: the others are the rest
     BLOCK_W: tl.constexpr = BLOCK_D // 2 if WORDS else BLOCK_D
     FACTOR: tl.constexpr = pages_factor(COMPUTE, NATIVE) if WORDS else 1.0
     V_WIDTH: tl.constexpr = VALUE_DIM // 2 if WORDS else VALUE_DIM
@@ -89,7 +96,14 @@ def attend(
         weighted_odd = tl.zeros([BLOCK_M, BLOCK_VW], tl.float32)
     else:
         q = tl.load(q_rows[:, None] + lanes[None, :], mask=q_mask, other=0.0).to(COMPUTE)
-    head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * WIDTH)
+    if LATENT:
+        rest = tl.arange(0, BLOCK_REST)
+        is_rest = rest < HEAD_DIM - VALUE_DIM
+        q_rest_at = q_rows[:, None] + VALUE_DIM + rest[None, :]
+        q_rest = tl.load(q_rest_at, mask=held[:, None] & is_rest[None, :], other=0.0).to(COMPUTE)
+        head_offset = kv_head.to(tl.int64) * 0
+    else:
+        head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * WIDTH)
     value_head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * V_WIDTH)
     greatest = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -107,8 +121,9 @@ def attend(
         if BLOCK_W != WIDTH:
             mask &= lanes[None, :] < WIDTH
         # 64 bits: this product overflows 32 bits in a cache of more than 2^31 elements.
-        offsets = (head_offset + pages.to(tl.int64) * key_stride + (at % BLOCK_SIZE) * WIDTH)[:, None] + lanes[None, :]
-        if VALUE_DIM == HEAD_DIM:  # pages of keys and of values have one layout, and registers are scarce
+        in_pages = head_offset + pages.to(tl.int64) * key_stride + (at % BLOCK_SIZE) * SLOT
+        offsets = in_pages[:, None] + lanes[None, :]
+        if VALUE_DIM == HEAD_DIM or LATENT:  # pages of keys and of values have one layout, and registers are scarce
             value_mask = mask
             value_offsets = offsets
         else:
@@ -126,6 +141,10 @@ def attend(
             scores = tl.dot(q, tl.trans(k), scores, input_precision="ieee")
         else:
             scores = tl.dot(q, tl.trans(k.to(COMPUTE)), input_precision="ieee")
+        if LATENT:
+            k_rest_at = keys + in_pages[:, None] + VALUE_DIM + rest[None, :]
+            k_rest = tl.load(k_rest_at, mask=seen[:, None] & is_rest[None, :], other=0)
+            scores = tl.dot(q_rest, tl.trans(k_rest.to(COMPUTE)), scores, input_precision="ieee")
         factor = scale / FACTOR
         if SOFT_CAP > 0:
             # tanh(x) = 1 - 2 / (exp2(2 x log2(e)) + 1), which is correct at both infinities.
@@ -150,7 +169,7 @@ def attend(
         greatest = above
         total = total * shrink + tl.sum(weights, 1)
         weights = weights.to(COMPUTE)
-        v = tl.load(values + value_offsets, mask=value_mask, other=0)
+        v = k if LATENT else tl.load(values + value_offsets, mask=value_mask, other=0)
         if WORDS:
             v, v_odd = from_fp8_pages(v, COMPUTE, NATIVE)
             weighted_odd = tl.dot(weights, v_odd, weighted_odd * shrink[:, None], input_precision="ieee")

@@ -69,27 +69,43 @@ _TABLE: dict[tuple[int, int, int], Tuning] = {
     (90, 128, 2): Tuning(TileConfig(16, 64, 4, 3), 3, TileConfig(128, 64, 8, 3)),
     (90, 256, 1): Tuning(TileConfig(16, 32, 4, 4), 2, TileConfig(64, 64, 8, 2)),
     (90, 256, 2): Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(64, 64, 8, 2)),
+    (80, 512, 2): Tuning(TileConfig(16, 16, 4, 3), 1, TileConfig(32, 16, 8, 2)),
+    (89, 512, 2): Tuning(TileConfig(16, 16, 8, 2), 1, TileConfig(32, 16, 8, 2)),
+    (90, 512, 2): Tuning(TileConfig(16, 16, 4, 4), 2, TileConfig(64, 32, 8, 2)),
 }
+# For a latent cache of up to 512 elements and its rest, by target.
+_LATENT: dict[int, Tuning] = {
+    80: Tuning(TileConfig(16, 32, 4, 3), 1, TileConfig(32, 32, 8, 2)),
+    89: Tuning(TileConfig(16, 32, 8, 2), 1, TileConfig(32, 32, 8, 2)),
+    90: Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(64, 32, 8, 3)),
+}
+# Query heads of a latent cache that are computed together: the rows of a tensor core's product.
+LATENT_GROUP = 16
 # For float32 queries, by largest head size; the same on all devices and for pages of any type. float32 is for
 # exactness, not speed: its products do not use tensor cores.
 _FLOAT32: dict[int, Tuning] = {
     64: Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(32, 16, 4, 2)),
     128: Tuning(TileConfig(16, 16, 4, 3), 2, TileConfig(32, 16, 4, 2)),
     256: Tuning(TileConfig(16, 16, 8, 3), 1, TileConfig(32, 16, 8, 2)),
+    512: Tuning(TileConfig(16, 16, 8, 2), 1, TileConfig(16, 16, 8, 2)),
 }
+_LATENT_FLOAT32 = Tuning(TileConfig(16, 16, 8, 2), 1, TileConfig(16, 16, 8, 2))
 
 
-def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) -> Tuning:
-    """Returns the stored configuration. `capability`: compute capability times ten; `query_bytes`, `page_bytes`: bytes
-    per element. For a GPU without a configuration of its own, returns a configuration that fits the GPU's shared
-    memory. Raises ValueError for capabilities below 8.0, because Triton does not support them.
+def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int, *, is_latent: bool = False) -> Tuning:
+    """Returns the stored configuration. `capability`: compute capability times ten; `head_dim`: elements of a key or of
+    a value, whichever has more; `query_bytes`, `page_bytes`: bytes per element. For a GPU without a configuration of
+    its own, returns a configuration that fits the GPU's shared memory. Raises ValueError for capabilities below 8.0,
+    because Triton does not support them.
     """
     if capability < 80:
         raise ValueError(f"Triton kernels need compute capability 8.0 or higher; this device has {capability / 10}")
     head_dim = max(64, triton.next_power_of_2(head_dim))
     if query_bytes == 4:
-        return _FLOAT32[head_dim]
+        return _LATENT_FLOAT32 if is_latent else _FLOAT32[head_dim]
     target = 80 if capability in (80, 87) else 90 if 90 <= capability < 120 else 89
+    if is_latent:
+        return _LATENT[target]
     return _TABLE[target, head_dim, page_bytes]
 
 
@@ -117,10 +133,10 @@ _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32
 
 def served() -> Iterator[Served]:
     """Yields the shapes for which `compile.py` compiles the kernels, for every target. Head sizes: those of Llama 3 (64
-    and 128, four query heads per KV head) and Gemma 2 (256, with window and soft cap), the smallest (16), and one that
-    must be padded (80)."""
+    and 128, four query heads per KV head) and Gemma 2 (256, with window and soft cap), the smallest (16), one that
+    must be padded (80), the largest (512), and DeepSeek-V3's latent cache (512 and 64)."""
     for capability in TARGETS:
-        for head_dim, q, kv, special in (
+        for head_dim, q, kv, special, *latent in (
             (16, "bf16", "fp8", False),
             (64, "bf16", "bf16", False),
             (64, "bf16", "fp8", False),
@@ -134,6 +150,10 @@ def served() -> Iterator[Served]:
             (256, "bf16", "fp8", True),
             (128, "fp32", "fp32", False),
             (128, "fp32", "fp8", False),
+            (512, "bf16", "bf16", True),
+            (512, "fp32", "fp32", False),
+            (576, "bf16", "bf16", False, 512),
+            (576, "fp32", "fp32", False, 512),
         ):
             page_bytes = _TYPES[kv][1]
             # The compute type that `PagedAttention` chooses.
@@ -144,17 +164,21 @@ def served() -> Iterator[Served]:
             signature |= {"slopes": "*fp32", "sinks": "*fp32"}
             signature |= dict.fromkeys(("q_token_stride", "q_head_stride", "key_stride", "value_stride"), "i32:16")
             signature |= {"scale": "fp32", "value_scale": "fp32"}
+            value_dim = latent[0] if latent else head_dim
             constexprs = {
-                "GROUP": 4,
+                "GROUP": LATENT_GROUP if latent else 4,
                 "KV_HEADS": 8,
+                "LATENT": bool(latent),
                 "HEAD_DIM": head_dim,
-                "VALUE_DIM": head_dim,
+                "VALUE_DIM": value_dim,
                 "BLOCK_SIZE": 16,
                 "COMPUTE": compute,
             }
             constexprs |= {"NATIVE": capability >= 89, "WINDOW": special, "SOFT_CAP": 50.0 if special else 0.0}
-            constexprs |= {"BLOCK_D": block_d(head_dim, page_bytes), "BLOCK_V": block_d(head_dim, page_bytes)}
+            block_v = block_d(value_dim, page_bytes)
+            constexprs |= {"BLOCK_D": block_v, "BLOCK_V": block_v, "BLOCK_REST": 64 if latent else 16}
             constexprs |= {"CHUNK": 0, "SLOPES": False, "SINKS": special}
-            name = f"d{head_dim} q {q} kv {kv}" + (" window cap" if special else "")
-            config = stored(capability, head_dim, query_bytes, page_bytes)
-            yield Served(name, capability, config, signature, constexprs, 2 * head_dim * page_bytes)
+            name = f"d{head_dim} q {q} kv {kv}" + (" window cap" if special else "") + (" latent" if latent else "")
+            config = stored(capability, head_dim, query_bytes, page_bytes, is_latent=bool(latent))
+            elements = head_dim if latent else 2 * head_dim
+            yield Served(name, capability, config, signature, constexprs, elements * page_bytes)

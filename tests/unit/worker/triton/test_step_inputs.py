@@ -53,7 +53,7 @@ def test_rows_are_slots_and_samples_keep_the_plan_s_order(device: torch.device) 
     inputs.send(batch, batch.sampled_tokens)
     batch = state.schedule(rows((1, 3, 1, 3, []), (3, 4, 1, 4, []), (2, 0, 1, 2, [])))
     assert batch.wire_ids.tolist() == [1, 3, 2]
-    work = inputs.send(batch, np.append(batch.sampled_tokens, 0))
+    work, _ = inputs.send(batch, np.append(batch.sampled_tokens, 0))
     assert inputs.query_starts.tolist() == [0, 1, 1, 1, 2, 3]
     # Slots 0 and 3 go on from what they drew; slot 4 still has a token of its prompt.
     assert inputs.token_ids[:4].tolist() == [-1 - 0, -1 - 3, 54, 0]

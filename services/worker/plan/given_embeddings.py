@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 class GivenEmbeddings:
     """Embeddings that some tokens of a sequence, or of a batch, have in place of those of their ids."""
 
-    at: NDArray[np.int64]  # [n], distinct: ascending positions in the sequence, or indices into the batch's tokens
+    at: NDArray[np.int64]  # [n], ascending: positions in the sequence, or indices into the batch's tokens
     rows: NDArray[np.float32]  # [n, size of the model's embeddings]; see `InputEmbeddings`
 
     def fit(self, num_tokens: int) -> bool:

@@ -9,10 +9,12 @@ finds no free block preempts a sequence (`preemption.py`), and `budget.py` limit
 result of a step; `losses.py` handles sequences whose worker is lost. These modules use `roster.py` (the place of every
 sequence: waiting, set aside, running), `waiting.py` (the order of the queue), `turns.py` (fairness among requests),
 `preparations.py` (grammars that workers compile beside their steps), `pacing.py` (estimates of step times), and
-`kv_memory.py` with `block_pool.py`, `prefix_cache.py` and `host_pool.py` (where keys and values are stored).
+`kv_memory.py` with `block_pool.py`, `prefix_cache.py`, `content.py` and `host_pool.py` (where keys and values are
+stored).
 """
 
 from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.content import Content
 from services.scheduler.core.counters import STEP_TOKENS, Counters
 from services.scheduler.core.kv_memory import Moves
 from services.scheduler.core.outcome import FinishedSequence, StepOutcome
@@ -25,6 +27,7 @@ from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, S
 __all__ = [
     "STEP_TOKENS",
     "U32",
+    "Content",
     "CoreConfig",
     "Counters",
     "ErrorKind",

@@ -14,6 +14,7 @@ from typing import Generic
 
 from services.scheduler.core.block_pool import BlockPool
 from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.content import TokensWithContents
 from services.scheduler.core.host_pool import HostPool
 from services.scheduler.core.prefix_cache import PrefixCache
 from services.scheduler.core.request import RequestT
@@ -60,14 +61,15 @@ class KVMemory(Generic[RequestT]):
             return []
         max_blocks = sequence.num_reusable_tokens // self._block_size
         request = sequence.request
+        salt, contents = request.cache_salt, request.contents
         if request.group is None or sequence.num_output_tokens:
-            return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
+            return self.prefix_cache.match(sequence.token_ids.tobytes(), salt, max_blocks, contents)
         # `_found` is used again only while the cache has the same version. In another version, the cache might have
         # forgotten some of the found prefixes. It would not suffice to check that the cache still knows the last
         # prefix, because it can have forgotten an earlier one.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
-            self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
+            self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), salt, max_blocks, contents)
             self._found_for = found_for
         return self._found.copy()
 
@@ -224,9 +226,10 @@ class KVMemory(Generic[RequestT]):
             assert sequence.num_hit_blocks <= sequence.num_published_blocks <= num_full
             for block_id in sequence.block_ids[num_full:]:
                 assert self.pool.num_holders(block_id) == 1, "a block that is being written is shared"
+            tokens = TokensWithContents(sequence.token_ids.tobytes(), sequence.request.contents)
+            size = sequence.token_ids.itemsize * self._block_size
             for index, prefix in enumerate(sequence.prefixes):
-                block = sequence.token_ids[index * self._block_size : (index + 1) * self._block_size]
-                assert prefix.key[1] == block.tobytes(), "a prefix stands for other tokens"
+                assert prefix.key[1] == tokens[index * size : (index + 1) * size], "a prefix stands for other tokens"
                 if index >= sequence.num_published_blocks and prefix.owner is sequence:
                     assert not prefix.is_computed
 
@@ -262,9 +265,10 @@ class KVMemory(Generic[RequestT]):
         """Extends a sequence's prefixes to all full blocks in its first `num_tokens` tokens, and announces the new
         prefixes to the cache."""
         prefixes = sequence.prefixes
-        token_ids = sequence.token_ids[len(prefixes) * self._block_size : num_tokens].tobytes()
+        first = len(prefixes) * self._block_size
+        token_ids = sequence.token_ids[first:num_tokens].tobytes()
         parent = prefixes[-1] if prefixes else sequence.request.cache_salt
-        prefixes += self.prefix_cache.announce(token_ids, parent, sequence)
+        prefixes += self.prefix_cache.announce(token_ids, parent, sequence, sequence.request.contents, first)
 
     def _swap_in(self, sequence: Sequence[RequestT]) -> None:
         """Has the next plan copy a sequence's swapped-out blocks back to the device, except the blocks whose prefixes

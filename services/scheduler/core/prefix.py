@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from services.scheduler.core.content import Block
+
 NOWHERE = -1
 
 OwnerT = TypeVar("OwnerT")
@@ -15,7 +17,7 @@ class Prefix(Generic[OwnerT]):
 
     __slots__ = ("block_id", "host_slot", "key", "owner")
 
-    def __init__(self, key: tuple[Hashable, bytes], owner: OwnerT) -> None:
+    def __init__(self, key: tuple[Hashable, Block], owner: OwnerT) -> None:
         self.key = key
         self.block_id = NOWHERE
         self.host_slot = NOWHERE

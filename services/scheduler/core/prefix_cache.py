@@ -1,9 +1,9 @@
 """Finds computed blocks again, by the tokens in them and before them.
 
 A prefix is a full block of tokens, together with all tokens before it. Its key is (the prefix before it, its tokens).
-A look-up compares the tokens themselves, so it never mistakes one prefix for another, as a chain of hashes could. The
-cache is a radix tree (compare Zheng et al., SGLang, 2024, section 3) with a block of tokens per edge, kept in a single
-dictionary.
+A look-up compares the tokens themselves, so it never mistakes one prefix for another, as a chain of hashes could. Where
+ids do not tell what a token stands for, its content's hash is a part of the key (`content.py`). The cache is a radix
+tree (compare Zheng et al., SGLang, 2024, section 3) with a block of tokens per edge, kept in a single dictionary.
 
 A prefix is announced when a sequence starts to compute it, so that other sequences that need it can wait instead of
 computing it, too. It is published when the result of the step that computed it is applied. From then on, other
@@ -29,6 +29,7 @@ from collections.abc import Hashable
 from typing import Generic
 
 from services.scheduler.core.block_pool import BlockPool
+from services.scheduler.core.content import Block, Content, TokensWithContents
 from services.scheduler.core.host_pool import HostPool
 from services.scheduler.core.prefix import NOWHERE, OwnerT, Prefix
 
@@ -46,7 +47,7 @@ class PrefixCache(Generic[OwnerT]):
         # tokens has the same result.
         self.version = 0
         self._block_bytes = 4 * block_size
-        self._prefixes: dict[tuple[Hashable, bytes], Prefix[OwnerT]] = {}
+        self._prefixes: dict[tuple[Hashable, Block], Prefix[OwnerT]] = {}
         self._by_block: dict[int, Prefix[OwnerT]] = {}
         pool.on_evict = self._on_evict
         host.on_evict = self._on_host_evict
@@ -55,31 +56,37 @@ class PrefixCache(Generic[OwnerT]):
         """Number of prefixes on the device."""
         return len(self._by_block)
 
-    def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix[OwnerT]]:
-        """Returns the longest known prefix of `token_ids` (u32), as one Prefix per block, at most `max_blocks`. Each
-        Prefix is on the device, in host memory, or about to be computed by its owner.
+    def match(
+        self, token_ids: bytes, salt: Hashable, max_blocks: int, contents: tuple[Content, ...] = ()
+    ) -> list[Prefix[OwnerT]]:
+        """Returns the longest known prefix of `token_ids` (u32) with these contents, as one Prefix per block, at most
+        `max_blocks`. Each Prefix is on the device, in host memory, or about to be computed by its owner.
         """
+        tokens = TokensWithContents(token_ids, contents) if contents else token_ids
         size = self._block_bytes
         prefixes = self._prefixes
         found: list[Prefix[OwnerT]] = []
         parent = salt
         for start in range(0, max_blocks * size, size):
-            prefix = prefixes.get((parent, token_ids[start : start + size]))
+            prefix = prefixes.get((parent, tokens[start : start + size]))
             if prefix is None:
                 break
             found.append(prefix)
             parent = prefix
         return found
 
-    def announce(self, token_ids: bytes, parent: Hashable, owner: OwnerT) -> list[Prefix[OwnerT]]:
+    def announce(
+        self, token_ids: bytes, parent: Hashable, owner: OwnerT, contents: tuple[Content, ...] = (), first: int = 0
+    ) -> list[Prefix[OwnerT]]:
         """Returns the prefixes of all full blocks of `token_ids`, and enters those that the cache does not know yet.
         `owner`: the sequence that will compute the new prefixes. `parent`: the prefix before `token_ids`, or the salt
-        if there is none."""
+        if there is none. `contents`: of the whole sequence, in which `first` tokens are before `token_ids`."""
+        tokens = TokensWithContents(token_ids, contents, first) if contents else token_ids
         size = self._block_bytes
         prefixes = self._prefixes
         announced = []
         for start in range(0, len(token_ids) - size + 1, size):
-            key = (parent, token_ids[start : start + size])
+            key = (parent, tokens[start : start + size])
             prefix = prefixes.get(key)
             if prefix is None:
                 prefix = prefixes[key] = Prefix(key, owner)

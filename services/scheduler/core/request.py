@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
+from services.scheduler.core.content import Content
+
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
@@ -80,8 +82,11 @@ class SequenceRequest:
     # Id of the client's request, the same for all its sequences. `Turns` delays a sequence according to the total work
     # of all sequences with this id. None: only this sequence's work counts.
     turn_id: Hashable = None
-    group: Hashable = None  # equal for the choices of one request, which have the same prompt
+    group: Hashable = None  # equal for the choices of one request, which have the same prompt and contents
     cache_salt: Hashable = ""  # only sequences with equal salts share blocks
+    # Contents of prompt tokens whose ids do not tell them, such as those of images: in order, disjoint, in the prompt.
+    # Only tokens with equal contents share blocks. No message brings any yet.
+    contents: tuple[Content, ...] = ()
     priority: int = 0  # a sequence with a lower number starts first
     tenant: str = ""  # the client's tenant, for fair queueing
     # Number of prompt log probabilities, of len(prompt) - 1 in all, that the router has already received from earlier

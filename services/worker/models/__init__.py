@@ -13,6 +13,7 @@ from services.worker.models.encoder_config import EncoderConfig, read_encoder_co
 from services.worker.models.encoder_network import EncoderStep
 from services.worker.models.rope import RopeConfig
 from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.models.step import InputEmbeddings
 from services.worker.models.supported import MEANINGS, Supported, list_supported
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderStep",
     "GenerationDefaults",
+    "InputEmbeddings",
     "LlamaConfig",
     "Matrix",
     "ModelConfig",

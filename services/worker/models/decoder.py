@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.worker.models.config import ModelConfig
 from services.worker.models.network import Network
-from services.worker.models.step import Step
+from services.worker.models.step import InputEmbeddings, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,14 +24,20 @@ class Decoder:
     network: Network
 
     def hidden_states(
-        self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], wanted: Tensor
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        pages: Sequence[KVPages],
+        wanted: Tensor,
+        embeddings: InputEmbeddings | None = None,
     ) -> Tensor:
         """Runs one step: writes the keys and values of all tokens to the pages, and returns the final hidden states of
         the tokens at the indices `wanted`, [n, hidden] in the operations' type.
 
-        token_ids: int64 [num_tokens]; pages: one per layer with attention; wanted: int64 [n].
+        token_ids: int64 [num_tokens]; pages: one per layer with attention; wanted: int64 [n]; embeddings: see
+        `Step`.
         """
-        return self.network.hidden_states(Step(token_ids, batch, pages, wanted))
+        return self.network.hidden_states(Step(token_ids, batch, pages, wanted, embeddings))
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """Returns logits [n, vocab] of hidden states [n, hidden], both in the operations' type."""

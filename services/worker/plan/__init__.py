@@ -1,6 +1,7 @@
 """Plans and results of steps, and the state of the sequence slots, which every plan updates. Imports no torch."""
 
 from services.worker.plan.batch import I32, I64, Batch, BatchState, Limits, PromptTokens
+from services.worker.plan.given_embeddings import GivenEmbeddings
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import (
     F32,
@@ -28,6 +29,7 @@ __all__ = [
     "BatchState",
     "DeviceTime",
     "GeneratingSequence",
+    "GivenEmbeddings",
     "Limits",
     "Logprobs",
     "NewSequence",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.errors import PlanError
+from services.worker.plan.given_embeddings import GivenEmbeddings, join
 from services.worker.plan.step_plan import NewSequence, Rows, SequenceError, StepPlan
 
 I64 = NDArray[np.int64]
@@ -76,6 +77,7 @@ class Batch:
     pooled_rows: I64  # [k], rows whose sequences are pooled; none of them samples
     prompt: PromptTokens | None  # None: no sequence asks for log probabilities of prompt tokens
     failed: tuple[SequenceError, ...]  # one per row that was left out
+    embeddings: GivenEmbeddings | None  # None: all tokens have the embeddings of their ids
 
     @property
     def tokens_with_logits(self) -> I64:
@@ -99,6 +101,7 @@ class BatchState:
         self._is_pooled = np.zeros(slots, bool)
         self.block_tables: I32 = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
         self._known: list[I64 | None] = [None] * slots
+        self._embeddings: dict[int, GivenEmbeddings] = {}  # by slot
         # Range of prompt positions whose log probabilities are wanted (start, end), and the number of likeliest tokens
         # to report with each.
         self._prompt_logprobs = np.zeros((slots, 2), np.int64)
@@ -119,6 +122,7 @@ class BatchState:
                 raise PlanError(f"the plan releases sequence {wire_id}, which holds no slot")
             self._wire_id[slot] = -1
             self._known[slot] = None
+            self._embeddings.pop(slot, None)
             self._failed.pop(wire_id, None)
             slots.append(slot)
         return slots
@@ -150,6 +154,8 @@ class BatchState:
         self._num_blocks[slot] = num_blocks
         self.block_tables[slot, :num_blocks] = sequence.block_ids
         self._known[slot] = sequence.token_ids.astype(np.int64)
+        if sequence.embeddings is not None:
+            self._embeddings[slot] = sequence.embeddings
         self._admit_prompt_logprobs(sequence)
         self._admission[slot] = self._num_admitted
         self._num_admitted += 1
@@ -237,7 +243,14 @@ class BatchState:
             pooled_rows=np.flatnonzero(is_pooled),
             prompt=self._prompt_tokens(slots, scheduled, start, first),
             failed=failed,
+            embeddings=self._embeddings_of(slots, scheduled, start, first) if self._embeddings else None,
         )
+
+    def _embeddings_of(self, slots: I64, scheduled: I64, start: I64, first: I64) -> GivenEmbeddings | None:
+        """Returns the given embeddings of a step's tokens; None if there are none. `first`: index of each row's first
+        token among the step's tokens; `start`: its position in the sequence."""
+        rows = zip(slots.tolist(), start.tolist(), scheduled.tolist(), first.tolist(), strict=True)
+        return join(self._embeddings[slot].chunk(*where) for slot, *where in rows if slot in self._embeddings)
 
     def _admit_prompt_logprobs(self, sequence: NewSequence) -> None:
         positions, top_count = sequence.prompt_logprobs
@@ -281,7 +294,7 @@ class BatchState:
         _require_all(self._num_blocks[slots] * self.limits.block_size >= needed, rows, "has fewer blocks than tokens")
 
     def _check_new(self, sequence: NewSequence) -> None:
-        limits, num_tokens = self.limits, len(sequence.token_ids)
+        limits, num_tokens, given = self.limits, len(sequence.token_ids), sequence.embeddings
         occupied = sequence.slot < limits.max_num_seqs and self._wire_id[sequence.slot] >= 0
         rules = (
             (sequence.wire_id not in self._slot_of, "exists already"),
@@ -302,6 +315,8 @@ class BatchState:
             ),
             (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),
             (bool((sequence.token_ids < limits.vocab_size).all()), "has a token id out of range"),
+            (given is None or limits.has_kv_cache, "brings embeddings, but the model is an encoder"),
+            (given is None or given.fit(num_tokens), "brings embeddings that do not fit its tokens"),
         )
         for valid, reason in rules:
             if not valid:

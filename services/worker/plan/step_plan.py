@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from services.worker.plan.given_embeddings import GivenEmbeddings
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.pooling import PoolingParams
@@ -35,6 +36,7 @@ class NewSequence(ABC):
     num_computed_tokens: int
     block_ids: U32
     traceparent: str = field(default="", kw_only=True)
+    embeddings: GivenEmbeddings | None = field(default=None, kw_only=True)  # not on the wire yet
 
     @abstractmethod
     def admit(

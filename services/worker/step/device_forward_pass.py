@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.models import Decoder
+from services.worker.models import Decoder, InputEmbeddings
 from services.worker.ops import AttentionBatch, AttentionWork, KVPages, Ops
 from services.worker.ops.triton import fill_last_tokens, map_slots
 from services.worker.plan import I32, I64, Batch, Limits
@@ -56,11 +56,11 @@ class DeviceForwardPass:
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`."""
         self._tables.send(batch.wire_ids, batch.slots, batch.num_blocks, block_tables)
-        work = self._inputs.send(batch, wanted)
+        work, embeddings = self._inputs.send(batch, wanted)
         bucket = self._bucket(batch)
         self._clock.begin()
         if bucket is None:
-            return self._launch(len(batch.token_ids), len(wanted), work, last_tokens)
+            return self._launch(len(batch.token_ids), len(wanted), work, last_tokens, embeddings)
         self._replays[bucket]()
         assert self._hidden is not None
         return self._hidden[: len(wanted)]
@@ -68,7 +68,7 @@ class DeviceForwardPass:
     def _bucket(self, batch: Batch) -> int | None:
         """Returns the smallest recorded bucket that holds the step. Returns None if no recorded graph can run the step:
         its kernels must then be launched one by one."""
-        if len(batch.token_ids) != len(batch.slots):
+        if len(batch.token_ids) != len(batch.slots) or batch.embeddings is not None:
             return None
         return min((size for size in self._replays if size >= len(batch.slots)), default=None)
 
@@ -81,7 +81,14 @@ class DeviceForwardPass:
 
         return run
 
-    def _launch(self, num_tokens: int, num_wanted: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
+    def _launch(
+        self,
+        num_tokens: int,
+        num_wanted: int,
+        work: AttentionWork,
+        last_tokens: Tensor,
+        embeddings: InputEmbeddings | None = None,
+    ) -> Tensor:
         """Runs the model on the inputs that were last sent to the device. Returns the hidden states [num_wanted,
         hidden] of the tokens `inputs.wanted[:num_wanted]`."""
         inputs = self._inputs
@@ -90,4 +97,4 @@ class DeviceForwardPass:
         positions = inputs.positions[:num_tokens]
         batch = AttentionBatch(positions, inputs.query_starts, self._tables.tables, work, slots)
         map_slots(batch, self._limits.block_size, out=slots)
-        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.wanted[:num_wanted])
+        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.wanted[:num_wanted], embeddings)

@@ -18,6 +18,7 @@ from services.worker.models import Decoder, Encoder, EncoderStep
 from services.worker.ops import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.plan import I32, I64, Batch
 from services.worker.step.clock import StepClock
+from services.worker.step.embeddings import upload_embeddings
 from services.worker.step.graphs import Recorder
 from services.worker.transfers import upload
 
@@ -74,8 +75,10 @@ class PlainForwardPass:
             work=None if work is None else work.to(device),
         )
         at = torch.from_numpy(wanted).to(device)
+        given = batch.embeddings
+        embeddings = None if given is None else upload_embeddings(given, given.at, self._ops)
         self._clock.begin()
-        return self._decoder.hidden_states(token_ids, where, self._pages, at)
+        return self._decoder.hidden_states(token_ids, where, self._pages, at, embeddings)
 
 
 class EncoderForwardPass:

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from services.worker.models import InputEmbeddings
 from services.worker.ops import AttentionWork, Ops
 from services.worker.plan import I32, I64, Batch, Limits
+from services.worker.step.embeddings import upload_embeddings
 from services.worker.transfers import PackedArrays
 
 
@@ -53,9 +55,10 @@ class StepInputs:
         assert work is not None, "operations that run on slots plan their attention"
         return work
 
-    def send(self, batch: Batch, wanted: I64) -> AttentionWork:
+    def send(self, batch: Batch, wanted: I64) -> tuple[AttentionWork, InputEmbeddings | None]:
         """Sends a step's inputs to the device. `wanted` [n]: distinct indices of the tokens whose hidden states are
-        wanted. Returns the step's attention work; its items are on the device."""
+        wanted. Returns the step's attention work and given embeddings, which are on the device. Only the embeddings
+        have no fixed address."""
         by_slot = np.argsort(batch.slots)
         counts = np.diff(batch.query_starts)[by_slot].astype(np.int64)
         query_starts = np.zeros(self._num_slots + 1, np.int64)
@@ -76,7 +79,9 @@ class StepInputs:
         host["token_ids"] = token_ids[source]
         host["positions"] = positions
         self._arrays.send(host)
-        return AttentionWork(self.work_items, work.num_decodes, work.num_tiles)
+        given = batch.embeddings
+        embeddings = None if given is None else upload_embeddings(given, place[given.at], self._ops)
+        return AttentionWork(self.work_items, work.num_decodes, work.num_tiles), embeddings
 
 
 class SlotTables:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.scheduler.core.config import PreemptionMode
+from services.scheduler.core.content import Content
 from services.scheduler.core.plan import StepResult
 from services.scheduler.core.prefix_cache import PrefixCache
 from services.scheduler.core.request import SequenceRequest
@@ -36,6 +37,29 @@ def test_blocks_are_found_after_their_sequence_has_ended_and_not_by_another_tena
     core.submit(request("other", prompt_len=10, cache_salt="tenant"))
     core.submit(request("same", prompt_len=10, cache_salt=""))
     assert rows(core.schedule()) == [(2, 0, 10), (3, 8, 2)]
+
+
+def test_blocks_are_shared_up_to_the_first_content_that_differs() -> None:
+    """The ids of all prompts are equal; blocks have four tokens."""
+    core = scheduler(max_num_batched_tokens=32, max_num_seqs=8, num_blocks=64)
+    image, other = Content(5, 9, b"image"), Content(14, 17, b"other")
+    prompts = {
+        "both": ((image, other), 0),
+        "again": ((image, other), 16),
+        "one": ((image,), 12),
+        "another second": ((image, Content(14, 17, b"image")), 12),
+        "later": ((Content(6, 10, b"image"), other), 4),
+        "longer": ((Content(5, 10, b"image"), other), 4),
+        "none": ((), 4),
+        "none again": ((), 16),
+    }
+    for key, (contents, num_found) in prompts.items():
+        core.submit(request(key, prompt_len=20, max_tokens=1, cache_salt="", contents=contents))
+        plan = core.schedule()
+        assert [row[1] for row in rows(plan)] == [num_found], key
+        assert plan is not None
+        answer(core, plan, *plan.rows.wire_ids)
+        core.check_integrity()
 
 
 def test_a_prefix_counts_only_once_the_step_that_computes_it_was_applied() -> None:

@@ -8,6 +8,7 @@ import math
 import os
 from array import array
 from collections import deque
+from collections.abc import Sequence as Items
 from typing import Any
 
 from hypothesis import settings
@@ -18,12 +19,14 @@ from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.content import Content
 from services.scheduler.core.request import Generate, Pool, Preparation
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence
 from services.scheduler.worker_request import WorkerRequest
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output, expected_vector
 from tests.fakes.fake_worker import fail
+from tests.unit.scheduler.contents import CONTENTS, insert, replace
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -97,7 +100,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.prepared: set[bytes] = set()
         self.requests: dict[int, WorkerRequest] = {}
         self.outputs: dict[int, list[int]] = {}
-        self.group_prompts: dict[int, list[int]] = {}
+        self.group_prompts: dict[int, tuple[list[int], tuple[Content, ...]]] = {}
         self.next_key = 0
         self.now = 0.0
 
@@ -124,6 +127,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         needs=st.none() | st.sampled_from([Preparation(b"x"), Preparation(b"y"), Preparation(b"z")]),
         # Of all tokens, of the last alone, or not at all.
         pooled=st.sampled_from([None, None, None, False, True]),
+        contents=CONTENTS,
     )
     def submit(
         self,
@@ -139,15 +143,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant: str,
         needs: Preparation | None,
         pooled: bool | None,
+        contents: tuple[Content, ...],
     ) -> int:
-        prompt = COMMON[:common] + prompt
+        prompt, contents = insert(COMMON[:common] + prompt, contents)
         if pooled is not None:
             group = None
         if group is not None:
             # Choices of one request have one prompt.
-            prompt = self.group_prompts.setdefault(group, prompt)
+            prompt, contents = self.group_prompts.setdefault(group, (prompt, contents))
         limit = self.config.max_model_len
-        prompt = prompt[: max(1, limit - 1)]
+        prompt, contents = insert(prompt[: max(1, limit - 1)], contents)
         max_tokens = min(max_tokens, limit - len(prompt))
         key = self.next_key
         self.next_key += 1
@@ -162,6 +167,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             turn_id=turn_id,
             group=None if group is None else (group, tuple(prompt)),
             cache_salt=cache_salt,
+            contents=contents,
             priority=priority,
             tenant=tenant,
             sampling=SAMPLING,
@@ -197,7 +203,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert new.sequence.request.work.can_resume or not new.num_computed_tokens, (
                 "a vector lacks some of its tokens"
             )
-        self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
+        message = plan_to_proto(plan, epoch=1)
+        for new, told in zip(plan.new_sequences, message.new_sequences, strict=True):
+            told.token_ids = array("I", seen(new.sequence.request, new.sequence.token_ids)).tobytes()
+        self.results.append(self.worker.step(message))
 
     @precondition(lambda self: self.results)
     @rule(fails=st.integers(0, 20), run_us=st.integers(0, 30_000))
@@ -218,7 +227,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if end.reason is FinishReason.ERROR:
                 continue
             if request.work.gives_vector:
-                assert end.embedding == expected_vector(request.prompt_token_ids)
+                assert end.embedding == expected_vector(seen(request, request.prompt_token_ids))
                 assert not self.outputs[key]
                 continue
             assert self.outputs[key] == self._expected(request)
@@ -276,8 +285,16 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _expected(self, request: WorkerRequest) -> list[int]:
         return expected_output(
-            request.prompt_token_ids, request.work.max_tokens, request.work.stop_token_ids, request.choice_index
+            seen(request, request.prompt_token_ids),
+            request.work.max_tokens,
+            request.work.stop_token_ids,
+            request.choice_index,
         )
+
+
+def seen(request: WorkerRequest, token_ids: Items[int]) -> list[int]:
+    """Returns the tokens with their contents, of which the worker knows."""
+    return replace(token_ids, request.contents, VOCAB_SIZE)
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=150 * LONG, stateful_step_count=60, deadline=None)

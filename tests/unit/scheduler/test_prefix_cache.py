@@ -1,5 +1,5 @@
-"""Pools and prefix cache against an oracle that is too slow to serve: it keeps every prefix as a plain tuple of tokens,
-and looks through all of them.
+"""Pools and prefix cache against an oracle that is too slow to serve: it keeps every prefix as a plain tuple of tokens
+and their contents, and looks through all of them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.scheduler.core.block_pool import BlockPool
+from services.scheduler.core.content import Content
 from services.scheduler.core.host_pool import HostPool
 from services.scheduler.core.prefix import Prefix
 from services.scheduler.core.prefix_cache import PrefixCache
+from tests.unit.scheduler.contents import CONTENTS, insert
 
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
 BLOCK_SIZE = 2
 
-Content = tuple[str, tuple[int, ...]]  # salt, and the tokens to the end of a block
+Token = tuple[int, Content | None]
+Told = tuple[str, tuple[Token, ...]]  # salt, and the tokens to the end of a block
 
 # Few tokens, so that prompts often begin alike.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
@@ -31,14 +34,14 @@ PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 class User:
     """A sequence, as far as blocks go."""
 
-    tokens: list[int]
+    tokens: list[Token]
     salt: str
     block_ids: list[int]
     prefixes: list[Prefix[User]]
     num_published: int = 0
     follows_forgotten: bool = False
     # Slots on the host that are being copied to its blocks, and what is in them.
-    loads: dict[int, Content] = field(default_factory=dict)
+    loads: dict[int, Told] = field(default_factory=dict)
 
 
 @dataclass
@@ -46,12 +49,12 @@ class Oracle:
     """What stands in each block of use, and which free ones are to go first; what is on the host, the same way."""
 
     num_slots: int
-    content: dict[int, Content] = field(default_factory=dict)
+    content: dict[int, Told] = field(default_factory=dict)
     free_since: list[int] = field(default_factory=list)
-    on_host: list[Content] = field(default_factory=list)  # the least recently used first
-    loading: list[Content] = field(default_factory=list)  # from the host; cannot be evicted there
+    on_host: list[Told] = field(default_factory=list)  # the least recently used first
+    loading: list[Told] = field(default_factory=list)  # from the host; cannot be evicted there
 
-    def find(self, tokens: list[int], salt: str) -> list[int | None]:
+    def find(self, tokens: list[Token], salt: str) -> list[int | None]:
         """The blocks of the longest prefix that is all there, None for one that is on the host only."""
         found: list[int | None] = []
         for end in range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE):
@@ -83,10 +86,15 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.oracle = Oracle(num_slots)
         self.users: list[User] = []
 
-    @rule(tokens=PROMPTS, salt=st.sampled_from(["", "x"]))
-    def begin(self, tokens: list[int], salt: str) -> None:
-        data = array("I", tokens).tobytes()
-        found = self.cache.match(data, salt, len(tokens) // BLOCK_SIZE)
+    @rule(ids=PROMPTS, salt=st.sampled_from(["", "x"]), contents=CONTENTS)
+    def begin(self, ids: list[int], salt: str, contents: tuple[Content, ...]) -> None:
+        ids, contents = insert(ids, contents)
+        data = array("I", ids).tobytes()
+        tokens: list[Token] = [
+            (token, next((content for content in contents if content.start <= index < content.stop), None))
+            for index, token in enumerate(ids)
+        ]
+        found = self.cache.match(data, salt, len(tokens) // BLOCK_SIZE, contents)
         known = list(itertools.takewhile(lambda prefix: prefix.is_computed or prefix.is_on_host, found))
         where = [prefix.block_id if prefix.is_computed else None for prefix in known]
         assert where == self.oracle.find(tokens, salt)
@@ -119,8 +127,9 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             if not prefix.is_computed:
                 prefix.owner = user
         user.num_published = next((i for i, prefix in enumerate(known) if not prefix.is_computed), len(known))
-        rest = data[4 * BLOCK_SIZE * len(known) :]
-        user.prefixes = known + self.cache.announce(rest, known[-1] if known else salt, user)
+        first = BLOCK_SIZE * len(known)
+        parent = known[-1] if known else salt
+        user.prefixes = known + self.cache.announce(data[4 * first :], parent, user, contents, first)
         self.users.append(user)
 
     @precondition(lambda self: self.users)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from services.worker.plan.given_embeddings import GivenEmbeddings
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, GeneratingSequence, NewSequence, Rows, StepPlan, StepResult
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -31,6 +32,7 @@ class Request:
     num_outputs: int
     sampling: SamplingParams = GREEDY
     choice_index: int = 0
+    embeddings: GivenEmbeddings | None = None
     output: list[int] = field(default_factory=list)
     logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
     error: str | None = None
@@ -160,6 +162,7 @@ class Driver:
             block_ids=column(sequence.blocks),
             sampling=request.sampling,
             choice_index=request.choice_index,
+            embeddings=request.embeddings,
         )
 
     def _admit(self) -> None:

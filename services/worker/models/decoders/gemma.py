@@ -53,16 +53,12 @@ class Gemma(Stack):
     def __init__(self, config: GemmaConfig, build: Build) -> None:
         vocab, hidden = config.vocab_size, config.hidden_size
         self._cap = config.logits_cap
-        self._scale = build.filled(1, hidden**0.5)  # transformers, too, rounds the factor to the type of the embeddings
+        scale = build.filled(1, hidden**0.5)  # transformers, too, rounds the factor to the type of the embeddings
         tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
         blocks = [Block(config, c, build.inside(f"model.layers.{i}")) for i, c in enumerate(config.layers)]
         norm = RMSNorm(build, "model.norm", hidden, config.norm_eps, plus=1.0)
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
-        super().__init__(build.ops, tokens, blocks, norm, head)
-
-    def embed(self, step: Step) -> Tensor:
-        """See `Stack`."""
-        return super().embed(step) * self._scale
+        super().__init__(build.ops, tokens, blocks, norm, head, scale)
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """See `Network`."""

@@ -28,17 +28,17 @@ class Gemma4(Stack):
         vocab, hidden = config.vocab_size, config.hidden_size
         self._cap = config.logits_cap
         inside = build.inside("model")
-        self._scale = build.filled(1, hidden**0.5)  # transformers, too, rounds the factor to the type of the embeddings
+        scale = build.filled(1, hidden**0.5)  # transformers, too, rounds the factor to the type of the embeddings
         tokens = inside.linear(Matrix("embed_tokens", vocab, hidden))
         self._inputs = LayerInputs(config, inside) if config.input_size else None
         self._layers = [Block(config, c, inside.inside(f"layers.{i}")) for i, c in enumerate(config.layers)]
         norm = RMSNorm(inside, "norm", hidden, config.norm_eps)
         head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
-        super().__init__(build.ops, tokens, (), norm, head)
+        super().__init__(build.ops, tokens, (), norm, head, scale)
 
     def hidden_states(self, step: Step) -> Tensor:
         """See `Network`."""
-        x = self.embed(step) * self._scale
+        x = self.embed(step)
         inputs = None if self._inputs is None else self._inputs(x, step)
         for index, layer in enumerate(self._layers):
             x = layer(x, None if inputs is None else inputs[:, index], step)
@@ -57,14 +57,17 @@ class LayerInputs:
         self._ops, self._shape = build.ops, (-1, len(config.layers), config.input_size)
         size = len(config.layers) * config.input_size
         self._tokens = build.linear(Matrix("embed_tokens_per_layer", config.input_vocab_size, size))
-        self._scale = build.filled(1, config.input_size**0.5)
+        self._scale, self._padding_id = build.filled(1, config.input_size**0.5), config.padding_id
         self._projection = build.linear(Matrix("per_layer_model_projection", size, config.hidden_size))
         self._projection_scale = config.hidden_size**-0.5
         self._norm = RMSNorm(build, "per_layer_projection_norm", config.input_size, config.norm_eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        """[num_tokens, hidden] -> [num_tokens, num_layers, input_size]. `x`: the embeddings."""
-        own = (self._ops.embedding(step.token_ids, self._tokens) * self._scale).view(self._shape)
+        """[num_tokens, hidden] -> [num_tokens, num_layers, input_size]. `x`: the embeddings. In the embedding
+        of the layer's own, tokens whose embeddings are given count as padding."""
+        ids, given = step.token_ids, step.embeddings
+        ids = ids if given is None else ids.index_fill(0, given.at, self._padding_id)
+        own = (self._ops.embedding(ids, self._tokens) * self._scale).view(self._shape)
         projected = self._norm((self._projection(x) * self._projection_scale).view(self._shape))
         return (projected + own) * 2**-0.5
 

@@ -41,6 +41,7 @@ class Gemma4Config(NetworkConfig):
     logits_cap: float | None
     input_size: int  # of the input of each layer; 0: layers have none
     input_vocab_size: int
+    padding_id: int  # stands for tokens whose embeddings are given in the inputs of layers
     num_experts: int  # 0: there are none
     num_chosen: int
     expert_size: int
@@ -70,6 +71,7 @@ def read(architecture: str, config: Fields) -> Gemma4Config:
         logits_cap=_read_cap(config),
         input_size=0 if is_unified else config.count("hidden_size_per_layer_input", MAX_SIZE, 256, low=0),
         input_vocab_size=config.count("vocab_size_per_layer_input", MAX_VOCAB_SIZE, 262_144, low=vocab_size),
+        padding_id=config.optional_count("pad_token_id", vocab_size - 1, low=0) or 0,
         num_experts=num_experts,
         num_chosen=config.count("top_k_experts", num_experts) if has_experts else 0,
         expert_size=config.count("moe_intermediate_size", MAX_SIZE) if has_experts else 0,

@@ -11,6 +11,7 @@ from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
 from services.worker.models.decoders.llama_families import FAMILIES, Family, layer_windows, layers_with_rope, read_bias
+from services.worker.models.layers import TokenEmbedding
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.models.step import Step
@@ -49,10 +50,11 @@ class Llama:
     def __init__(self, config: LlamaConfig, build: Build) -> None:
         self._config, self._ops = config, build.ops
         vocab, hidden = config.vocab_size, config.hidden_size
-        self._embedding = build.linear(Matrix("model.embed_tokens", vocab, hidden))
+        tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
+        self._embedding = TokenEmbedding(build.ops, tokens)
         self._layers = [self._layer(layer, build.inside(f"model.layers.{i}")) for i, layer in enumerate(config.layers)]
         self._norm = build.vector("model.norm.weight", hidden)
-        self._head = self._embedding if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        self._head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
         self._run_layers = build.fuse_layers(self._layers, self._norm) or self._run_one_by_one
 
     def _layer(self, layer: LayerConfig, build: Build) -> Layer:
@@ -91,7 +93,7 @@ class Llama:
 
     def hidden_states(self, step: Step) -> Tensor:
         """See `Network`."""
-        residual = self._ops.embedding(step.token_ids, self._embedding)  # [num_tokens, hidden]
+        residual = self._embedding(step)  # [num_tokens, hidden]
         x = self._ops.rms_norm(residual, self._layers[0].input_norm, self._config.rms_norm_eps)
         return self._run_layers(x, residual, step.batch, step.pages, step.wanted)
 

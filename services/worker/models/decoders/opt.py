@@ -76,7 +76,7 @@ class OPT(Stack):
         vocab, hidden, size, family = config.vocab_size, config.hidden_size, config.embedding_size, config.family
         inside = build.inside(family.scope)
         tokens = inside.linear(Matrix("embed_tokens", vocab, size))
-        self._scale = hidden**0.5 if config.scales_embeddings else None
+        scale = hidden**0.5 if config.scales_embeddings else None
         self._project_in = None if size == hidden else inside.linear(Matrix("project_in", hidden, size))
         self._positions = (
             PositionTable(inside, "embed_positions", config.max_model_len, hidden, _OFFSET)
@@ -87,12 +87,11 @@ class OPT(Stack):
         norm = _norm(config, inside, family.norm) if config.has_last_norm else NoNorm()
         self._project_out = None if size == hidden else inside.linear(Matrix("project_out", size, hidden))
         head = tokens if config.tie_word_embeddings else build.linear(Matrix(family.head, vocab, size))
-        super().__init__(build.ops, tokens, blocks, norm, head)
+        super().__init__(build.ops, tokens, blocks, norm, head, scale)
 
     def embed(self, step: Step) -> Tensor:
         """See `Stack`."""
         x = super().embed(step)
-        x = x if self._scale is None else x * self._scale
         x = x if self._project_in is None else self._project_in(x)
         return x + self._positions(step.batch.positions)
 

@@ -38,9 +38,16 @@ class Generic:
         """See `Network`."""
         self._attention.begin(step)
         positions = step.batch.positions.clamp(0, self._last).long()  # those of padding tokens can be anything
-        outputs = self._base(input_ids=step.token_ids[None], position_ids=positions[None], use_cache=False)
+        outputs = self._base(**self._inputs(step), position_ids=positions[None], use_cache=False)
         hidden: Tensor = outputs[0][0]
         return hidden[step.wanted]
+
+    def _inputs(self, step: Step) -> dict[str, Tensor]:
+        """Returns the tokens as transformers' models take them: as ids, or all as embeddings."""
+        if step.embeddings is None:
+            return {"input_ids": step.token_ids[None]}
+        embeddings: Tensor = self._base.get_input_embeddings()(step.token_ids)
+        return {"inputs_embeds": step.embeddings.put_into(embeddings)[None]}
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """See `Network`. The model's own forward pass, with `hidden_states` as what its decoder returns: so it scales

@@ -20,6 +20,7 @@ from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, 
 from services.worker.models.layers.norms import LayerNorm, LayerNormOfHeads, NoNorm, NormOverHeads, RMSNorm
 from services.worker.models.layers.positions import PositionTable, Sinusoids
 from services.worker.models.layers.stack import Block, Stack
+from services.worker.models.layers.token_embedding import TokenEmbedding
 
 __all__ = [
     "MLP",
@@ -53,6 +54,7 @@ __all__ = [
     "SoftmaxRouter",
     "Stack",
     "TiedHead",
+    "TokenEmbedding",
     "alibi_slopes",
     "full_form",
     "gated_mlp",

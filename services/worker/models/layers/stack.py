@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from services.worker.models.layers.token_embedding import TokenEmbedding
 from services.worker.models.step import Step
 
 if TYPE_CHECKING:
@@ -20,14 +21,22 @@ class Stack:
     """See `Network`. An architecture that does more at either end overrides `embed` or `logits`."""
 
     def __init__(
-        self, ops: Ops, tokens: Linear, blocks: Sequence[Block], norm: Callable[[Tensor], Tensor], head: Linear
+        self,
+        ops: Ops,
+        tokens: Linear,
+        blocks: Sequence[Block],
+        norm: Callable[[Tensor], Tensor],
+        head: Linear,
+        embedding_scale: Tensor | float | None = None,
     ) -> None:
-        """`tokens`: the embeddings; `norm`: of the last block's output; `head`: from final hidden states to logits."""
-        self._ops, self._tokens, self._blocks, self._norm, self._head = ops, tokens, blocks, norm, head
+        """`tokens` and `embedding_scale`: see `TokenEmbedding`; `norm`: of the last block's output; `head`: from final
+        hidden states to logits."""
+        self._ops, self._blocks, self._norm, self._head = ops, blocks, norm, head
+        self._embedding = TokenEmbedding(ops, tokens, embedding_scale)
 
     def embed(self, step: Step) -> Tensor:
         """Returns the input of the first block, [num_tokens, hidden]."""
-        return self._ops.embedding(step.token_ids, self._tokens)
+        return self._embedding(step)
 
     def hidden_states(self, step: Step) -> Tensor:
         """See `Network`."""

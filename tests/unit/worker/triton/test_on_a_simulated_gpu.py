@@ -29,6 +29,7 @@ from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import GREEDY, Driver, Request
+from tests.unit.worker.given_embeddings import EmbeddingReference
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.tiny_encoders import embed_together, embeddings, hidden_states, normalized, save_encoder
 from tests.unit.worker.tiny_models import VOCAB_SIZE, save_model
@@ -84,6 +85,21 @@ def test_masks_prompt_logprobs_and_pooled_sequences_wait_for_nothing(
         engine.run()
     engine.check(model)
     assert bool(gpu.graphs) == (argument != "--enforce-eager")
+
+
+def test_given_embeddings_wait_for_nothing(directory: Path) -> None:
+    """A step with one token per sequence is a graph's, unless an embedding is given."""
+    reference = EmbeddingReference(save_model(directory, "Llama", num_hidden_layers=1))
+    requests = [
+        reference.request(1, 3, given=[0]),
+        reference.request(30, 3, given=range(4, 22)),
+        reference.request(9, 4),
+    ]
+    with serving(directory) as (gpu, runner):
+        Driver(runner, seed=4, max_chunk=6).run(*requests)
+    for request in requests:
+        reference.check(request)
+    assert sum(graph.num_replays > 0 for graph in gpu.graphs) > 0
 
 
 def test_swaps_and_copies_wait_for_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from services.worker.ops.interface import AttentionShape
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.batch import BatchState, Limits
+from services.worker.plan.given_embeddings import GivenEmbeddings
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan
 from services.worker.step.inputs import SlotTables, StepInputs
@@ -23,8 +24,19 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     return np.array(values, np.uint32)
 
 
-def admit(state: BatchState, wire_id: int, slot: int, tokens: list[int], blocks: list[int]) -> None:
-    state.admit(GeneratingSequence(wire_id, slot, column(*tokens), len(tokens), 0, column(*blocks), GREEDY, 0))
+def admit(
+    state: BatchState,
+    wire_id: int,
+    slot: int,
+    tokens: list[int],
+    blocks: list[int],
+    embeddings: GivenEmbeddings | None = None,
+) -> None:
+    state.admit(
+        GeneratingSequence(
+            wire_id, slot, column(*tokens), len(tokens), 0, column(*blocks), GREEDY, 0, embeddings=embeddings
+        )
+    )
 
 
 def rows(*entries: tuple[int, int, int, int, list[int]]) -> Rows:
@@ -53,7 +65,7 @@ def test_rows_are_slots_and_samples_keep_the_plan_s_order(device: torch.device) 
     inputs.send(batch, batch.sampled_tokens)
     batch = state.schedule(rows((1, 3, 1, 3, []), (3, 4, 1, 4, []), (2, 0, 1, 2, [])))
     assert batch.wire_ids.tolist() == [1, 3, 2]
-    work = inputs.send(batch, np.append(batch.sampled_tokens, 0))
+    work, _ = inputs.send(batch, np.append(batch.sampled_tokens, 0))
     assert inputs.query_starts.tolist() == [0, 1, 1, 1, 2, 3]
     # Slots 0 and 3 go on from what they drew; slot 4 still has a token of its prompt.
     assert inputs.token_ids[:4].tolist() == [-1 - 0, -1 - 3, 54, 0]
@@ -63,6 +75,22 @@ def test_rows_are_slots_and_samples_keep_the_plan_s_order(device: torch.device) 
     assert (work.num_decodes, work.num_tiles) == (3, 0)
     expected = ops.plan_attention(np.array([0, 1, 1, 1, 2, 3], np.int32), np.array([2, 3, 4], np.int32))
     assert torch.equal(work.items.cpu(), expected.items)
+
+
+def test_given_embeddings_follow_their_tokens(device: torch.device) -> None:
+    limits = Limits(64, 4, 5, 32, 40, 199)
+    ops = TritonOps(device, torch.float32)
+    ops.prepare_attention([AttentionShape(2, 1, 16, 16, 4, torch.float32, torch.float32)], 5, 32)
+    inputs, state = StepInputs(ops, limits), BatchState(limits)
+    admit(state, 1, 3, [30, 31, 32], [1], GivenEmbeddings(np.array([1, 2]), np.array([[31], [32]], np.float32)))
+    admit(state, 2, 0, [40, 41], [2], GivenEmbeddings(np.array([0]), np.array([[40]], np.float32)))
+    batch = state.schedule(rows((1, 3, 3, 0, []), (2, 0, 2, 0, [])))
+    _, embeddings = inputs.send(batch, batch.sampled_tokens)
+    assert embeddings is not None
+    assert inputs.token_ids[:5].tolist() == [40, 41, 30, 31, 32], "rows are slots"
+    assert inputs.token_ids[embeddings.at].tolist() == embeddings.rows[:, 0].tolist() == [31, 32, 40]
+    batch = state.schedule(rows((1, 3, 1, 3, []), (2, 0, 1, 2, [])))
+    assert inputs.send(batch, batch.sampled_tokens)[1] is None
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 4096])

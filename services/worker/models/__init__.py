@@ -12,7 +12,7 @@ from services.worker.models.encoder import Encoder
 from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
 from services.worker.models.encoder_network import EncoderStep
 from services.worker.models.rope import RopeConfig
-from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.models.size import kv_bytes_per_token, num_active_parameters, num_parameters, weight_bytes
 from services.worker.models.supported import MEANINGS, Supported, list_supported
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Supported",
     "kv_bytes_per_token",
     "list_supported",
+    "num_active_parameters",
     "num_parameters",
     "parse_model_config",
     "read_encoder_config",

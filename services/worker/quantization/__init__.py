@@ -16,15 +16,16 @@ from services.worker.quantization.formats import (
     MatrixFormat,
     StoredTensor,
     TransposedFormat,
-    stored_bytes,
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
+from services.worker.quantization.memory import COMPUTED, Kind
 from services.worker.quantization.pack_quantized import PackedFormat
 from services.worker.quantization.scheme import DENSE, CheckpointQuantization, is_output_layer
 
 __all__ = [
     "ALIASES",
     "CHOICES",
+    "COMPUTED",
     "DENSE",
     "FLOATS",
     "ITEM_BYTES",
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointQuantization",
     "EitherWayFormat",
     "Int8Format",
+    "Kind",
     "MatrixFormat",
     "PackedFormat",
     "StoredTensor",
@@ -42,5 +44,4 @@ __all__ = [
     "is_output_layer",
     "read_quantization",
     "resolve_quantization",
-    "stored_bytes",
 ]

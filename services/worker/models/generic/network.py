@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from services.worker.models.generic.attend import Attention
 from services.worker.models.generic.config import GenericConfig
 from services.worker.models.generic.experts import take_experts
 from services.worker.models.generic.skeleton import Skeleton, is_experts
-from services.worker.models.generic.trial import CASTS
+from services.worker.models.generic.trial import CASTS, Trial
 from services.worker.models.step import Step
 from services.worker.ops import Activation, Linear, Ops
 
@@ -32,7 +32,7 @@ class Generic:
         self._model, self._base = skeleton.model, skeleton.base
         calls = config.trial.calls
         self._attention = Attention(build.ops, calls, tuple(build.attention(call.heads) for call in calls))
-        _take_weights(skeleton, config.trial.matrices, build)
+        _take_weights(skeleton, config.trial, build)
         if build.ops is not None:
             _compute_buffers(skeleton, build.ops)
         self._given = _Given()
@@ -79,10 +79,10 @@ class _Outputs(tuple[Tensor]):
         return None
 
 
-def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -> None:
+def _take_weights(skeleton: Skeleton, trial: Trial, build: Build) -> None:
     """Takes every weight that the checkpoint stores. Matrices of linear layers and embeddings stay with Quire's
-    operations; the modules keep parameters without data in their place. `matrices`: names of parameters that linear
-    products take, also outside of linear layers."""
+    operations; the modules keep parameters without data in their place. `trial` names the parameters that
+    linear products take outside of linear layers."""
     names = skeleton.stored_names()
     shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.model.state_dict().items()}
     seen: dict[int, Linear] = {}  # products by the parameter, which embedding and output layer can share
@@ -108,7 +108,7 @@ def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -
             continue  # the activation function of experts
         if is_experts(module):
             of_experts.append(prefix)
-            take_experts(skeleton, prefix, module, build)
+            take_experts(skeleton, prefix, module, trial.num_chosen[prefix], build)
             taken |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
         elif kind.forward is nn.Linear.forward or isinstance(module, Conv1D):
             _become(module, _Linear, product=linear(prefix, module))
@@ -125,7 +125,7 @@ def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -
             pass
         elif name not in names:
             raise ModelError(f"{skeleton.where}: checkpoints store {name} together with others, which is not supported")
-        elif name in matrices and len(shape) == 2 and names[name].endswith(".weight"):
+        elif name in trial.matrices and len(shape) == 2 and names[name].endswith(".weight"):
             product = build.linear(Matrix(names[name].removesuffix(".weight"), *shape))
             _set(skeleton.model, name, _Product.of(product, shape))
         else:

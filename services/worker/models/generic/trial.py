@@ -8,8 +8,8 @@ the mask is what counts here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Trial:
 
     calls: tuple[Call, ...]  # of the attention, in order
     matrices: frozenset[str]  # names of parameters that linear products take
+    num_chosen: Mapping[str, int] = field(default_factory=dict)  # experts that a token takes, by the module's name
 
 
 def run(model: nn.Module, where: str) -> Trial:

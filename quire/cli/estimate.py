@@ -193,7 +193,8 @@ def text(result: Estimate, context: int) -> str:
     if result.num_active_parameters < result.num_parameters:
         size += f" ({_number(result.num_active_parameters / 1e9)} billion active per token)"
     kind = result.dtype + (f" and {result.quantization}" if result.quantization else "")
-    lines = [f"{result.architecture}: {size}, {_number(result.weight_gb)} GB in {kind}", f"It runs with {result.runs_with}."]
+    lines = [f"{result.architecture}: {size}, {_number(result.weight_gb)} GB in {kind}"]
+    lines.append(f"It runs with {result.runs_with}.")
     limit = f"context of at most {result.max_model_len:,} tokens"
     if result.block_bytes:
         lines.append(

@@ -85,7 +85,7 @@ def _is_loaded(config: ModelConfig | EncoderConfig, name: str) -> bool:
 
 def _num_chosen(config: Any) -> int:
     names = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
-    return next(getattr(config, name) for name in names if getattr(config, name, None))
+    return next(int(getattr(config, name)) for name in names if getattr(config, name, None))
 
 
 class CountingOps(ReferenceOps):
@@ -168,7 +168,8 @@ def test_absorbed_matrices_in_fp8_blocks_are_floats(tmp_path: Path) -> None:
         tmp_path / "model.safetensors",
         tmp_path / "config.json",
     )
-    tensors, stored = load_file(file), {}
+    tensors = load_file(file)
+    stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         layer = name.removesuffix(".weight")
         parts = {"weight": tensor}

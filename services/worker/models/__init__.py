@@ -14,6 +14,7 @@ from services.worker.models.encoder_network import EncoderStep
 from services.worker.models.rope import RopeConfig
 from services.worker.models.size import kv_bytes_per_token, num_active_parameters, num_parameters, weight_bytes
 from services.worker.models.supported import MEANINGS, Supported, list_supported
+from services.worker.models.unsupported_types import find_unsupported, letters
 
 __all__ = [
     "MEANINGS",
@@ -30,7 +31,9 @@ __all__ = [
     "Place",
     "RopeConfig",
     "Supported",
+    "find_unsupported",
     "kv_bytes_per_token",
+    "letters",
     "list_supported",
     "num_active_parameters",
     "num_parameters",

@@ -13,7 +13,7 @@ from services.worker.quantization import ALIASES, CHOICES, COMPUTED, REFUSALS, A
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
-    from services.worker.models import EncoderConfig, ModelConfig
+    from services.worker.models import Declaration, EncoderConfig, ModelConfig
 
 # Memory in bytes. A gigabyte is 10⁹ bytes, as in the GPUs' data sheets.
 GPUS = {
@@ -135,14 +135,24 @@ def _kv_bytes(model: ModelConfig | EncoderConfig, element_bytes: int, ranks: int
 def _notes(model: ModelConfig | EncoderConfig, at_load: AtLoad | None, element_bytes: int) -> Iterator[str]:
     from services.worker.models import weight_bytes
 
-    if model.declaration.has_experts:
-        yield "Mixtures of experts run on CPUs only for now: the table shows which GPUs would hold this one."
+    for kind in _on_cpus_only(model.declaration):
+        yield f"{kind} runs on CPUs only for now: the table shows which GPUs would hold the model."
     for device, size in (("cuda", element_bytes), ("cpu", _CPU_ELEMENT_BYTES)):
         if at_load is None and weight_bytes(model, size, None, COMPUTED[device]) > weight_bytes(model, size):
             name = {"cuda": "GPUs", "cpu": "CPUs"}[device]
             yield f"{name} do not compute with all of the quantized weights: those are turned into floats at load."
     if at_load is not None and at_load.kind not in COMPUTED["cpu"]:
         yield f"CPUs do not compute with --quantization {at_load.name}."
+
+
+def _on_cpus_only(declaration: Declaration) -> Iterator[str]:
+    """Yields what the GPU kernels lack of a model."""
+    if declaration.has_experts:
+        yield "A mixture of experts"
+    if any(heads.is_latent for heads in declaration.attention):
+        yield "Latent attention"
+    if len(set(declaration.attention)) > 1:
+        yield "Attention with heads that differ by layer"
 
 
 def _placements(

@@ -24,6 +24,7 @@ from services.worker.models import (
     weight_bytes,
 )
 from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.ops import TritonOps
 from services.worker.pages import allocate_pages
 from services.worker.quantization.at_load import AT_LOAD
 from services.worker.quantization.kinds import Weight
@@ -263,6 +264,23 @@ def test_published_figures_are_met(name: str, tmp_path: Path) -> None:
     assert config.dtype == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("model_type", "kinds"),
+    [
+        ("llama", []),
+        ("gpt_oss", ["A mixture of experts"]),
+        ("youtu", ["Latent attention"]),
+        ("gemma4_unified_text", ["Attention with heads that differ by layer"]),
+        ("bert", []),
+    ],
+)
+def test_what_gpus_lack_is_said(model_type: str, kinds: list[str], tmp_path: Path) -> None:
+    config, _ = describe(tmp_path, first(model_type))
+    notes = estimate(config, EstimateConfig()).notes
+    assert [note.partition(" runs on CPUs only")[0] for note in notes] == kinds
+    assert not TritonOps.has_experts, "leave this note out of quire estimate"
+
+
 def test_what_a_device_does_not_compute_with_takes_the_memory_of_floats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +293,6 @@ def test_what_a_device_does_not_compute_with_takes_the_memory_of_floats(
     shown = capsys.readouterr().out
     assert "GptOssForCausalLM: 20.9 billion parameters (4.19 billion active per token)" in shown
     assert "It runs with Quire's own code." in shown
-    assert "Mixtures of experts run on CPUs only for now" in shown
+    assert "A mixture of experts runs on CPUs only for now" in shown
     assert "GPUs do not compute with all of the quantized weights" in shown
     assert "CPUs do not compute" not in shown

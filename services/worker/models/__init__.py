@@ -5,7 +5,7 @@ Imports no torch, so that a model's sizes can be read at once. `services/worker/
 
 from services.worker.models.build import Build, Matrix, Place
 from services.worker.models.config import GenerationDefaults, ModelConfig, parse_model_config, read_model_config
-from services.worker.models.declare import Parameter
+from services.worker.models.declare import Declaration, Parameter
 from services.worker.models.decoder import Decoder
 from services.worker.models.decoders.llama import LlamaConfig
 from services.worker.models.encoder import Encoder
@@ -19,6 +19,7 @@ from services.worker.models.unsupported_types import find_unsupported, letters
 __all__ = [
     "MEANINGS",
     "Build",
+    "Declaration",
     "Decoder",
     "Encoder",
     "EncoderConfig",

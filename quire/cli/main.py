@@ -110,7 +110,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = install_command(command.extra)
         print(f"quire {name}: the package {missing} is missing; install it with: {hint}", file=sys.stderr)
         return 1
-    return int(module.main(rest))
+    try:
+        code = int(module.main(rest))
+        if argv is None and sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if argv is not None:
+            raise
+        # The reader of the output, such as head, has read enough. Without this, Python would report the error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _warn_of_variables(name: str) -> None:

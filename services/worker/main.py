@@ -18,7 +18,7 @@ from quire.worker.v1 import worker_pb2_grpc
 from services.worker.checkpoint import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
-from services.worker.notices import tell_blocks, warn_of_options
+from services.worker.notices import tell_blocks, tell_model, warn_of_options
 from services.worker.openmp import limit_spinning
 from services.worker.service import StepLog, StepThread, WorkerServicer
 from shared.config import resolve
@@ -128,6 +128,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
                 port = serve_metrics(steps.counters, config.metrics_host, config.metrics_port)
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
+            tell_model(worker.model.names[0], worker.model.config, status)
             limits = worker.runner.limits
             if limits.has_kv_cache:
                 tell_blocks(limits, worker.runner.ops.device.type, status)

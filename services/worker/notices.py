@@ -9,6 +9,7 @@ from services.worker.config import WorkerConfig
 from shared.status import StatusReporter
 
 if TYPE_CHECKING:
+    from services.worker.models import EncoderConfig, ModelConfig
     from services.worker.plan import Limits
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,13 @@ def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReport
         "the GPU may run out of memory while serving"
     )
     logger.warning("%s", text)
+    status.note(text)
+
+
+def tell_model(name: str, model: ModelConfig | EncoderConfig, status: StatusReporter) -> None:
+    """Says whose code computes the forward pass. For a model that takes more than text, says what is left out."""
+    text = f"{name} ({model.architecture}) runs with {model.runs_with}"
+    logger.info("%s", text)
     status.note(text)
 
 

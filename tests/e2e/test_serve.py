@@ -27,9 +27,10 @@ KEY = "open-sesame"
 
 @dataclass(frozen=True)
 class Served:
-    """A stack, by what it printed on standard output, and the key that it asks for."""
+    """A stack, by what it printed on standard output and on standard error, and the key that it asks for."""
 
     text: str
+    notes: list[str]
     key: str | None
 
     def after(self, label: str) -> str:
@@ -49,15 +50,20 @@ class Served:
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     key: str | None = request.param
     command = [*QUIRE, "serve", "--port", "0", *(("--api-key", key) if key else ())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with (
+        tempfile.TemporaryFile("w+") as notes,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=notes, text=True, cwd=ROOT) as process,
+    ):
         assert process.stdout is not None
         text = ""
         for line in process.stdout:
             text += line
             if line == "Ctrl-C stops it.\n":
                 break
+        notes.seek(0)
+        lines = notes.read().splitlines()
         try:
-            yield Served(text, key)
+            yield Served(text, lines, key)
         finally:
             process.terminate()
             assert process.wait(HANG_S) == 0
@@ -71,6 +77,10 @@ def test_the_addresses_that_it_prints_answer(served: Served) -> None:
         assert [model.name for model in typed.models()] == ["quire-chat"]
     with urllib.request.urlopen(served.after("metrics")) as response:
         assert b"vllm:num_requests_running" in response.read()
+
+
+def test_it_says_whose_code_runs_the_model(served: Served) -> None:
+    assert "worker: quire-chat (LlamaForCausalLM) runs with Quire's own code" in served.notes
 
 
 def test_the_curl_line_that_it_prints_streams_an_answer(served: Served) -> None:

@@ -24,6 +24,11 @@ def test_no_two_cases_have_one_name() -> None:
     assert len(names) == len(set(names))
 
 
+def test_every_architecture_has_a_test() -> None:
+    assert set(table.other_names()) == set(table.OTHER_TESTS), "name the tests of others in tests/models/table.py"
+    assert all((table.DOCUMENT.parents[1] / path).is_file() for path in table.OTHER_TESTS.values())
+
+
 def test_the_table_in_the_documentation_is_up_to_date() -> None:
     text = table.DOCUMENT.read_text(encoding="utf-8")
     assert table.replaced(text) == text, "run `python -m tests.models.table`"

@@ -45,6 +45,10 @@ class Matrix:
         """The matrix's name in `Declaration.parameters`, without the scope."""
         return self.name if self.place is None else f"{self.name}.{self.place.index}"
 
+    @property
+    def num_parameters(self) -> int:
+        return self.outputs * (self.inputs + self.has_bias)
+
     def stacked(self, count: int) -> list[Matrix]:
         """Returns the `count` matrices of this form that the tensor `name` stores, one after the other."""
         return [replace(self, place=Place(index, count)) for index in range(count)]
@@ -69,8 +73,11 @@ class Build(Protocol):
         latent -> value_dim. A quantized matrix is turned into floats."""
         ...
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
-        """Returns a mixture of experts with the matrices of each. See `Ops.experts`."""
+    def experts(
+        self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate, num_chosen: int
+    ) -> Experts:
+        """Returns a mixture of experts with the matrices of each, of which a token takes `num_chosen`. See
+        `Ops.experts`."""
         ...
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:

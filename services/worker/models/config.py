@@ -24,6 +24,7 @@ from services.worker.models.generic import find_generic
 from services.worker.models.mistral_params import FILE as PARAMS
 from services.worker.models.mistral_params import read_mistral_params
 from services.worker.models.network import Architecture, Network, NetworkConfig
+from services.worker.models.stored_dtype import read_dtype
 from services.worker.models.text_part import TextPart, find_text_part, text_fields
 from services.worker.models.unsupported_types import refuse_unsupported_type
 from services.worker.ops import Heads
@@ -84,6 +85,11 @@ class ModelConfig:
         """Prefix of names that some checkpoints leave out; empty if the names have none in common."""
         parts = {f"{name.partition('.')[0]}." for name in self.parameters if not is_output_layer(name)}
         return self.kind.base or (parts.pop() if len(parts) == 1 else "")
+
+    @property
+    def runs_with(self) -> str:
+        """Whose code computes the forward pass, and what of the model is left out, for people."""
+        return self.kind.code if self.text_part is None else f"{self.kind.code}; {self.text_part}"
 
     def own_name(self, stored: str) -> str | None:
         """Returns the network's name of a tensor in the checkpoint; None for one that the network has no part in."""
@@ -149,7 +155,7 @@ def parse_model_config(
         declaration=declare(decoder.create, network),
         eos_token_ids=read_token_ids(path, "eos_token_id", eos, network.vocab_size),
         default_sampling=_defaults(path, generation),
-        dtype=read_dtype(config),
+        dtype=read_dtype(config, path),
         quantization=read_quantization(str(path), config.values),
         text_part=text_part,
     )
@@ -161,11 +167,6 @@ def find_decoder(architecture: str, config: Fields, implementation: Implementati
     if native is not None or implementation == "native":
         return native
     return find_generic(architecture, config, only_proven=implementation == "auto")
-
-
-def read_dtype(config: Fields) -> str:
-    """Returns the float type that config.json names; float32 if it names none."""
-    return config.text("dtype", config.text("torch_dtype", "float32"))
 
 
 def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:

@@ -17,6 +17,15 @@ ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """The experts of one layer, which are all of one size."""
+
+    num_experts: int
+    num_chosen: int  # for each token
+    num_parameters: int  # of one expert
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """What a network is made of."""
 
@@ -27,8 +36,14 @@ class Declaration:
     parameters: Mapping[str, tuple[int, ...]]
     matrices: Mapping[str, Matrix]  # those of `parameters`, by the same names
     attention: tuple[Heads, ...]  # heads of each layer with attention
-    has_experts: bool  # whether a layer is a mixture of experts
+    mixtures: tuple[Mixture, ...]  # one for each layer that is a mixture of experts
+    of_experts: frozenset[str]  # names of the matrices of `mixtures`
+    absorbed: frozenset[str]  # names of the matrices that `Build.absorbed` turns into floats
     left_out: tuple[str, ...]  # starts of the names of stored tensors that the network does not need
+
+    @property
+    def has_experts(self) -> bool:
+        return bool(self.mixtures)
 
 
 def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Declaration:
@@ -36,7 +51,13 @@ def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Decl
     found = _Found()
     create(config, _Lister(found))
     return Declaration(
-        found.parameters, found.matrices, tuple(found.attention), found.has_experts, tuple(found.left_out)
+        found.parameters,
+        found.matrices,
+        tuple(found.attention),
+        tuple(found.mixtures),
+        frozenset(found.of_experts),
+        frozenset(found.absorbed),
+        tuple(found.left_out),
     )
 
 
@@ -47,7 +68,9 @@ class _Found:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
     attention: list[Heads] = field(default_factory=list)
-    has_experts: bool = False
+    mixtures: list[Mixture] = field(default_factory=list)
+    of_experts: list[str] = field(default_factory=list)
+    absorbed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -72,13 +95,18 @@ class _Lister:
 
     def absorbed(self, matrix: Matrix, num_heads: int, key_dim: int) -> Any:
         self.linear(matrix)
+        self._found.absorbed.append(self._prefix + matrix.layer)
         return None, None
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Any:
-        self._found.has_experts = True
+    def experts(
+        self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate, num_chosen: int
+    ) -> Any:
+        num_parameters = sum(matrix.num_parameters for matrix in (*gate_up[0], down[0]))
+        self._found.mixtures.append(Mixture(len(down), num_chosen, num_parameters))
         for of_gate_up, of_down in zip(gate_up, down, strict=True):
             self.linear(*of_gate_up)
             self.linear(of_down)
+            self._found.of_experts += [self._prefix + matrix.layer for matrix in (*of_gate_up, of_down)]
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Any:
         return self.tensor(name, (size,))

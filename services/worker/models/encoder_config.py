@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from services.worker.fields import Fields, reading
 from services.worker.json_files import read_json
 from services.worker.models.build import Build
-from services.worker.models.config import GenerationDefaults, read_dtype
+from services.worker.models.config import GenerationDefaults
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetwork, EncoderNetworkConfig
 from services.worker.models.encoders.registry import ENCODERS
+from services.worker.models.stored_dtype import read_dtype
 from services.worker.pooling import read_max_tokens
 from services.worker.quantization import CheckpointQuantization, read_quantization
 
@@ -30,6 +31,9 @@ class EncoderConfig:
     quantization: CheckpointQuantization | None = None
     eos_token_ids: tuple[int, ...] = ()
     default_sampling: GenerationDefaults = field(default_factory=GenerationDefaults)
+
+    # Whose code computes the forward pass, for people.
+    runs_with: ClassVar[str] = "Quire's own code, as an encoder"
 
     @property
     def vocab_size(self) -> int:
@@ -75,6 +79,6 @@ def read_encoder_config(directory: Path) -> EncoderConfig | None:
             network=network,
             declaration=declare(kind.create, network),
             max_model_len=min(network.max_model_len, read_max_tokens(directory) or network.max_model_len),
-            dtype=read_dtype(config),
+            dtype=read_dtype(config, directory),
             quantization=read_quantization(str(path), config.values),
         )

@@ -82,11 +82,13 @@ class RopeConfig:
         low = self.original_max_positions / self.low_freq_factor
         high = self.original_max_positions / self.high_freq_factor
         wavelength = 2 * math.pi / inverse
+        stretched = torch.where(wavelength > low, inverse / self.factor, inverse)
+        if low == high:  # as in Llama 4 Scout: no wavelength is between
+            return stretched
         smooth = (self.original_max_positions / wavelength - self.low_freq_factor) / (
             self.high_freq_factor - self.low_freq_factor
         )
         blended = (1 - smooth) * inverse / self.factor + smooth * inverse
-        stretched = torch.where(wavelength > low, inverse / self.factor, inverse)
         return torch.where((wavelength >= high) & (wavelength <= low), blended, stretched)
 
     def _yarn(self, exponents: Tensor) -> Tensor:
@@ -161,8 +163,8 @@ def read_rope(
     factor = fields.number("factor", positions / original, above=0, high=MAX_FACTOR)
     low_freq_factor = fields.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)
     high_freq_factor = fields.number("high_freq_factor", 4.0, above=0, high=MAX_FACTOR)
-    if kind == "llama3" and low_freq_factor >= high_freq_factor:
-        raise fields.wrong("high_freq_factor", f"a number over low_freq_factor, {low_freq_factor:g}")
+    if kind == "llama3" and low_freq_factor > high_freq_factor:
+        raise fields.wrong("high_freq_factor", f"a number of at least low_freq_factor, {low_freq_factor:g}")
     return RopeConfig(
         rotary_dim,
         theta,

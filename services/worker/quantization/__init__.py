@@ -16,23 +16,27 @@ from services.worker.quantization.formats import (
     MatrixFormat,
     StoredTensor,
     TransposedFormat,
-    stored_bytes,
 )
 from services.worker.quantization.kv_scheme import is_kv_scale
+from services.worker.quantization.memory import ALL_KINDS, COMPUTED, Computed, Kind
 from services.worker.quantization.pack_quantized import PackedFormat
 from services.worker.quantization.scheme import DENSE, CheckpointQuantization, is_output_layer
 
 __all__ = [
     "ALIASES",
+    "ALL_KINDS",
     "CHOICES",
+    "COMPUTED",
     "DENSE",
     "FLOATS",
     "ITEM_BYTES",
     "REFUSALS",
     "AtLoad",
     "CheckpointQuantization",
+    "Computed",
     "EitherWayFormat",
     "Int8Format",
+    "Kind",
     "MatrixFormat",
     "PackedFormat",
     "StoredTensor",
@@ -42,5 +46,4 @@ __all__ = [
     "is_output_layer",
     "read_quantization",
     "resolve_quantization",
-    "stored_bytes",
 ]

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
 from services.worker.quantization.alternatives import METHODS, alternative_to
-from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, StoredTensor, Tensors
+from services.worker.quantization.formats import (
+    ITEM_BYTES,
+    Fp8Format,
+    Int8Format,
+    MatrixFormat,
+    StoredTensor,
+    Tensors,
+)
+from services.worker.quantization.memory import Footprint, Kind, int4
 from services.worker.quantization.scheme import CheckpointQuantization, is_in_block, is_output_layer, is_router
 
 if TYPE_CHECKING:
@@ -37,6 +45,9 @@ class Int4Groups:
             "zero_points": StoredTensor(((rows, groups),), ("U8",)),
         }
 
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return int4(rows, columns, columns // _group_size(columns), ITEM_BYTES["F32"])
+
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.int4 import Int4Weight
 
@@ -62,6 +73,7 @@ class AtLoad:
     """Quantization at load, of weights that the checkpoint holds in floats."""
 
     name: str  # value of --quantization
+    kind: Kind
     form: MatrixFormat
     # Whether the output layer and embeddings tied to it are quantized, too. They are a large part of the
     # small models that run on CPUs.
@@ -77,10 +89,10 @@ class AtLoad:
 AT_LOAD = {
     scheme.name: scheme
     for scheme in (
-        AtLoad("fp8", Fp8Format(), output_layer=False),
-        AtLoad("int8", Int8Format(quantize_activations=True), output_layer=True),
-        AtLoad("int8-weight-only", Int8Format(quantize_activations=False), output_layer=True),
-        AtLoad("int4", Int4Groups(), output_layer=False),
+        AtLoad("fp8", Kind.FP8, Fp8Format(), output_layer=False),
+        AtLoad("int8", Kind.INT8, Int8Format(quantize_activations=True), output_layer=True),
+        AtLoad("int8-weight-only", Kind.INT8, Int8Format(quantize_activations=False), output_layer=True),
+        AtLoad("int4", Kind.INT4, Int4Groups(), output_layer=False),
     )
 }
 CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "modelopt", "mxfp4", "gguf")

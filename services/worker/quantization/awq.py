@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
-from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+from services.worker.quantization.formats import FLOATS, SCALE_BYTES, StoredTensor, Tensors, count_groups
 from services.worker.quantization.integers import integer_weight, num_words, quantize, unpack
+from services.worker.quantization.memory import Footprint, int4
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +36,9 @@ class AWQFormat:
             "qzeros": StoredTensor(((groups, rows // 8),), ("I32",)),
             "scales": StoredTensor(((groups, rows),), ("F16", *FLOATS)),
         }
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return int4(rows, columns, count_groups(columns, self.group_size), SCALE_BYTES)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles
@@ -68,6 +72,9 @@ class AWQGemvFormat:
             "qzeros": StoredTensor(((rows, words),), ("I32",)),
             "scales": StoredTensor(((rows, 8 * words),), ("F16", *FLOATS)),
         }
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return int4(rows, columns, count_groups(columns, self.group_size), SCALE_BYTES)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         groups = count_groups(columns, self.group_size)

@@ -5,12 +5,12 @@ torch is imported only when a matrix is read, because `quire estimate` needs onl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from services.worker.errors import ModelError
+from services.worker.quantization.memory import Footprint, fp8, int8
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Types are safetensors' names.
 FLOATS = ("F32", "F16", "BF16")
 MAX_GROUP_SIZE = 1 << 20
+SCALE_BYTES = 2  # of a scale as most tools store it
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "I32": 4}
 
 
@@ -41,6 +42,11 @@ class MatrixFormat(Protocol):
         allow."""
         ...
 
+    def footprint(self, rows: int, columns: int) -> Footprint | None:
+        """Returns what the matrix [rows, columns] takes in memory; None if it is read as floats. Raises ModelError for
+        sizes that the format does not allow."""
+        ...
+
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         """Builds the matrix [rows, columns] from the tensors that store it, on their device. `tensors`: all tensors
         that `stored` requires, and those of its optional tensors that the checkpoint has. Raises ModelError for invalid
@@ -59,6 +65,9 @@ class DenseFormat:
     def stored(self, rows: int, columns: int) -> Tensors:
         return {"weight": StoredTensor(((rows, columns),), FLOATS)}
 
+    def footprint(self, rows: int, columns: int) -> None:
+        return None
+
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         return tensors["weight"]
 
@@ -73,6 +82,9 @@ class TransposedFormat:
     def stored(self, rows: int, columns: int) -> Tensors:
         return {"weight": StoredTensor(((columns, rows),), FLOATS)}
 
+    def footprint(self, rows: int, columns: int) -> None:
+        return None
+
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         return tensors["weight"].t()
 
@@ -86,6 +98,9 @@ class EitherWayFormat:
 
     def stored(self, rows: int, columns: int) -> Tensors:
         return {"weight": StoredTensor(((rows, columns), (columns, rows)), FLOATS)}
+
+    def footprint(self, rows: int, columns: int) -> None:
+        return None
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         weight = tensors["weight"]
@@ -108,6 +123,9 @@ class Fp8Format:
             "weight": StoredTensor(((rows, columns),), ("F8_E4M3",)),
             self.scale: StoredTensor(((rows, 1), (rows,), (1,), (), (1, 1)), FLOATS),
         }
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return fp8(rows, columns)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.fp8 import Fp8Weight
@@ -143,6 +161,10 @@ class Int8Format:
             tensors["weight_zero_point"] = StoredTensor(shapes, ("I8",))
         return tensors
 
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        groups = count_groups(columns, self.group_size)
+        return int8(rows, columns, groups, ITEM_BYTES[FLOATS[0]], has_zero_points=not self.symmetric)
+
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.int8 import Int8Weight
 
@@ -174,10 +196,3 @@ def count_groups(columns: int, group_size: int | None) -> int:
     if columns % group_size:
         raise ModelError(f"a matrix of {columns} inputs cannot be quantized in groups of {group_size}")
     return columns // group_size
-
-
-def stored_bytes(tensors: Tensors) -> int:
-    """Returns the size of the required tensors in bytes, with their usual shapes and types."""
-    return sum(
-        math.prod(tensor.shapes[0]) * ITEM_BYTES[tensor.dtypes[0]] for tensor in tensors.values() if tensor.required
-    )

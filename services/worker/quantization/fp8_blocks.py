@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, checked_group_size
+from services.worker.quantization.memory import Footprint, fp8_blocks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,9 @@ class Fp8BlockFormat:
             "weight": StoredTensor(((rows, columns),), ("F8_E4M3",)),
             self.scale: StoredTensor((blocks,), (*FLOATS, "F8_E8M0")),
         }
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return fp8_blocks(rows, columns, self.inputs)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.fp8_blocks import Fp8BlockWeight

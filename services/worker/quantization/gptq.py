@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+from services.worker.quantization.formats import FLOATS, SCALE_BYTES, StoredTensor, Tensors, count_groups
 from services.worker.quantization.integers import integer_weight, num_words, quantize, sort_by_group, unpack
+from services.worker.quantization.memory import Footprint, integers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,9 @@ class GPTQFormat:
             "scales": StoredTensor(((groups, rows),), ("F16", *FLOATS)),
             "g_idx": StoredTensor(((columns,),), ("I32",), required=False),
         }
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return integers(self.bits, rows, columns, count_groups(columns, self.group_size), SCALE_BYTES)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         zero_points = unpack(tensors["qzeros"], self.bits).t().contiguous()

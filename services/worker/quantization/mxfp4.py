@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.worker.quantization.compressed_tensors import Targets
 from services.worker.quantization.formats import StoredTensor, Tensors, count_groups
+from services.worker.quantization.memory import Footprint, fp4
 from services.worker.quantization.scheme import CheckpointQuantization
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class Mxfp4Format:
             "blocks": StoredTensor(((rows, groups, _GROUP_SIZE // 2),), ("U8",)),
             "scales": StoredTensor(((rows, groups),), ("U8",)),
         }
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        return fp4(rows, columns, _GROUP_SIZE)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         from services.worker.quantization.kinds.fp4 import Fp4Weight

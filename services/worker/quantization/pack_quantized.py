@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+from services.worker.quantization.formats import FLOATS, SCALE_BYTES, StoredTensor, Tensors, count_groups
 from services.worker.quantization.integers import integer_weight, num_words, quantize, sort_by_group, unpack
+from services.worker.quantization.memory import Footprint, int8, integers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,12 @@ class PackedFormat:
             words = num_words(rows, self.bits, "pack-quantized")
             tensors["weight_zero_point"] = StoredTensor(((words, groups),), ("I32",))
         return tensors
+
+    def footprint(self, rows: int, columns: int) -> Footprint:
+        groups = count_groups(columns, self.group_size)
+        if self.bits == 8 and not self.symmetric:
+            return int8(rows, columns, groups, SCALE_BYTES, has_zero_points=True)
+        return integers(self.bits, rows, columns, groups, SCALE_BYTES)
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         zero_points = None

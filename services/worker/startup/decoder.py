@@ -33,7 +33,7 @@ from services.worker.pages import (
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
 from services.worker.progress import per_percent
-from services.worker.quantization import resolve_quantization
+from services.worker.quantization import COMPUTED, resolve_quantization
 from services.worker.startup.device_memory import CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.startup.model_start import Setting
 from services.worker.startup.runners import create_decoder_runner
@@ -65,9 +65,6 @@ class DecoderStart:
         """See `ModelStart`."""
         config, path, ops, swap, model = setting.config, setting.path, setting.device.ops, setting.swap, self.model
         device, dtype = ops.device, ops.dtype
-        logger.info("%s runs with %s", model.architecture, model.kind.code)
-        if model.text_part is not None:
-            logger.warning("%s", str(model.text_part))
         at_load = resolve_quantization(config.quantization, model.quantization)
         kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
         scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None
@@ -80,7 +77,7 @@ class DecoderStart:
         if device.type == "cpu":
             # Memory is checked after open_weights, which compares config.json with the checkpoint: if config.json has a
             # wrong size, the error of open_weights names it. An error about memory would not.
-            num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
+            num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load, COMPUTED[device.type])
             require_memory(num_weight_bytes, f"the weights of {path}")
             # The blocks are counted only once, before the weights are loaded. A second count after loading might give
             # fewer blocks than a sequence of `longest` tokens needs.

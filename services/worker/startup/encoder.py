@@ -18,6 +18,7 @@ from services.worker.pages import require_memory
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
 from services.worker.progress import per_percent
+from services.worker.quantization import COMPUTED
 from services.worker.startup.device_memory import out_of_memory_explained
 from services.worker.startup.model_start import Setting
 from services.worker.startup.runners import create_encoder_runner
@@ -46,7 +47,8 @@ class EncoderStart:
         progress = per_percent(setting.report, "loading weights")
         source = open_weights(directory, model, ops, config.load_format, None, progress)
         if ops.device.type == "cpu":
-            require_memory(weight_bytes(model, ops.dtype.itemsize), f"the weights of {directory}")
+            num_bytes = weight_bytes(model, ops.dtype.itemsize, computed=COMPUTED[ops.device.type])
+            require_memory(num_bytes, f"the weights of {directory}")
         with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
             encoder = load_encoder(model, ops, source)
         max_model_len = encoder_max_model_len(config, model)

@@ -60,7 +60,9 @@ class _Loader:
         keys, values = by_head[:, :key_dim].transpose(1, 2), by_head[:, key_dim:]
         return self.ops.headwise_linear(keys), self.ops.headwise_linear(values)
 
-    def experts(self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate) -> Experts:
+    def experts(
+        self, gate_up: Sequence[Sequence[Matrix]], down: Sequence[Matrix], activation: Activate, num_chosen: int
+    ) -> Experts:
         pairs = [(self.linear(*gu), self.linear(d)) for gu, d in zip(gate_up, down, strict=True)]
         return self.ops.experts([first for first, _ in pairs], [second for _, second in pairs], activation)
 

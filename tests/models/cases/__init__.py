@@ -8,4 +8,5 @@ import pkgutil
 from tests.models.case import Case
 
 MODULES = sorted(module.name for module in pkgutil.iter_modules(__path__))
-ALL: list[Case] = [case for name in MODULES for case in importlib.import_module(f"{__name__}.{name}").CASES]
+BY_MODULE: dict[str, list[Case]] = {name: importlib.import_module(f"{__name__}.{name}").CASES for name in MODULES}
+ALL: list[Case] = [case for cases in BY_MODULE.values() for case in cases]

@@ -20,6 +20,11 @@ _EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 48,
     "hidden_size_per_layer_input": 0,
 }
+_UNIFIED: dict[str, Any] = {
+    name: value
+    for name, value in _SIZES.items()
+    if name not in ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
+}
 CASES = [
     Case(
         "gemma4_text",
@@ -33,5 +38,7 @@ CASES = [
         variant="experts",
         mechanism="values made of keys, and experts beside an MLP",
     ),
+    Case("gemma4_unified_text", _UNIFIED),
+    Case("gemma4_unified", {"text_config": _UNIFIED}, variant="inside a larger model"),
     Case("gemma4", {"text_config": _SIZES}, variant="inside a larger model"),
 ]

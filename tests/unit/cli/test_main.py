@@ -52,6 +52,16 @@ def test_grpc_is_told_of_its_sockets_before_it_is_imported_unless_somebody_else_
     assert told(environment | {"GRPC_EXPERIMENTS": ""}) == ""
 
 
+@pytest.mark.parametrize("command", ["models", "estimate"])
+def test_a_reader_that_goes_away_ends_a_command_silently(command: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "quire.cli.main", command]
+    with os.fdopen(write) as output:
+        result = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, text=True, timeout=HANG_S)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
 def test_a_command_that_is_not_there_is_told() -> None:
     result = run("sevre")
 

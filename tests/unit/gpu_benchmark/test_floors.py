@@ -35,7 +35,7 @@ def test_quantized_layers_are_read_in_their_own_form() -> None:
     head, norms = 128_256 * 4096, 65 * 4096
     layers = 8_030_261_248 - 2 * head - norms
     assert floors("fp8").weight_bytes == pytest.approx(layers + 2 * (head + norms), rel=1e-3)
-    assert floors("awq").weight_bytes == pytest.approx(layers * (0.5 + 2.5 / 128) + 2 * (head + norms), rel=1e-3)
+    assert floors("awq").weight_bytes == pytest.approx(layers * (0.5 + 3 / 128) + 2 * (head + norms), rel=1e-3)
 
 
 def test_a_prompt_computes_every_layer_for_every_token_and_the_output_for_one() -> None:

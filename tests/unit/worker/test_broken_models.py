@@ -202,7 +202,7 @@ CASES: dict[str, tuple[Break, str]] = {
     "rope theta": (sets(rope_theta=1), "rope_theta is 1; expected a number over 1"),
     "rope infinite": (sets(rope_theta=float("inf")), "rope_theta is Infinity"),
     "rope original": (rope(original_max_position_embeddings=0), "original_max_position_embeddings is 0"),
-    "rope llama3": (rope(rope_type="llama3", low_freq_factor=4.0, high_freq_factor=4.0), "over low_freq_factor, 4"),
+    "rope llama3": (rope(rope_type="llama3", low_freq_factor=5.0, high_freq_factor=4.0), "at least low_freq_factor, 5"),
     # Quantization.
     "quantization": (sets(quantization_config="x"), "quantization_config of"),
     "group size": (sets(quantization_config={"quant_method": "awq", "bits": 4, "group_size": 0}), "a group size is 0"),

@@ -154,6 +154,14 @@ ROPES: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
+    "llama3, as in Llama 4 Scout": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
     "yarn": {
         "rope_type": "yarn",
         "rope_theta": 1e6,

@@ -18,7 +18,7 @@ from services.worker.models.declare import declare
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.step import Step
 from services.worker.ops import Linear
-from services.worker.quantization import AtLoad, CheckpointQuantization, Int8Format
+from services.worker.quantization import AtLoad, CheckpointQuantization, Int8Format, Kind
 from services.worker.quantization.fp8_blocks import Fp8BlockFormat
 from services.worker.quantization.scheme import BlocksBut
 from services.worker.startup.create_ops import create_ops
@@ -92,7 +92,7 @@ def test_each_expert_is_its_part_of_the_tensors(tmp_path: Path, config: ModelCon
 def test_experts_are_quantized_at_load_by_output(tmp_path: Path, config: ModelConfig) -> None:
     save_file(stored(config), tmp_path / "model.safetensors")
     x = torch.randn(4, INPUTS, generator=torch.Generator().manual_seed(1))
-    experts = load(config, tmp_path, at_load=AtLoad("int8", Int8Format(quantize_activations=False), True))
+    experts = load(config, tmp_path, at_load=AtLoad("int8", Kind.INT8, Int8Format(quantize_activations=False), True))
     for linear, y in zip(experts, expected(config, x), strict=True):
         torch.testing.assert_close(linear(x), y, rtol=0.0, atol=0.1)
 

@@ -179,6 +179,7 @@ class Experts:
             [[matrix] for matrix in Matrix("experts.gate_up_proj", 2 * inner, hidden).stacked(count)],
             Matrix("experts.down_proj", hidden, inner).stacked(count),
             config.activation,
+            config.num_chosen,
         )
 
     def __call__(self, x: Tensor, mixed: Tensor) -> Tensor:

@@ -133,7 +133,10 @@ class Experts:
         gate_up = Matrix("experts.gate_up_proj", 2 * inner, hidden, is_transposed=True)
         down = Matrix("experts.down_proj", hidden, inner, is_transposed=True)
         self._experts = build.experts(
-            [[matrix] for matrix in gate_up.stacked(count)], down.stacked(count), config.activation
+            [[matrix] for matrix in gate_up.stacked(count)],
+            down.stacked(count),
+            config.activation,
+            config.num_chosen,
         )
         self._weight = build.filled(1, 1.0)
         self._shared = _mlp(config, inner, build.inside("shared_expert"))

@@ -12,14 +12,15 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.generic.skeleton import Skeleton
 
 
-def take_experts(skeleton: Skeleton, prefix: str, module: Any, build: Build) -> None:
-    """Replaces the computation of the module `prefix`, one that `is_experts`. The model still routes by itself."""
+def take_experts(skeleton: Skeleton, prefix: str, module: Any, num_chosen: int, build: Build) -> None:
+    """Replaces the computation of the module `prefix`, one that `is_experts`. The model still routes by itself.
+    `num_chosen`: experts that a token takes."""
     if module.has_post_expert_norm:
         raise ModelError(f"{skeleton.where}: {prefix} norms the outputs of its experts, which is not supported")
     first = "gate_up_proj" if module.has_gate else "up_proj"
     up, down = (_matrices(skeleton, f"{prefix}.{name}", module) for name in (first, "down_proj"))
     activate: Any = module._apply_gate if module.has_gate else module.act_fn
-    experts = build.experts(up, [matrix for (matrix,) in down], activate)
+    experts = build.experts(up, [matrix for (matrix,) in down], activate, num_chosen)
 
     def compute(hidden_states: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
         # Some routers leave the order of the chosen experts to the batch. Outputs are added in this order.

@@ -84,15 +84,16 @@ class Skeleton:
 
     def try_out(self) -> trial.Trial:
         """See `trial.run`. Leaves the model as it was, but for its experts, which no longer compute."""
-        for module in self.model.modules():
-            if is_experts(module):
-                module.forward = _compute_nothing
+        choices = {name: _Choice() for name, module in self.model.named_modules() if is_experts(module)}
+        for name, choice in choices.items():
+            self.model.get_submodule(name).forward = choice
         tried = trial.run(self.base, self.where)
         (prefix,) = (name for name, module in self.model.named_modules() if module is self.base)
         return replace(
             tried,
             matrices=frozenset(f"{prefix}.{name}" for name in tried.matrices),
             joined=tuple(tuple(f"{prefix}.{name}" for name in group) for group in tried.joined),
+            num_chosen={name: choice.num_chosen for name, choice in choices.items()},
         )
 
     def attend_on_pages(self) -> None:
@@ -125,5 +126,11 @@ def is_experts(module: nn.Module) -> bool:
     return hasattr(module, "is_concatenated") and hasattr(module, "has_post_expert_norm")
 
 
-def _compute_nothing(hidden_states: Tensor, *_: object, **__: object) -> Tensor:
-    return torch.empty_like(hidden_states)
+class _Choice:
+    """Stands for a mixture of experts. Computes nothing, and notes how many experts a token takes."""
+
+    num_chosen = 0
+
+    def __call__(self, hidden_states: Tensor, expert_ids: Tensor, *_: object, **__: object) -> Tensor:
+        self.num_chosen = expert_ids.shape[-1]
+        return torch.empty_like(hidden_states)

@@ -9,8 +9,8 @@ the mask is what counts here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +55,7 @@ class Trial:
     calls: tuple[Call, ...]  # of the attention, in order
     matrices: frozenset[str]  # names of parameters that linear products take
     joined: tuple[tuple[str, ...], ...]  # those of products with the same input, in the order of the products
+    num_chosen: Mapping[str, int] = field(default_factory=dict)  # experts that a token takes, by the module's name
 
 
 def run(model: nn.Module, where: str) -> Trial:

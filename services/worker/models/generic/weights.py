@@ -30,18 +30,18 @@ from services.worker.ops import Linear
 def take_weights(skeleton: Skeleton, trial: Trial, build: Build) -> None:
     """Takes every weight that the checkpoint stores. Matrices of linear layers and embeddings stay with Quire's
     operations; the modules keep parameters without data in their place."""
-    take = _Take(skeleton, build)
+    take = _Take(skeleton, trial, build)
     take.layers()
     for group in trial.joined:
         take.joined(group)
     take.matrices()
     take.activations()
-    take.others(trial.matrices)
+    take.others()
 
 
 class _Take:
-    def __init__(self, skeleton: Skeleton, build: Build) -> None:
-        self._skeleton, self._model, self._build = skeleton, skeleton.model, build
+    def __init__(self, skeleton: Skeleton, trial: Trial, build: Build) -> None:
+        self._skeleton, self._model, self._trial, self._build = skeleton, skeleton.model, trial, build
         self._modules = dict(skeleton.model.named_modules())
         self._stored = skeleton.stored_names()
         self._shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.model.state_dict().items()}
@@ -52,7 +52,7 @@ class _Take:
         """Takes the modules that are, as a whole, layers of Quire's."""
         for prefix, module in self._modules.items():
             if is_experts(module):
-                take_experts(self._skeleton, prefix, module, self._build)
+                take_experts(self._skeleton, prefix, module, self._trial.num_chosen[prefix], self._build)
             elif norm := norm_form(module):
                 module.forward = on_rows(self._norm(prefix, norm))
             elif gated := gated_form(module):
@@ -93,13 +93,13 @@ class _Take:
             if type(module) in ACTIVATIONS:
                 self._model.set_submodule(prefix, ActivationModule(self._build.ops, ACTIVATIONS[type(module)]))
 
-    def others(self, matrices: frozenset[str]) -> None:
-        """Takes what is left. `matrices`: names of parameters that linear products take."""
+    def others(self) -> None:
+        """Takes what is left."""
         for name, shape in self._shapes.items():
             if name in self._taken:
                 continue
             stored = self._name(name)
-            if name in matrices and len(shape) == 2 and stored.endswith(".weight"):
+            if name in self._trial.matrices and len(shape) == 2 and stored.endswith(".weight"):
                 product = self._build.linear(Matrix(stored.removesuffix(".weight"), *shape))
                 _set(self._model, name, Product.of(product, shape))
             else:

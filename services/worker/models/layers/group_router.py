@@ -39,7 +39,8 @@ class GroupRouter:
     ) -> None:
         """`score`: of float32 router logits; `bias`: float32 [num_experts]; `normalizes`: whether the weights are
         scaled to a sum of 1; `factor`: of the weights, after that."""
-        self._score, self._num_chosen, self._groups, self._bias = score, num_chosen, groups, bias
+        self.num_chosen = num_chosen
+        self._score, self._groups, self._bias = score, groups, bias
         self._normalizes, self._factor = normalizes, factor
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +48,7 @@ class GroupRouter:
         preferences = scores if self._bias is None else scores + self._bias
         if self._groups is not None:
             preferences = _within_best(preferences, self._groups)
-        expert_ids = preferences.topk(self._num_chosen, dim=-1, sorted=False).indices
+        expert_ids = preferences.topk(self.num_chosen, dim=-1, sorted=False).indices
         weights = scores.gather(-1, expert_ids)
         if self._normalizes:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)

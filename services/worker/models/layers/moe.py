@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from services.worker.models.build import Build, Matrix
 
@@ -12,9 +12,19 @@ if TYPE_CHECKING:
 
     from services.worker.ops import Activation
 
-# Chooses experts: from router logits [num_tokens, num_experts] to the ids and the weights of those chosen, [num_tokens,
-# k] each.
-Router = Callable[["Tensor"], "tuple[Tensor, Tensor]"]
+
+class Router(Protocol):
+    """Chooses experts for each token."""
+
+    @property
+    def num_chosen(self) -> int:
+        """k, the number of experts of a token."""
+        ...
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """From router logits [num_tokens, num_experts] to the ids and the weights of those chosen, [num_tokens, k]
+        each."""
+        ...
 
 
 class MoE:
@@ -33,7 +43,7 @@ class MoE:
         """`gate`: from a token to its router logits; `gate_up` and `down`: the matrices of each expert."""
         self._router, self._shared = router, shared
         self._gate = build.linear(gate)
-        self._experts = build.experts(gate_up, down, activation)
+        self._experts = build.experts(gate_up, down, activation, router.num_chosen)
 
     def __call__(self, x: Tensor) -> Tensor:
         expert_ids, weights = self._router(self._gate(x))
@@ -45,10 +55,10 @@ class ChosenSoftmaxRouter:
     """The k experts of the highest logits; their weights are the softmax of these k logits. See `Router`."""
 
     def __init__(self, num_chosen: int) -> None:
-        self._num_chosen = num_chosen
+        self.num_chosen = num_chosen
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        chosen, expert_ids = logits.float().topk(self._num_chosen, dim=-1)
+        chosen, expert_ids = logits.float().topk(self.num_chosen, dim=-1)
         return expert_ids, chosen.softmax(-1)
 
 
@@ -57,10 +67,10 @@ class SoftmaxRouter:
     of 1. See `Router`."""
 
     def __init__(self, num_chosen: int, *, normalizes: bool) -> None:
-        self._num_chosen, self._normalizes = num_chosen, normalizes
+        self.num_chosen, self._normalizes = num_chosen, normalizes
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        weights, expert_ids = logits.float().softmax(-1).topk(self._num_chosen, dim=-1)
+        weights, expert_ids = logits.float().softmax(-1).topk(self.num_chosen, dim=-1)
         if self._normalizes:
             weights = weights / weights.sum(-1, keepdim=True)
         return expert_ids, weights

@@ -131,9 +131,7 @@ def _read_heads(config: Fields, index: int, *, is_full: bool) -> tuple[int, int]
     heads, dim = "num_key_value_heads", "head_dim"
     values, where = {heads: config.values.get(heads), dim: config.values.get(dim)}, config.where
     if "per_layer_config" in config.values:
-        overrides = config.nested("per_layer_config")
-        of_layer = None if overrides is None else overrides.nested(str(index))
-        if of_layer is not None:
+        if (of_layer := _find_layer(config, index)) is not None:
             unknown = sorted(of_layer.values.keys() - {heads, dim})
             if unknown:
                 raise ModelError(f"{of_layer.where} sets {unknown[0]}, which is not supported")
@@ -148,3 +146,12 @@ def _read_heads(config: Fields, index: int, *, is_full: bool) -> tuple[int, int]
     if num_heads % num_kv_heads:
         raise own.wrong(heads, f"a divisor of num_attention_heads, {num_heads}")
     return num_kv_heads, own.count(dim, MAX_HEAD_DIM, 256)
+
+
+def _find_layer(config: Fields, index: int) -> Fields | None:
+    """Returns what `per_layer_config` says of a layer; None if it says nothing."""
+    layers = config.nested("per_layer_config")
+    if layers is None:
+        return None
+    # transformers pads the layers' numbers with zeros, so that they are sorted.
+    return layers.nested(next((name for name in layers.values if name.isdecimal() and int(name) == index), ""))

@@ -62,8 +62,8 @@ def test_gemma_3_4b_leaves_out_its_heads(tmp_path: Path) -> None:
     config = read(tmp_path, "Gemma3ForConditionalGeneration", text_config=text, eos_token_id=[1, 106])
     network = config.network
     assert isinstance(network, GemmaConfig)
-    assert (network.vocab_size, network.num_heads, network.num_kv_heads, network.head_dim) == (262_208, 8, 4, 256)
-    assert [layer.rope.factor for layer in network.layers[4:6]] == [1.0, 8.0]
+    assert (network.vocab_size, network.heads) == (262_208, Heads(8, 4, 256, 256))
+    assert [layer.rope and layer.rope.factor for layer in network.layers[4:6]] == [1.0, 8.0]
     assert network.tie_word_embeddings
     assert config.eos_token_ids == (1, 106)
 

@@ -9,11 +9,10 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.network import NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, read_activation
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import Activation
 
-_MAX_CAP = 1e6
 _TYPES = ("full_attention", "sliding_attention")
 _ROPE: Mapping[str, Any] = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -79,7 +78,7 @@ def read(architecture: str, config: Fields) -> Gemma4Config:
 
 def _read_cap(config: Fields) -> float | None:
     name = "final_logit_softcapping"
-    return None if config.values.get(name) is None else config.number(name, 0.0, above=0, high=_MAX_CAP)
+    return None if config.values.get(name) is None else config.number(name, 0.0, above=0, high=MAX_FACTOR)
 
 
 def _read_layers(config: Fields, *, is_unified: bool) -> tuple[LayerConfig, ...]:

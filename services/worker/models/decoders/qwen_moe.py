@@ -12,12 +12,12 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import (
     Attention,
     Block,
-    GatedMLP,
     MoE,
     PreNormBlock,
     RMSNorm,
     SoftmaxRouter,
     Stack,
+    gated_mlp,
     output_projection,
     qkv_projections,
     tokens_and_head,
@@ -98,7 +98,7 @@ def _block(config: MoEConfig, index: int, build: Build) -> Block:
     if config.has_experts[index]:
         mlp = _experts(config, build.inside(family.scope))
     else:
-        mlp = _mlp(config, config.dense_size, build.inside("mlp"))
+        mlp = gated_mlp(config, config.activation, build.inside("mlp"), size=config.dense_size)
     norm_1, norm_2 = (RMSNorm(build, name, hidden, eps) for name in ("input_layernorm", "post_attention_layernorm"))
     return PreNormBlock(norm_1, attention, norm_2, mlp)
 
@@ -108,7 +108,8 @@ class GatedExpert:
 
     def __init__(self, config: MoEConfig, build: Build) -> None:
         self._ops = build.ops
-        self._mlp = _mlp(config, config.shared_size, build.inside("shared_expert"))
+        inside = build.inside("shared_expert")
+        self._mlp = gated_mlp(config, config.activation, inside, size=config.shared_size)
         self._gate = build.linear(Matrix("shared_expert_gate", 1, config.hidden_size))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -135,12 +136,6 @@ def _experts(config: MoEConfig, build: Build) -> MoE:
         config.activation,
         GatedExpert(config, build) if config.shared_size else None,
     )
-
-
-def _mlp(config: MoEConfig, size: int, build: Build) -> GatedMLP:
-    hidden = config.hidden_size
-    gate_up = Matrix("gate_proj", size, hidden), Matrix("up_proj", size, hidden)
-    return GatedMLP(build, gate_up, Matrix("down_proj", hidden, size), config.activation)
 
 
 def read(architecture: str, given: Fields) -> MoEConfig:

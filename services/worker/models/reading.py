@@ -40,8 +40,7 @@ def require_number(config: Fields, key: str, value: float) -> None:
 
 
 def read_head_count(config: Fields, key: str, hidden_size: int, default: int | None = None) -> int:
-    """Returns the number of heads, of which each has an equal part of the hidden size. Raises ModelError if they have
-    not."""
+    """Returns the number of heads. Raises ModelError if the hidden size cannot be divided among them equally."""
     num_heads = config.count(key, MAX_HEADS, default)
     if hidden_size % num_heads:
         raise config.wrong(key, f"a divisor of the hidden size, {hidden_size}")

@@ -44,9 +44,11 @@ class RoutingConfig:
 
 
 class AttentionConfig(Protocol):
-    """Sizes of one layer's attention."""
+    """The attention of one layer."""
 
-    def create(self, hidden_size: int, build: Build) -> Callable[[Tensor, Step], Tensor]: ...
+    def create(self, hidden_size: int, build: Build) -> Callable[[Tensor, Step], Tensor]:
+        """Returns the layer, [num_tokens, hidden] to the same shape. `build`: the scope of its weights."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

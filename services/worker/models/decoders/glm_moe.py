@@ -25,8 +25,8 @@ from services.worker.ops import AttentionForm, Heads
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSizes:
-    """See `AttentionConfig`."""
+class GroupedAttentionConfig:
+    """Attention in which several query heads can share a KV head. See `AttentionConfig`."""
 
     heads: Heads
     rope: RopeConfig
@@ -62,7 +62,7 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     theta = 1e6 if architecture == "SolarOpenForCausalLM" else 10_000.0
     bias = config.flag("attention_bias")
     attention = replace(
-        read_head_sizes(config, theta=theta, partial=0.5 if is_glm else None),
+        read_attention(config, theta=theta, partial=0.5 if is_glm else None),
         qkv_bias=bias,
         output_bias=bias and is_dots,
         qk_norm=is_dots or (is_glm and config.flag("use_qk_norm")),
@@ -73,15 +73,15 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     return read_network(config, attention.rope, layers, has_experts, read_v3_routing(config))
 
 
-def read_head_sizes(config: Fields, *, theta: float, partial: float | None = None) -> HeadSizes:
-    """Returns heads without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all of a
-    head is rotated, and config.json must not say otherwise."""
+def read_attention(config: Fields, *, theta: float, partial: float | None = None) -> GroupedAttentionConfig:
+    """Returns attention without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all
+    of a head is rotated, and config.json must not say otherwise."""
     heads = read_heads(config, config.count("hidden_size", MAX_SIZE))
     rope = read_rope(config, heads.key_dim, theta=theta, partial=partial or 1.0)
     if rope.rotary_dim != heads.key_dim and partial is None:
         raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported for this architecture")
     norm_eps = config.number("rms_norm_eps", 1e-6, above=0, high=1)
-    return HeadSizes(heads, rope, norm_eps)
+    return GroupedAttentionConfig(heads, rope, norm_eps)
 
 
 def _read_windows(config: Fields, num_layers: int) -> list[int | None]:

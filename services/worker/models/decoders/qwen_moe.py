@@ -113,6 +113,7 @@ class GatedExpert:
         self._gate = build.linear(Matrix("shared_expert_gate", 1, config.hidden_size))
 
     def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]"""
         return self._mlp(x) * self._ops.activation(self._gate(x), Activation.SIGMOID)
 
 

@@ -16,7 +16,7 @@ class PositionTable:
     """One learned vector per position."""
 
     def __init__(self, build: Build, name: str, num_positions: int, hidden_size: int, offset: int = 0) -> None:
-        """`offset`: row of position 0; the table has so many rows more than positions."""
+        """`offset`: row of position 0, so the number of rows before it."""
         self._offset, self._last = offset, num_positions - 1
         # No matrix, so that it is never quantized.
         self._table = build.tensor(f"{name}.weight", (num_positions + offset, hidden_size))

@@ -34,8 +34,12 @@ NAMES = {
     "GlmForCausalLM": "glm",
     "Glm4ForCausalLM": "glm4",
     "GraniteForCausalLM": "granite",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
 }
-KV_HEADS = {"StableLmForCausalLM": 4, "Exaone4ForCausalLM": 4}  # 32 by default, more than there are heads
+# 16 or 32 by default, more than there are heads.
+KV_HEADS = {"StableLmForCausalLM": 4, "Exaone4ForCausalLM": 4, "GemmaForCausalLM": 4}
 NORM_EPS = ("layer_norm_eps", "rms_norm_eps", "norm_eps", "norm_epsilon")
 ACTIVATIONS = {
     "silu": Activation.SILU,
@@ -58,13 +62,17 @@ def test_what_config_json_leaves_out_is_what_transformers_takes(architecture: st
     reference: Any = transformers.AutoConfig.for_model(NAMES[architecture], **SIZES, **kv_heads)
     assert config.max_model_len == reference.max_position_embeddings
     assert config.tie_word_embeddings == reference.tie_word_embeddings
-    assert config.activation == ACTIVATIONS[reference.hidden_act]
+    name = "hidden_activation" if hasattr(reference, "hidden_activation") else "hidden_act"
+    assert config.activation == ACTIVATIONS[getattr(reference, name)]
     assert config.heads.num_kv_heads == (reference.num_key_value_heads or 4)
     assert config.heads.key_dim == getattr(reference, "head_dim", 64)
     if hasattr(config, "norm_eps"):
         [eps] = (getattr(reference, name) for name in NORM_EPS if hasattr(reference, name))
         assert config.norm_eps == eps
-    rope = config.rope if hasattr(config, "rope") else next(layer.rope for layer in config.layers if layer.rope)
+    # Layers without a window first.
+    layers = sorted(getattr(config, "layers", ()), key=lambda layer: layer.sliding_window is not None)
+    rope = next((layer.rope for layer in layers if layer.rope), getattr(config, "rope", None))
+    assert rope is not None
     given = reference.rope_parameters.get("full_attention", reference.rope_parameters)
     assert rope.theta == given["rope_theta"]
     assert rope.rotary_dim == config.heads.key_dim * given.get("partial_rotary_factor", 1.0)
@@ -88,6 +96,17 @@ def test_olmo_3_extends_only_layers_without_a_window() -> None:
     network: Any = of_transformers_4.network
     assert [layer.rope.kind for layer in network.layers] == ["default", "default", "default", "yarn"] * 2
     assert network.max_model_len == 65_536
+
+
+def test_gemma_1_computes_the_tanh_form_of_what_it_calls_gelu() -> None:
+    def activation(**values: str | None) -> Activation:
+        network: Any = read("GemmaForCausalLM", **values).network
+        return network.activation  # type: ignore[no-any-return]
+
+    assert activation(hidden_act="gelu") == activation(hidden_act="gelu", hidden_activation=None)
+    assert activation(hidden_act="gelu") == activation() == Activation.GELU_TANH
+    assert activation(hidden_act="relu") == Activation.RELU
+    assert activation(hidden_act="gelu", hidden_activation="silu") == Activation.SILU
 
 
 def test_the_first_command_r_takes_the_length_that_it_was_released_for() -> None:

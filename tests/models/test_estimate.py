@@ -266,7 +266,7 @@ def test_published_figures_are_met(name: str, tmp_path: Path) -> None:
 
 def test_gpus_hold_experts_in_floats(tmp_path: Path) -> None:
     config, _ = describe(tmp_path, first("mixtral"))
-    whole, quantized = (estimate(config, EstimateConfig(quantization=name)) for name in ("none", "int8-weight-only"))
+    whole, quantized = (estimate(config, EstimateConfig(quantization=name)) for name in (None, "int8-weight-only"))
     of_experts = sum(math.prod(config.parameters[name]) for name in config.declaration.of_experts)
     assert 2 * of_experts / 1e9 < quantized.weight_gb < whole.weight_gb
     assert any("GPUs compute experts with floats" in note for note in quantized.notes)

@@ -93,8 +93,8 @@ class Build(Protocol):
         """Returns stored vectors of one size, one per row: [len(names), size] in the operations' type."""
         ...
 
-    def wide_vector(self, name: str, size: int) -> Tensor:
-        """Returns a stored vector in float32, [size], such as `AttentionForm.sinks`."""
+    def wide_vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
+        """Returns a stored vector plus a constant in float32, [size], such as `AttentionForm.sinks`."""
         ...
 
     def leave_out(self, scope: str) -> None:

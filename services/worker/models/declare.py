@@ -118,7 +118,7 @@ class _Lister:
         for name in names:
             self.vector(name, size)
 
-    def wide_vector(self, name: str, size: int) -> Any:
+    def wide_vector(self, name: str, size: int, plus: float = 0.0) -> Any:
         self.vector(name, size)
 
     def leave_out(self, scope: str) -> None:

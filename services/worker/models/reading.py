@@ -40,8 +40,7 @@ def require_number(config: Fields, key: str, value: float) -> None:
 
 
 def read_head_count(config: Fields, key: str, hidden_size: int, default: int | None = None) -> int:
-    """Returns the number of heads, of which each has an equal part of the hidden size. Raises ModelError if they have
-    not."""
+    """Returns the number of heads. Raises ModelError if the hidden size cannot be divided among them equally."""
     num_heads = config.count(key, MAX_HEADS, default)
     if hidden_size % num_heads:
         raise config.wrong(key, f"a divisor of the hidden size, {hidden_size}")
@@ -54,12 +53,17 @@ def spelling(config: Fields, *keys: str) -> str:
 
 
 def read_heads(
-    config: Fields, hidden_size: int, *, num_kv_heads: int | None = None, head_dim: int | None = None
+    config: Fields,
+    hidden_size: int,
+    *,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
 ) -> Heads:
-    """Reads the numbers of heads and their size. `num_kv_heads` and `head_dim` are the architecture's defaults; None:
-    as many KV heads as heads, and an equal part of the hidden size for each head. Raises ModelError if the heads cannot
-    share the KV heads equally."""
-    num_heads = config.count("num_attention_heads", MAX_HEADS)
+    """Reads the numbers of heads and their size. The keyword arguments are the architecture's defaults. None means:
+    config.json must have the number of heads; as many KV heads as heads; an equal part of the hidden size for each
+    head. Raises ModelError if the heads cannot share the KV heads equally."""
+    num_heads = config.count("num_attention_heads", MAX_HEADS, num_heads)
     num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_kv_heads or num_heads)
     if num_heads % num_kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")

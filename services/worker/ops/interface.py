@@ -286,7 +286,7 @@ class Ops(Protocol):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Returns x / sqrt(mean(x²) + eps) · weight, with the mean over the last dimension of x [..., features] (Zhang
-        and Sennrich, 2019)."""
+        and Sennrich, 2019). weight: [features] in `dtype`, or in float32, which is not rounded to `dtype`."""
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -128,7 +128,7 @@ class ReferenceOps:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.to(self.compute_dtype)
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return normed.to(x.dtype) * weight.to(x.dtype)
+        return (normed.to(x.dtype) * weight).to(x.dtype)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         residual += x

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 INT4_GROUP_SIZE = 128
 _LEAST_GROUP_SIZE = 16  # for the kernels, and for precision
-# Matrices that stay in floats beside the routers of experts: tables of positions, because they are small, and matrices
-# that `Build.absorbed` takes apart into floats.
+# Matrices that stay in floats beside the routers of experts: those that `Build.absorbed` takes apart into floats, and
+# the small tables of positions in transformers' code.
 _IN_FLOATS = ("wpe", "embed_positions", "positions_embed", "kv_b_proj")
 
 

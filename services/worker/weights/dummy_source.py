@@ -15,8 +15,8 @@ STANDARD_DEVIATION = 0.02
 
 
 class DummySource:
-    """Draws weights from a normal distribution on the device, and quantizes them as configured. Norms are 1. On devices
-    of one kind, the same seed gives the same weights, whatever the order in which they are taken."""
+    """Draws weights from a normal distribution on the device, and quantizes them as configured. Weights of norms are 1.
+    On devices of one kind, the same seed gives the same weights, whatever the order in which they are taken."""
 
     def __init__(
         self,
@@ -36,8 +36,9 @@ class DummySource:
         return self._quantization.format_of(layer).quantize(self._draw(layer))
 
     def vector(self, name: str) -> Tensor:
-        if name.lower().endswith("norm.weight"):
-            return torch.ones(self._shapes[name], device=self._device, dtype=self._dtype)
+        shape = self._shapes[name]
+        if name.endswith(".weight") and len(shape) == 1:  # of a norm
+            return torch.ones(shape, device=self._device, dtype=self._dtype)
         return self._draw(name)
 
     def _draw(self, name: str) -> Tensor:

@@ -89,8 +89,9 @@ class _Loader:
     def stacked(self, names: Sequence[str], size: int) -> Tensor:
         return torch.stack([self.vector(name, size) for name in names])
 
-    def wide_vector(self, name: str, size: int) -> Tensor:
-        return self._source.vector(self._prefix + name).to(self.ops.device, torch.float32, copy=True)
+    def wide_vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
+        vector = self._source.vector(self._prefix + name).to(self.ops.device, torch.float32, copy=True)
+        return vector.add_(plus) if plus else vector
 
     def leave_out(self, scope: str) -> None:
         pass

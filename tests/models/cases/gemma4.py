@@ -3,7 +3,7 @@ from typing import Any
 from tests.models.case import Case
 from tests.models.tiny import GQA, VOCAB_SIZE
 
-_SIZES: dict[str, Any] = GQA | {
+SIZES: dict[str, Any] = GQA | {
     "head_dim": 16,
     "global_head_dim": 32,
     "sliding_window": 9,
@@ -22,23 +22,23 @@ _EXPERTS: dict[str, Any] = {
 }
 _UNIFIED: dict[str, Any] = {
     name: value
-    for name, value in _SIZES.items()
+    for name, value in SIZES.items()
     if name not in ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
 }
 CASES = [
     Case(
         "gemma4_text",
-        _SIZES | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True},
+        SIZES | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True},
         variant="layers that share keys",
         mechanism="layers that read the keys of earlier ones, and an input of each layer",
     ),
     Case(
         "gemma4_text",
-        _SIZES | _EXPERTS | {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        SIZES | _EXPERTS | {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
         variant="experts",
         mechanism="values made of keys, and experts beside an MLP",
     ),
     Case("gemma4_unified_text", _UNIFIED),
     Case("gemma4_unified", {"text_config": _UNIFIED}, variant="inside a larger model"),
-    Case("gemma4", {"text_config": _SIZES}, variant="inside a larger model"),
+    Case("gemma4", {"text_config": SIZES}, variant="inside a larger model"),
 ]

@@ -9,4 +9,9 @@ CASES = [
         mechanism="experts beside a shared one",
     ),
     Case("qwen3_moe", GQA | EXPERTS | {"head_dim": 32, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    Case(
+        "qwen3_moe",
+        GQA | EXPERTS | {"use_sliding_window": True, "sliding_window": 9},
+        variant="windows",
+    ),
 ]

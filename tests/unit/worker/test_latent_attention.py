@@ -16,7 +16,7 @@ from services.worker.errors import ModelError
 from services.worker.models import kv_bytes_per_token
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoders.deepseek_moe import DeepSeekConfig
-from services.worker.models.decoders.glm_moe import HeadSizes
+from services.worker.models.decoders.glm_moe import GroupedAttentionConfig
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.interface import AttentionShape
 from services.worker.ops.reference import ReferenceOps
@@ -214,7 +214,7 @@ def test_glm_rotates_half_of_each_head_unless_it_says_otherwise(tmp_path: Path) 
         model = read(tmp_path, architectures=["Glm4MoeForCausalLM"], num_hidden_layers=2, head_dim=128, **values)
         assert isinstance(model.network, DeepSeekConfig)
         attention = model.network.layers[0].attention
-        assert isinstance(attention, HeadSizes)
+        assert isinstance(attention, GroupedAttentionConfig)
         assert attention.rope.rotary_dim == rotary_dim
 
 

@@ -62,8 +62,8 @@ def test_gemma_3_4b_leaves_out_its_heads(tmp_path: Path) -> None:
     config = read(tmp_path, "Gemma3ForConditionalGeneration", text_config=text, eos_token_id=[1, 106])
     network = config.network
     assert isinstance(network, GemmaConfig)
-    assert (network.vocab_size, network.num_heads, network.num_kv_heads, network.head_dim) == (262_208, 8, 4, 256)
-    assert [layer.rope.factor for layer in network.layers[4:6]] == [1.0, 8.0]
+    assert (network.vocab_size, network.heads) == (262_208, Heads(8, 4, 256, 256))
+    assert [layer.rope and layer.rope.factor for layer in network.layers[4:6]] == [1.0, 8.0]
     assert network.tie_word_embeddings
     assert config.eos_token_ids == (1, 106)
 
@@ -300,6 +300,12 @@ def test_gemma_4_has_larger_heads_in_layers_without_a_window(tmp_path: Path) -> 
     assert config.attention[4:] == (Heads(8, 4, 256, 256), Heads(8, 1, 128, 128))
     rotations = [layer.rope for layer in config.network.layers]  # type: ignore[attr-defined]
     assert (rotations[4].kind, rotations[5].kind, rotations[5].num_pairs) == ("default", "proportional", 16)
+
+
+def test_numbers_of_gemma_4_s_layers_can_begin_with_zeros(tmp_path: Path) -> None:
+    text = GEMMA4 | {"num_hidden_layers": 12, "per_layer_config": {"05": {"head_dim": 128}, "11": {"head_dim": 64}}}
+    config = read(tmp_path, "Gemma4ForConditionalGeneration", text_config=text)
+    assert [heads.key_dim for heads in config.attention] == [256] * 5 + [128] + [256] * 5 + [64]
 
 
 @pytest.mark.parametrize(

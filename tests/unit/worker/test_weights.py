@@ -224,6 +224,11 @@ def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
     check_against(model, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["model.norm.weight", "transformer.h.0.ln_1.weight", "transformer.norm_f.weight"])
+def test_dummy_norms_have_weights_of_1(name: str) -> None:
+    assert torch.equal(DummySource({name: (5,)}, CPU, torch.float32).vector(name), torch.ones(5))
+
+
 def test_dummy_weights_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)

@@ -18,7 +18,7 @@ from services.worker.models.decoders.deepseek_moe import (
     read_v2_routing,
     read_v3_routing,
 )
-from services.worker.models.layers import Compressed, LatentAttention, RMSNorm
+from services.worker.models.layers import LatentAttention, LowRankProjection, RMSNorm
 from services.worker.models.network import Architecture
 from services.worker.models.reading import require
 from services.worker.models.rope import RopeConfig, read_rope, read_score_factor
@@ -30,8 +30,8 @@ _LATENT_EPS = 1e-6  # of the norms of compressed queries and latent vectors, wha
 
 
 @dataclass(frozen=True, slots=True)
-class LatentSizes:
-    """See `AttentionConfig` and `LatentAttention`."""
+class LatentAttentionConfig:
+    """Multi-head latent attention. See `AttentionConfig` and `LatentAttention`."""
 
     num_heads: int
     key_dim: int  # elements of a key that are not rotated
@@ -52,7 +52,7 @@ class LatentSizes:
         else:
             down = Matrix("q_a_proj", self.query_dim, hidden_size, self.bias)
             norm = RMSNorm(build, "q_a_layernorm", self.query_dim, _LATENT_EPS)
-            queries = Compressed(build, down, norm, Matrix("q_b_proj", num_queries, self.query_dim))
+            queries = LowRankProjection(build, down, norm, Matrix("q_b_proj", num_queries, self.query_dim))
         return LatentAttention(
             build,
             heads,
@@ -73,7 +73,7 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     config = Fields({**_DEFAULTS[architecture], **given.values}, given.where)
     num_layers = config.count("num_hidden_layers", MAX_LAYERS)
-    attention = _read_latent_sizes(config, is_v2=architecture == "DeepseekV2ForCausalLM")
+    attention = _read_attention(config, is_v2=architecture == "DeepseekV2ForCausalLM")
     if architecture == "YoutuForCausalLM":
         return read_network(config, attention.rope, [attention] * num_layers, [False] * num_layers, None)
     if architecture == "Glm4MoeLiteForCausalLM":
@@ -87,7 +87,7 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     return read_network(config, attention.rope, [attention] * num_layers, has_experts, routing)
 
 
-def _read_latent_sizes(config: Fields, *, is_v2: bool) -> LatentSizes:
+def _read_attention(config: Fields, *, is_v2: bool) -> LatentAttentionConfig:
     num_heads = config.count("num_attention_heads", MAX_HEADS)
     if config.count("num_key_value_heads", MAX_HEADS, num_heads) != num_heads:
         raise config.wrong("num_key_value_heads", f"num_attention_heads, {num_heads}: latent attention has no groups")
@@ -97,7 +97,7 @@ def _read_latent_sizes(config: Fields, *, is_v2: bool) -> LatentSizes:
         raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported with qk_rope_head_dim")
     if is_v2:
         require(config, "rope_interleave", value=True)
-    return LatentSizes(
+    return LatentAttentionConfig(
         num_heads=num_heads,
         key_dim=key_dim,
         value_dim=config.count("v_head_dim", MAX_HEAD_DIM),

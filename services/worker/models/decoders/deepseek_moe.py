@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import ExpertGroups, GatedMLP, GroupRouter, MoE, RMSNorm, Stack
+from services.worker.models.layers import (
+    Block,
+    ExpertGroups,
+    GatedMLP,
+    GroupRouter,
+    MoE,
+    PreNormBlock,
+    RMSNorm,
+    Stack,
+    gated_mlp,
+    tokens_and_head,
+)
 from services.worker.models.network import NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, read_activation, require
-from services.worker.models.rope import MAX_FACTOR, RopeConfig
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, require
+from services.worker.models.rope import RopeConfig
 from services.worker.models.step import Step
 from services.worker.ops import Activation
 
@@ -33,9 +44,11 @@ class RoutingConfig:
 
 
 class AttentionConfig(Protocol):
-    """Sizes of one layer's attention."""
+    """The attention of one layer."""
 
-    def create(self, hidden_size: int, build: Build) -> Callable[[Tensor, Step], Tensor]: ...
+    def create(self, hidden_size: int, build: Build) -> Callable[[Tensor, Step], Tensor]:
+        """Returns the layer, [num_tokens, hidden] to the same shape. `build`: the scope of its weights."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +72,26 @@ class DeepSeek(Stack):
     """See `Network`."""
 
     def __init__(self, config: DeepSeekConfig, build: Build) -> None:
-        vocab, hidden = config.vocab_size, config.hidden_size
-        tokens = build.linear(Matrix("model.embed_tokens", vocab, hidden))
-        blocks = [Block(config, layer, build.inside(f"model.layers.{i}")) for i, layer in enumerate(config.layers)]
+        tokens, head = tokens_and_head(config, build)
+        blocks = [_block(config, layer, build.inside(f"model.layers.{i}")) for i, layer in enumerate(config.layers)]
         for scope in config.left_out:
             build.leave_out(scope)
-        norm = RMSNorm(build, "model.norm", hidden, config.norm_eps)
-        head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        norm = RMSNorm(build, "model.norm", config.hidden_size, config.norm_eps)
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
-class Block:
-    def __init__(self, config: DeepSeekConfig, layer: LayerConfig, build: Build) -> None:
-        hidden, mlp = config.hidden_size, build.inside("mlp")
-        self._norm_1 = RMSNorm(build, "input_layernorm", hidden, config.norm_eps)
-        self._attention = layer.attention.create(hidden, build.inside("self_attn"))
-        self._norm_2 = RMSNorm(build, "post_attention_layernorm", hidden, config.norm_eps)
-        self._mlp: Callable[[Tensor], Tensor]
-        if config.routing is not None and layer.has_experts:
-            self._mlp = _experts(config, config.routing, mlp)
-        else:
-            self._mlp = _mlp(config, config.dense_size, mlp)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self._attention(self._norm_1(x), step)
-        return x + self._mlp(self._norm_2(x))
+def _block(config: DeepSeekConfig, layer: LayerConfig, build: Build) -> Block:
+    hidden, inside = config.hidden_size, build.inside("mlp")
+    norm_1, norm_2 = (
+        RMSNorm(build, name, hidden, config.norm_eps) for name in ("input_layernorm", "post_attention_layernorm")
+    )
+    attention = layer.attention.create(hidden, build.inside("self_attn"))
+    mlp: Callable[[Tensor], Tensor]
+    if config.routing is not None and layer.has_experts:
+        mlp = _experts(config, config.routing, inside)
+    else:
+        mlp = _mlp(config, config.dense_size, inside)
+    return PreNormBlock(norm_1, attention, norm_2, mlp)
 
 
 def _experts(config: DeepSeekConfig, routing: RoutingConfig, build: Build) -> MoE:
@@ -117,9 +125,7 @@ def _experts(config: DeepSeekConfig, routing: RoutingConfig, build: Build) -> Mo
 
 
 def _mlp(config: DeepSeekConfig, size: int, build: Build) -> GatedMLP:
-    hidden, bias = config.hidden_size, config.mlp_bias
-    gate_up = Matrix("gate_proj", size, hidden, bias), Matrix("up_proj", size, hidden, bias)
-    return GatedMLP(build, gate_up, Matrix("down_proj", hidden, size, bias), config.activation)
+    return gated_mlp(config, config.activation, build, size=size, has_bias=config.mlp_bias)
 
 
 def _softmax(logits: Tensor) -> Tensor:

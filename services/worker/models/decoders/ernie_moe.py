@@ -9,7 +9,7 @@ from typing import Any
 
 from services.worker.fields import MAX_LAYERS, MAX_SIZE, Fields
 from services.worker.models.decoders.deepseek_moe import DeepSeek, DeepSeekConfig, RoutingConfig, read_network
-from services.worker.models.decoders.glm_moe import read_head_sizes
+from services.worker.models.decoders.glm_moe import read_attention
 from services.worker.models.network import Architecture
 from services.worker.models.reading import MAX_EXPERTS, require
 
@@ -25,7 +25,7 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     require(config, "use_bias", value=False)
     config.number("moe_norm_min", _MAX_NORM_MIN, above=0, high=_MAX_NORM_MIN)
     num_layers = config.count("num_hidden_layers", MAX_LAYERS)
-    attention = replace(read_head_sizes(config, theta=500_000.0), interleaved=True)
+    attention = replace(read_attention(config, theta=500_000.0), interleaved=True)
     num_experts = config.count("moe_num_experts", MAX_EXPERTS)
     num_shared = config.count("moe_num_shared_experts", MAX_EXPERTS, low=0)
     routing = RoutingConfig(

@@ -9,11 +9,10 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.network import NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, read_activation
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import Activation
 
-_MAX_CAP = 1e6
 _TYPES = ("full_attention", "sliding_attention")
 _ROPE: Mapping[str, Any] = {
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -81,7 +80,7 @@ def read(architecture: str, config: Fields) -> Gemma4Config:
 
 def _read_cap(config: Fields) -> float | None:
     name = "final_logit_softcapping"
-    return None if config.values.get(name) is None else config.number(name, 0.0, above=0, high=_MAX_CAP)
+    return None if config.values.get(name) is None else config.number(name, 0.0, above=0, high=MAX_FACTOR)
 
 
 def _read_layers(config: Fields, *, is_unified: bool) -> tuple[LayerConfig, ...]:
@@ -133,9 +132,7 @@ def _read_heads(config: Fields, index: int, *, is_full: bool) -> tuple[int, int]
     heads, dim = "num_key_value_heads", "head_dim"
     values, where = {heads: config.values.get(heads), dim: config.values.get(dim)}, config.where
     if "per_layer_config" in config.values:
-        overrides = config.nested("per_layer_config")
-        of_layer = None if overrides is None else overrides.nested(str(index))
-        if of_layer is not None:
+        if (of_layer := _find_layer(config, index)) is not None:
             unknown = sorted(of_layer.values.keys() - {heads, dim})
             if unknown:
                 raise ModelError(f"{of_layer.where} sets {unknown[0]}, which is not supported")
@@ -150,3 +147,12 @@ def _read_heads(config: Fields, index: int, *, is_full: bool) -> tuple[int, int]
     if num_heads % num_kv_heads:
         raise own.wrong(heads, f"a divisor of num_attention_heads, {num_heads}")
     return num_kv_heads, own.count(dim, MAX_HEAD_DIM, 256)
+
+
+def _find_layer(config: Fields, index: int) -> Fields | None:
+    """Returns what `per_layer_config` says of a layer; None if it says nothing."""
+    layers = config.nested("per_layer_config")
+    if layers is None:
+        return None
+    # transformers pads the layers' numbers with zeros, so that they are sorted.
+    return layers.nested(next((name for name in layers.values if name.isdecimal() and int(name) == index), ""))

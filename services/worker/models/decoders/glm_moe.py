@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, Fields
-from services.worker.models.build import Build, Matrix
+from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, Fields
+from services.worker.models.build import Build
 from services.worker.models.decoders.deepseek_moe import (
     DeepSeek,
     DeepSeekConfig,
@@ -17,19 +17,18 @@ from services.worker.models.decoders.deepseek_moe import (
     read_network,
     read_v3_routing,
 )
-from services.worker.models.layers import Attention, RMSNorm
+from services.worker.models.layers import Attention, RMSNorm, output_projection, qkv_projections
 from services.worker.models.network import Architecture
+from services.worker.models.reading import read_heads
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import AttentionForm, Heads
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSizes:
-    """See `AttentionConfig`."""
+class GroupedAttentionConfig:
+    """Attention in which several query heads can share a KV head. See `AttentionConfig`."""
 
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    heads: Heads
     rope: RopeConfig
     norm_eps: float
     qkv_bias: bool = False
@@ -39,17 +38,15 @@ class HeadSizes:
     sliding_window: int | None = None  # tokens that a query sees, itself included
 
     def create(self, hidden_size: int, build: Build) -> Attention:
-        dim = self.head_dim
-        queries, keys = self.num_heads * dim, self.num_kv_heads * dim
-        outputs = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        heads, dim = self.heads, self.heads.key_dim
         q_norm, k_norm = (
             RMSNorm(build, name, dim, self.norm_eps) if self.qk_norm else None for name in ("q_norm", "k_norm")
         )
         return Attention(
             build,
-            Heads(self.num_heads, self.num_kv_heads, dim, dim),
-            tuple(Matrix(name, size, hidden_size, self.qkv_bias) for name, size in outputs.items()),
-            Matrix("o_proj", hidden_size, queries, self.output_bias),
+            heads,
+            qkv_projections(heads, hidden_size, has_bias=self.qkv_bias),
+            output_projection(heads, hidden_size, has_bias=self.output_bias),
             AttentionForm(dim**-0.5, sliding_window=self.sliding_window),
             build.rotation(self.rope, interleaved=self.interleaved),
             q_norm,
@@ -65,7 +62,7 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     theta = 1e6 if architecture == "SolarOpenForCausalLM" else 10_000.0
     bias = config.flag("attention_bias")
     attention = replace(
-        read_head_sizes(config, theta=theta, partial=0.5 if is_glm else None),
+        read_attention(config, theta=theta, partial=0.5 if is_glm else None),
         qkv_bias=bias,
         output_bias=bias and is_dots,
         qk_norm=is_dots or (is_glm and config.flag("use_qk_norm")),
@@ -76,19 +73,15 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     return read_network(config, attention.rope, layers, has_experts, read_v3_routing(config))
 
 
-def read_head_sizes(config: Fields, *, theta: float, partial: float | None = None) -> HeadSizes:
-    """Returns heads without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all of a
-    head is rotated, and config.json must not say otherwise."""
-    num_heads = config.count("num_attention_heads", MAX_HEADS)
-    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
-    if num_heads % num_kv_heads:
-        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
-    head_dim = config.count("head_dim", MAX_HEAD_DIM, max(1, config.count("hidden_size", MAX_SIZE) // num_heads))
-    rope = read_rope(config, head_dim, theta=theta, partial=partial or 1.0)
-    if rope.rotary_dim != head_dim and partial is None:
+def read_attention(config: Fields, *, theta: float, partial: float | None = None) -> GroupedAttentionConfig:
+    """Returns attention without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all
+    of a head is rotated, and config.json must not say otherwise."""
+    heads = read_heads(config, config.count("hidden_size", MAX_SIZE))
+    rope = read_rope(config, heads.key_dim, theta=theta, partial=partial or 1.0)
+    if rope.rotary_dim != heads.key_dim and partial is None:
         raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported for this architecture")
     norm_eps = config.number("rms_norm_eps", 1e-6, above=0, high=1)
-    return HeadSizes(num_heads, num_kv_heads, head_dim, rope, norm_eps)
+    return GroupedAttentionConfig(heads, rope, norm_eps)
 
 
 def _read_windows(config: Fields, num_layers: int) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""GPT-J (Wang and Komatsuzaki, 2021) and CodeGen (Nijkamp et al., 2022): rotary positions on pairs of neighboring
+"""GPT-J (Wang and Komatsuzaki, 2021) and CodeGen (Nijkamp et al., 2022): rotary positions on pairs of neighbouring
 elements; attention and MLP side by side behind one norm."""
 
 from __future__ import annotations

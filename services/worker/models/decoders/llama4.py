@@ -10,19 +10,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
+from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
-from services.worker.models.layers import GatedMLP, RMSNorm, Stack
+from services.worker.models.layers import (
+    Block,
+    PreNormBlock,
+    RMSNorm,
+    Stack,
+    gated_mlp,
+    output_projection,
+    qkv_projections,
+    tokens_and_head,
+)
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, read_activation
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, read_heads
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_MAX_SCALE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Llama4Config(NetworkConfig):
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    heads: Heads
     norm_eps: float
     activation: Activation
     attention_bias: bool
@@ -55,57 +60,49 @@ class Llama4(Stack):
     """See `Network`."""
 
     def __init__(self, config: Llama4Config, build: Build) -> None:
-        vocab, hidden = config.vocab_size, config.hidden_size
-        inside = build.inside("model")
-        tokens = inside.linear(Matrix("embed_tokens", vocab, hidden))
-        blocks = [Block(config, layer, inside.inside(f"layers.{i}")) for i, layer in enumerate(config.layers)]
-        norm = RMSNorm(inside, "norm", hidden, config.norm_eps)
-        head = tokens if config.tie_word_embeddings else build.linear(Matrix("lm_head", vocab, hidden))
+        tokens, head = tokens_and_head(config, build)
+        blocks = [_block(config, layer, build.inside(f"model.layers.{i}")) for i, layer in enumerate(config.layers)]
+        norm = RMSNorm(build, "model.norm", config.hidden_size, config.norm_eps)
         super().__init__(build.ops, tokens, blocks, norm, head)
 
 
-class Block:
-    def __init__(self, config: Llama4Config, layer: LayerConfig, build: Build) -> None:
-        self._norm_1 = RMSNorm(build, "input_layernorm", config.hidden_size, config.norm_eps)
-        self._attention = Attention(config, layer, build.inside("self_attn"))
-        self._norm_2 = RMSNorm(build, "post_attention_layernorm", config.hidden_size, config.norm_eps)
-        feed_forward = build.inside("feed_forward")
-        self._mlp: Callable[[Tensor], Tensor] = (
-            Experts(config, feed_forward) if layer.has_experts else _mlp(config, config.dense_size, feed_forward)
-        )
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self._attention(self._norm_1(x), step)
-        return x + self._mlp(self._norm_2(x))
+def _block(config: Llama4Config, layer: LayerConfig, build: Build) -> Block:
+    norm_1, norm_2 = (
+        RMSNorm(build, name, config.hidden_size, config.norm_eps)
+        for name in ("input_layernorm", "post_attention_layernorm")
+    )
+    attention = Attention(config, layer, build.inside("self_attn"))
+    feed_forward = build.inside("feed_forward")
+    mlp: Callable[[Tensor], Tensor]
+    if layer.has_experts:
+        mlp = Experts(config, feed_forward)
+    else:
+        mlp = gated_mlp(config, config.activation, feed_forward, size=config.dense_size)
+    return PreNormBlock(norm_1, attention, norm_2, mlp)
 
 
 class Attention:
     """Attention with rotated positions in a chunk, or without positions over the whole sequence."""
 
     def __init__(self, config: Llama4Config, layer: LayerConfig, build: Build) -> None:
-        hidden, dim, bias = config.hidden_size, config.head_dim, config.attention_bias
-        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        self._ops, self._config, self._queries, self._keys = build.ops, config, queries, keys
-        self._qkv = build.linear(
-            Matrix("q_proj", queries, hidden, bias),
-            Matrix("k_proj", keys, hidden, bias),
-            Matrix("v_proj", keys, hidden, bias),
-        )
-        self._output = build.linear(Matrix("o_proj", hidden, queries, bias))
+        hidden, heads, bias = config.hidden_size, config.heads, config.attention_bias
+        dim = heads.key_dim
+        self._ops, self._config = build.ops, config
+        self._qkv = build.linear(*qkv_projections(heads, hidden, has_bias=bias))
+        self._output = build.linear(output_projection(heads, hidden, has_bias=bias))
         self._rotation = build.rotation(config.rope, interleaved=True) if layer.has_rope else None
         # The norm of queries and keys has no weight.
         self._ones = build.filled(dim, 1.0) if layer.has_rope and config.qk_norm else None
         self._is_tuned = config.tunes_temperature and not layer.has_rope
         self._form = AttentionForm(dim**-0.5, chunk=layer.chunk)
-        self._pages = build.attention(Heads(config.num_heads, config.num_kv_heads, dim, dim))
+        self._pages = build.attention(heads)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]"""
-        ops, dim, pages = self._ops, self._config.head_dim, step.pages[self._pages]
-        qkv = self._qkv(x)
-        q = qkv[:, : self._queries].view(-1, self._config.num_heads, dim)
-        k = qkv[:, self._queries : self._queries + self._keys].view(-1, self._config.num_kv_heads, dim)
-        v = qkv[:, self._queries + self._keys :].view(-1, self._config.num_kv_heads, dim)
+        ops, heads, pages = self._ops, self._config.heads, step.pages[self._pages]
+        keys, values = heads.num_heads, heads.num_heads + heads.num_kv_heads  # where they start
+        qkv = self._qkv(x).view(len(x), -1, heads.key_dim)
+        q, k, v = qkv[:, :keys], qkv[:, keys:values], qkv[:, values:]
         if self._rotation is not None:
             ops.rope(q, self._rotation, step.batch)
             ops.rope(k, self._rotation, step.batch)
@@ -139,7 +136,7 @@ class Experts:
             config.num_chosen,
         )
         self._weight = build.filled(1, 1.0)
-        self._shared = _mlp(config, inner, build.inside("shared_expert"))
+        self._shared = gated_mlp(config, config.activation, build.inside("shared_expert"))
 
     def __call__(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]"""
@@ -153,20 +150,11 @@ class Experts:
         return mixed
 
 
-def _mlp(config: Llama4Config, size: int, build: Build) -> GatedMLP:
-    gate_up = Matrix("gate_proj", size, config.hidden_size), Matrix("up_proj", size, config.hidden_size)
-    return GatedMLP(build, gate_up, Matrix("down_proj", config.hidden_size, size), config.activation)
-
-
 def read(architecture: str, config: Fields) -> Llama4Config:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     hidden = config.count("hidden_size", MAX_SIZE, 5120)
-    num_heads = config.count("num_attention_heads", MAX_HEADS, 40)
-    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, 8)
-    if num_heads % num_kv_heads:
-        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
-    head_dim = config.count("head_dim", MAX_HEAD_DIM, 128)
-    rope = read_rope(config, head_dim, theta=500_000.0)
+    heads = read_heads(config, hidden, num_heads=40, num_kv_heads=8, head_dim=128)
+    rope = read_rope(config, heads.key_dim, theta=500_000.0)
     num_experts = config.count("num_local_experts", MAX_EXPERTS, 16)
     return Llama4Config(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 202_048),
@@ -174,9 +162,7 @@ def read(architecture: str, config: Fields) -> Llama4Config:
         intermediate_size=config.count("intermediate_size", MAX_SIZE, 8192),
         max_model_len=rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS, 131_072)),
         tie_word_embeddings=config.flag("tie_word_embeddings"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
+        heads=heads,
         norm_eps=config.number("rms_norm_eps", 1e-5, above=0, high=1),
         activation=read_activation(config, "hidden_act", "silu"),
         attention_bias=config.flag("attention_bias"),
@@ -184,7 +170,7 @@ def read(architecture: str, config: Fields) -> Llama4Config:
         qk_norm=config.flag("use_qk_norm", True),
         tunes_temperature=_tunes_temperature(config),
         temperature_positions=config.number("floor_scale", 8192.0, above=0, high=MAX_POSITIONS),
-        temperature_scale=config.number("attn_scale", 0.1, above=-_MAX_SCALE, high=_MAX_SCALE),
+        temperature_scale=config.number("attn_scale", 0.1, above=-MAX_FACTOR, high=MAX_FACTOR),
         num_experts=num_experts,
         num_chosen=config.count("num_experts_per_tok", num_experts, 1),
         dense_size=config.count("intermediate_size_mlp", MAX_SIZE, 16_384),

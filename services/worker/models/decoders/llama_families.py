@@ -1,5 +1,4 @@
-"""The supported families of models. All decoders share one forward pass, and so do all encoders; this module describes
-the differences between their families."""
+"""The families of decoders that share Llama's forward pass (`llama.py`), and how each differs from Llama."""
 
 from __future__ import annotations
 

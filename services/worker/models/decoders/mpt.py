@@ -14,7 +14,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import MLP, Attention, LayerNorm, Stack, alibi_slopes
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import read_head_count, refuse, require, require_text
+from services.worker.models.reading import MAX_FACTOR, read_head_count, refuse, require, require_text
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _MAX_RATIO = 1 << 10  # of MLP and hidden size
 _MAX_EXPONENT = 1 << 10
-_MAX_CLIP = 1e6
-_MAX_SCALE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,9 @@ def read(architecture: str, config: Fields) -> MPTConfig:
         num_layers=config.count("n_layers", MAX_LAYERS),
         num_heads=num_heads,
         norm_eps=config.number("layer_norm_epsilon", 1e-5, above=0, high=1),
-        scale=attention.number("softmax_scale", (hidden // num_heads) ** -0.5, above=0, high=_MAX_SCALE),
+        scale=attention.number("softmax_scale", (hidden // num_heads) ** -0.5, above=0, high=MAX_FACTOR),
         max_exponent=attention.count("alibi_bias_max", _MAX_EXPONENT, 8),
-        clip=attention.number("clip_qkv", 0, above=0, high=_MAX_CLIP) if attention.values.get("clip_qkv") else None,
+        clip=attention.number("clip_qkv", 0, above=0, high=MAX_FACTOR) if attention.values.get("clip_qkv") else None,
     )
 
 

@@ -13,7 +13,7 @@ from services.worker.models.layers.encoder_stack import Embeddings, EncoderBlock
 from services.worker.models.layers.full_attention import FullAttention, full_form
 from services.worker.models.layers.group_router import ExpertGroups, GroupRouter
 from services.worker.models.layers.head import TiedHead
-from services.worker.models.layers.latent_attention import Compressed, LatentAttention
+from services.worker.models.layers.latent_attention import LatentAttention, LowRankProjection
 from services.worker.models.layers.llama_names import gated_mlp, output_projection, qkv_projections, tokens_and_head
 from services.worker.models.layers.mlp import MLP, GatedMLP
 from services.worker.models.layers.moe import ChosenSoftmaxRouter, MoE, Router, SoftmaxRouter
@@ -28,7 +28,6 @@ __all__ = [
     "Block",
     "BranchNormBlock",
     "ChosenSoftmaxRouter",
-    "Compressed",
     "Embeddings",
     "EncoderBlock",
     "EncoderStack",
@@ -39,6 +38,7 @@ __all__ = [
     "LatentAttention",
     "LayerNorm",
     "LayerNormOfHeads",
+    "LowRankProjection",
     "MoE",
     "NoNorm",
     "Norm",

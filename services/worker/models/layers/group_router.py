@@ -16,7 +16,7 @@ class ExpertGroups:
 
     num_groups: int
     num_chosen: int
-    num_best: int  # a group's score is the sum of so many of its highest
+    num_best: int  # a group's score is the sum of this many of its highest scores
 
 
 class GroupRouter:

@@ -72,11 +72,12 @@ class LatentAttention:
         return self._output(self._to_value(summed.view(len(x), self._num_heads, latent_dim)).flatten(1))
 
 
-class Compressed:
+class LowRankProjection:
     """up(norm(down(x))): a projection through a vector of a lower dimension, as DeepSeek-V2's queries."""
 
     def __init__(self, build: Build, down: Matrix, norm: Callable[[Tensor], Tensor], up: Matrix) -> None:
         self._down, self._norm, self._up = build.linear(down), norm, build.linear(up)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, outputs of `up`]"""
         return self._up(self._norm(self._down(x)))

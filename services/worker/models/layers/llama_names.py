@@ -36,7 +36,10 @@ def output_projection(heads: Heads, hidden_size: int, name: str = "o_proj", *, h
     return Matrix(name, hidden_size, heads.num_heads * heads.value_dim, has_bias)
 
 
-def gated_mlp(config: NetworkConfig, activation: Activation, build: Build, *, has_bias: bool = False) -> GatedMLP:
-    hidden, inner = config.hidden_size, config.intermediate_size
+def gated_mlp(
+    config: NetworkConfig, activation: Activation, build: Build, *, size: int | None = None, has_bias: bool = False
+) -> GatedMLP:
+    """`size`: the intermediate size, if it is not that of `config`."""
+    hidden, inner = config.hidden_size, config.intermediate_size if size is None else size
     gate_up = Matrix("gate_proj", inner, hidden, has_bias), Matrix("up_proj", inner, hidden, has_bias)
     return GatedMLP(build, gate_up, Matrix("down_proj", hidden, inner, has_bias), activation)

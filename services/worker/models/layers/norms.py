@@ -16,7 +16,9 @@ class RMSNorm:
 
     def __init__(self, build: Build, name: str, size: int, eps: float, plus: float = 0.0) -> None:
         self._ops, self._eps = build.ops, eps
-        self._weight = build.vector(f"{name}.weight", size, plus)
+        # Weights around 0 have more digits than weights around 1. In bfloat16, the sum would lose them.
+        take = build.wide_vector if plus else build.vector
+        self._weight = take(f"{name}.weight", size, plus)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._ops.rms_norm(x, self._weight, self._eps)

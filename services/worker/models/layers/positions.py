@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from services.worker.models.build import Build, Matrix
+from services.worker.models.build import Build
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,12 +16,13 @@ class PositionTable:
     """One learned vector per position."""
 
     def __init__(self, build: Build, name: str, num_positions: int, hidden_size: int, offset: int = 0) -> None:
-        """`offset`: row of position 0; the table has so many rows more than positions."""
-        self._ops, self._offset, self._last = build.ops, offset, num_positions - 1
-        self._table = build.linear(Matrix(name, num_positions + offset, hidden_size))
+        """`offset`: row of position 0, so the number of rows before it."""
+        self._offset, self._last = offset, num_positions - 1
+        # No matrix, so that it is never quantized.
+        self._table = build.tensor(f"{name}.weight", (num_positions + offset, hidden_size))
 
     def __call__(self, positions: Tensor) -> Tensor:
-        return self._ops.embedding(positions.clamp(0, self._last).long() + self._offset, self._table)
+        return self._table[positions.clamp(0, self._last).long() + self._offset]
 
 
 class Sinusoids:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from services.worker.models import Build
+from services.worker.models.layers import RMSNorm
 from services.worker.ops.interface import Activation
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.weights import load_decoder
 from tests.unit.worker.triton.random_tensors import DTYPES, assert_guards_intact, assert_rounded_once, draw, guarded
 
 EXACT = ReferenceOps(torch.device("cpu"), torch.float64)
@@ -22,6 +28,20 @@ def test_rms_norm(device: torch.device, dtype: torch.dtype, features: int) -> No
     x, weight = draw(5, features, dtype=dtype, device=device), draw(features, dtype=dtype, device=device, seed=1)
     expected = EXACT.rms_norm(x.double().cpu(), weight.double().cpu(), 1e-5)
     assert_rounded_once(ops.rms_norm(x, weight, 1e-5).cpu(), expected, slack=2e-6)
+
+
+def test_a_norm_with_weights_around_0_keeps_their_digits(device: torch.device) -> None:
+    stored = 0.01 * draw(72, dtype=torch.bfloat16, device=device)
+
+    def create_network(build: Build) -> Any:
+        return RMSNorm(build, "norm", 72, 1e-5, plus=1.0)
+
+    config: Any = SimpleNamespace(create_network=create_network)
+    source: Any = SimpleNamespace(vector=lambda name: stored)
+    norm: Any = load_decoder(config, TritonOps(device, torch.bfloat16), source, max_positions=1).network
+    x = draw(5, 72, dtype=torch.bfloat16, device=device, seed=1)
+    expected = EXACT.rms_norm(x.double().cpu(), stored.double().cpu() + 1.0, 1e-5)
+    assert_rounded_once(norm(x).cpu(), expected, slack=2e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
@@ -16,6 +17,10 @@ from tests.steady import processes
 # lack packages that the other tests need.
 GPU_TESTS = ("gpu", "unit/worker/triton", "unit/worker/sampling")
 TESTS = Path(__file__).parent
+
+# How long idle OpenMP threads of torch spin: as in the worker (services/worker/main.py). With the default, they take
+# most of the time of the cores from the other test processes. libgomp reads this when torch is imported, later.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:

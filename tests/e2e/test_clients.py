@@ -19,30 +19,27 @@ CLIENTS = ("openai", "langchain", "litellm", "instructor")
 # Nothing is looked up in the internet, and nothing is reported there.
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LITELLM_LOG": "ERROR"}
 
-pytestmark = [
-    pytest.mark.skipif(not PYTHON.exists(), reason="the clients' environment is not here: make clients"),
-    pytest.mark.parametrize("client", CLIENTS),
-]
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="the clients' environment is not here: make clients")
 
 
-def run(client: str, server: Server, *parts: str) -> dict[str, Any]:
-    """What the client's program prints of each part."""
-    program = ROOT / "tests" / "e2e" / "clients" / f"{client}_client.py"
+@pytest.fixture(scope="module", params=CLIENTS)
+def answers(request: pytest.FixtureRequest, server: Server) -> dict[str, Any]:
+    """What the client's program prints of each part. It runs once, because some clients take seconds to import."""
+    program = ROOT / "tests" / "e2e" / "clients" / f"{request.param}_client.py"
     result = subprocess.run(
-        [PYTHON, program, f"{server.url}/v1", server.model, *parts],
+        [PYTHON, program, f"{server.url}/v1", server.model, "chat", "stream", "error", "structured"],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE,
         capture_output=True,
         text=True,
         timeout=HANG_S,
     )
     assert result.returncode == 0, result.stderr
-    answers = json.loads(result.stdout.splitlines()[-1])
-    assert isinstance(answers, dict)
-    return answers
+    printed = json.loads(result.stdout.splitlines()[-1])
+    assert isinstance(printed, dict)
+    return printed
 
 
-def test_chat_stream_and_error(server: Server, client: str) -> None:
-    answers = run(client, server, "chat", "stream", "error")
+def test_chat_stream_and_error(answers: dict[str, Any]) -> None:
     assert "5" in answers["chat"]["text"]
     assert answers["chat"]["tokens"] > 10
     pieces = answers["stream"]["pieces"]
@@ -51,8 +48,8 @@ def test_chat_stream_and_error(server: Server, client: str) -> None:
     assert answers["error"] == {"status": 400, "param": "top_p"}
 
 
-def test_a_tool_call_or_a_structured_reply(server: Server, client: str) -> None:
+def test_a_tool_call_or_a_structured_reply(answers: dict[str, Any]) -> None:
     """Whatever the model would like to say, its answer is one of two words."""
-    answer = run(client, server, "structured")["structured"]
+    answer = answers["structured"]
     assert answer["name"] == "judge"
     assert answer["verdict"] in ("yes", "no")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models import ModelConfig
 from services.worker.ops import Heads, KVPages, Ops
 from services.worker.pages.host_memory import Asked, SwapSpace, available_memory, in_words
+from services.worker.pages.mapped import mapped_zeros
 from services.worker.weights import KVScales
 
 logger = logging.getLogger(__name__)
@@ -121,8 +123,8 @@ def allocate_pages(
     model: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype,
     scales: Sequence[KVScales] | None = None,
 ) -> list[KVPages]:  # fmt: skip
-    """Returns one KVPages per layer, with the layer's `scales` (None: 1). On a CPU the operating system commits the
-    zeroed memory only when it is first written."""
+    """Returns one KVPages per layer, with the layer's `scales` (None: 1). On a CPU the operating system commits a page
+    of memory only when it is first written. Raises MemoryError or torch.OutOfMemoryError."""
     scales = scales or [KVScales() for _ in model.attention]
     return [
         _allocate(heads, of_layer, (num_blocks, heads.num_kv_heads, block_size), device, dtype)
@@ -133,8 +135,11 @@ def allocate_pages(
 def _allocate(
     heads: Heads, scales: KVScales, shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype
 ) -> KVPages:
-    keys = torch.zeros((*shape, heads.key_dim), device=device, dtype=dtype)
+    keys = _zeros((*shape, heads.key_dim), device, dtype)
     if heads.is_latent:
         return KVPages(keys, keys[..., : heads.value_dim], scales.key, scales.value, is_latent=True)
-    values = torch.zeros((*shape, heads.value_dim), device=device, dtype=dtype)
-    return KVPages(keys, values, scales.key, scales.value)
+    return KVPages(keys, _zeros((*shape, heads.value_dim), device, dtype), scales.key, scales.value)
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return mapped_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, device=device, dtype=dtype)

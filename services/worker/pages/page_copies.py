@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from services.worker.ops import KVPages
+from services.worker.pages.mapped import mapped_zeros
 from services.worker.pages.pinned import pinned_zeros
 from services.worker.plan import I64
 
@@ -93,4 +94,4 @@ def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
     first, shape = tensors[0], (num_slots, sum(tensor[0].numel() for tensor in tensors))
     if first.is_cuda and num_slots > 0:
         return pinned_zeros(shape, first.dtype)
-    return torch.zeros(shape, dtype=first.dtype)
+    return mapped_zeros(shape, first.dtype)

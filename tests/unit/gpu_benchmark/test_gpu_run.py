@@ -18,7 +18,8 @@ from tests import gpu_run
 from tests.bare_tree import ROOT, environment
 from tests.gpu_run import LIMIT_S, MOST_PROCESSES
 
-# A driver that finds a device, and a plugin that shows what has become of the options.
+# A driver that finds a device, and a plugin that shows what has become of the options. It ends the run before any test
+# is collected, because the tests import torch.
 RUN = """
 import json, os, sys
 import pytest
@@ -31,8 +32,9 @@ class Shown:
     def pytest_configure(self, config):
         options = {name: getattr(config.option, name, "absent") for name in ("numprocesses", "dist", "timeout")}
         print("SHOWN", json.dumps(options | {"interpret": os.environ["TRITON_INTERPRET"]}))
+        pytest.exit("the options are shown", returncode=0)
 
-sys.exit(pytest.main(["-p", "no:cacheprovider", "--collect-only", *sys.argv[2:]], plugins=[Shown()]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", "--collect-only", *sys.argv[2:], "tests"], plugins=[Shown()]))
 """
 
 
@@ -45,7 +47,7 @@ def options(
         variables.pop(name, None)
     variables |= {} if interpret is None else {"TRITON_INTERPRET": interpret}
     result = subprocess.run(
-        [sys.executable, "-c", RUN, json.dumps(has_gpu), *plugins, *arguments, "tests/gpu/test_compiled.py"],
+        [sys.executable, "-c", RUN, json.dumps(has_gpu), *plugins, *arguments],
         env=variables, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr

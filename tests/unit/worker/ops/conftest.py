@@ -30,6 +30,13 @@ def cpu(request: pytest.FixtureRequest, levels: list[str]) -> CPUOps:
 
 
 @pytest.fixture(scope="session")
+def cpus(levels: list[str]) -> dict[str, CPUOps]:
+    """The operations at every supported level. A test that compares all of them computes what it expects only once:
+    in float64, that takes several times as long as a kernel."""
+    return {level: CPUOps(level) for level in levels}
+
+
+@pytest.fixture(scope="session")
 def exact() -> ReferenceOps:
     return ReferenceOps(torch.device("cpu"), torch.float64)
 

@@ -120,3 +120,8 @@ def run_alone(
     run = PagedRun(ops, heads, [length], block_size, form, window=window)
     run.step([sequence], {0: length})
     return run.result(0)
+
+
+def assert_close(got: Tensor, expected: Tensor, *, rtol: float, atol: float, told: str) -> None:
+    """`told`: what is compared, for the message of a failure."""
+    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda message: f"{told}: {message}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.interface import AttentionBatch, AttentionForm, KVPages, Rotation
 from services.worker.ops.reference import ReferenceOps
-from tests.unit.worker.ops.paging import Heads, PagedRun, random_sequence, rope_table, run_alone
+from tests.unit.worker.ops.paging import Heads, PagedRun, assert_close, random_sequence, rope_table, run_alone
 
 HEADS = [Heads(9, 3, 64), Heads(8, 4, 8), Heads(4, 4, 128), Heads(32, 1, 16), Heads(6, 2, 80), Heads(2, 1, 256),
          Heads(3, 1, 24), Heads(2, 2, 10)]  # fmt: skip
@@ -19,11 +19,13 @@ HEADS = [Heads(9, 3, 64), Heads(8, 4, 8), Heads(4, 4, 128), Heads(32, 1, 16), He
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("window", [None, 1, 21, 300])
 def test_attention_equals_the_exact_one(
-    cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, heads: Heads, window: int | None
+    cpus: dict[str, CPUOps], exact: ReferenceOps, generator: torch.Generator, heads: Heads, window: int | None
 ) -> None:
     sequence = random_sequence(generator, 530, heads)
     expected = run_alone(exact, heads, sequence, window=window)
-    torch.testing.assert_close(run_alone(cpu, heads, sequence, window=window).double(), expected, rtol=1e-4, atol=5e-6)
+    for level, cpu in cpus.items():
+        got = run_alone(cpu, heads, sequence, window=window).double()
+        assert_close(got, expected, rtol=1e-4, atol=5e-6, told=level)
 
 
 @pytest.mark.parametrize("position", [0, 15, 16, 63, 64, 255, 256, 600])

@@ -16,6 +16,7 @@ from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight, unpack_nibbles
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.rows import quantize_rows_int8
+from tests.unit.worker.ops.paging import assert_close
 
 Quantized = Int8Weight | Int4Weight | Fp4Weight
 # Outputs and inputs of whole panels and of their remains; groups of the inputs, or one.
@@ -60,15 +61,18 @@ def expected(weight: Quantized, bias: Tensor | None, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("rows", [1, 7, 8, 9, 131])
 def test_equals_the_exact_product(
-    cpu: CPUOps, generator: torch.Generator, kind: str, shape: tuple[int, int, int | None], rows: int
+    cpus: dict[str, CPUOps], generator: torch.Generator, kind: str, shape: tuple[int, int, int | None]
 ) -> None:
     weight = quantized(kind, shape, generator)
-    x = torch.randn(rows, weight.shape[1], generator=generator)
     for bias in (None, torch.randn(shape[0], generator=generator)):
-        y = QuantizedLinear(cpu._library, weight, bias)(x)
-        torch.testing.assert_close(y.double(), expected(weight, bias, x), rtol=1e-5, atol=1e-5 * shape[1] ** 0.5)
+        layers = {level: QuantizedLinear(cpu._library, weight, bias) for level, cpu in cpus.items()}
+        for rows in (1, 7, 8, 9, 131):
+            x = torch.randn(rows, weight.shape[1], generator=generator)
+            exact = expected(weight, bias, x)
+            for level, layer in layers.items():
+                told = f"{level}, {rows} rows, {'no bias' if bias is None else 'a bias'}"
+                assert_close(layer(x).double(), exact, rtol=1e-5, atol=1e-5 * shape[1] ** 0.5, told=told)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,7 +18,7 @@ from quire.worker.v1 import worker_pb2_grpc
 from services.worker.checkpoint import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
-from services.worker.notices import tell_blocks, warn_of_options
+from services.worker.notices import tell_blocks, tell_model, warn_of_options
 from services.worker.service import StepLog, StepThread, WorkerServicer
 from shared.config import resolve
 from shared.garbage import settle_garbage
@@ -131,6 +131,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
             limits = worker.runner.limits
+            tell_model(worker.model.config, status)
             if limits.has_kv_cache:
                 tell_blocks(limits, worker.runner.ops.device.type, status)
             settle_garbage()

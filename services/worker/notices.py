@@ -9,6 +9,7 @@ from services.worker.config import WorkerConfig
 from shared.status import StatusReporter
 
 if TYPE_CHECKING:
+    from services.worker.models import EncoderConfig, ModelConfig
     from services.worker.plan import Limits
 
 logger = logging.getLogger(__name__)
@@ -39,3 +40,10 @@ def tell_blocks(limits: Limits, device_type: str, status: StatusReporter) -> Non
     text = f"# {names[0]} blocks: {limits.num_blocks}, # {names[1]} blocks: {limits.num_host_blocks}"
     logger.info("%s", text)
     status.note(text)
+
+
+def tell_model(model: ModelConfig | EncoderConfig, status: StatusReporter) -> None:
+    """Says whose code computes the forward pass, and which parts of the model are not loaded."""
+    for text in model.notes:
+        logger.info("%s", text)
+        status.note(text)

@@ -72,6 +72,12 @@ class ModelConfig:
         return self.network.max_model_len
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user who starts the model: whose code computes it, and which parts are not loaded."""
+        left_out = () if self.text_part is None else (str(self.text_part),)
+        return (f"{self.architecture} runs with {self.kind.code}", *left_out)
+
+    @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
         return self.declaration.parameters
 

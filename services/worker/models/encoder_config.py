@@ -32,6 +32,11 @@ class EncoderConfig:
     default_sampling: GenerationDefaults = field(default_factory=GenerationDefaults)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user who starts the model."""
+        return (f"{self.architecture} runs with Quire's own code, as an encoder",)
+
+    @property
     def vocab_size(self) -> int:
         return self.network.vocab_size
 

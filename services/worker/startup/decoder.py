@@ -65,9 +65,6 @@ class DecoderStart:
         """See `ModelStart`."""
         config, path, ops, swap, model = setting.config, setting.path, setting.device.ops, setting.swap, self.model
         device, dtype = ops.device, ops.dtype
-        logger.info("%s runs with %s", model.architecture, model.kind.code)
-        if model.text_part is not None:
-            logger.warning("%s", str(model.text_part))
         if model.declaration.has_experts and not ops.has_experts:
             raise ModelError(f"{path} is a mixture of experts, which runs on CPUs only: start with --device cpu")
         at_load = resolve_quantization(config.quantization, model.quantization)

@@ -105,6 +105,9 @@ test-long: .venv/dev ## run the state machine tests at forty times their length:
 test-models: .venv/dev ## compare every supported architecture with transformers; CI compares one for each mechanism
 	$(BIN)/python -m tests.models --record benchmarks/results/models.md
 
+test-real-models: .venv/dev ## compare trained models, one of each family, with transformers; MODELS=DIR adds published ones in DIR
+	$(BIN)/python -m tests.models.real $(if $(MODELS),--models $(MODELS)) --record benchmarks/results/real_models.md
+
 STEADY_RUNS ?= 10
 STEADY_TESTS ?= -m processes
 STEADY_RECORD ?= build/steady/runs.jsonl

@@ -39,7 +39,7 @@ class _Loader:
 
     def __init__(self, shared: _Shared, prefix: str = "") -> None:
         self._shared, self._prefix = shared, prefix
-        self.ops, self._source = shared.ops, shared.source
+        self.ops, self.max_positions, self._source = shared.ops, shared.max_positions, shared.source
 
     def inside(self, name: str) -> Build:
         return _Loader(self._shared, f"{self._prefix}{name}.")
@@ -105,12 +105,12 @@ class _Loader:
         return torch.tensor(values, dtype=torch.float32, device=self.ops.device)
 
     def table(self, rows: Callable[[int], Tensor]) -> Tensor:
-        return rows(self._shared.max_positions).to(self.ops.device, self.ops.dtype)
+        return rows(self.max_positions).to(self.ops.device, self.ops.dtype)
 
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:
         rotations, key = self._shared.rotations, (rope, interleaved)
         if key not in rotations:
-            rotations[key] = Rotation(rope.cos_sin(self._shared.max_positions).to(self.ops.device), interleaved)
+            rotations[key] = Rotation(rope.cos_sin(self.max_positions).to(self.ops.device), interleaved)
         return rotations[key]
 
     def attention(self, heads: Heads) -> int:

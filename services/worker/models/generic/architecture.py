@@ -23,12 +23,17 @@ def find_generic(architecture: str, config: Fields, *, only_proven: bool) -> Arc
     be exact."""
     model_type = config.text("model_type", "")
     if model_type in PROVEN:
-        return _GENERIC if PROVEN[model_type] == architecture else None
+        return _GENERIC if _letters(PROVEN[model_type]) == _letters(architecture) else None
     if only_proven:
         return None
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return _GENERIC if MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type) == architecture else None
+
+
+def _letters(name: str) -> str:
+    """Some models were published under another spelling than transformers', such as PhiMoEForCausalLM."""
+    return name.replace("_", "").lower()
 
 
 def read(architecture: str, config: Fields) -> GenericConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,6 +13,8 @@ from services.worker.ops import Activate, Experts, Heads, HeadwiseLinear, Layer,
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
 from services.worker.weights.source import WeightSource
+
+logger = logging.getLogger(__name__)
 
 
 def load_decoder(config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> Decoder:
@@ -110,6 +113,8 @@ class _Loader:
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:
         rotations, key = self._shared.rotations, (rope, interleaved)
         if key not in rotations:
+            if rope.kind == "longrope":
+                _tell_factors(rope, self.max_positions)
             rotations[key] = Rotation(rope.cos_sin(self.max_positions).to(self.ops.device), interleaved)
         return rotations[key]
 
@@ -119,3 +124,15 @@ class _Loader:
 
     def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
         return self.ops.fuse_layers(layers, norm)
+
+
+def _tell_factors(rope: RopeConfig, max_positions: int) -> None:
+    """Logs which of LongRoPE's two sets of frequencies is used."""
+    original = rope.original_max_positions
+    if max_positions > original:
+        logger.info(
+            "RoPE has the frequencies for sequences of over %d tokens, and so for all; --max-model-len %d chooses those "
+            "for short sequences",
+            original,
+            original,
+        )

@@ -84,7 +84,7 @@ def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -
     """Takes every weight that the checkpoint stores. Matrices of linear layers and embeddings stay with Quire's
     operations; the modules keep parameters without data in their place. `matrices`: names of parameters that linear
     products take, also outside of linear layers."""
-    names = skeleton.stored_names()
+    names, wide = skeleton.stored_names(), skeleton.wide_names()
     shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.model.state_dict().items()}
     seen: dict[int, Linear] = {}  # products by the parameter, which embedding and output layer can share
 
@@ -112,7 +112,7 @@ def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -
             take_experts(skeleton, prefix, module, build)
             taken |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
         elif kind.forward is nn.Linear.forward or isinstance(module, Conv1D):
-            _become(module, _Linear, product=linear(prefix, module))
+            _become(module, _Linear, product=linear(prefix, module), ops=build.ops)
         elif isinstance(module, nn.Embedding):
             _become(module, _Embedding, product=linear(prefix, module), ops=build.ops)
         else:
@@ -128,7 +128,9 @@ def _take_weights(skeleton: Skeleton, matrices: Collection[str], build: Build) -
             raise ModelError(f"{skeleton.where}: checkpoints store {name} together with others, which is not supported")
         elif name in matrices and len(shape) == 2 and names[name].endswith(".weight"):
             product = build.linear(Matrix(names[name].removesuffix(".weight"), *shape))
-            _set(skeleton.model, name, _Product.of(product, shape))
+            _set(skeleton.model, name, None if build.ops is None else _Product.of(product, shape, build.ops))
+        elif name in wide and len(shape) == 1:
+            _set(skeleton.model, name, build.wide_vector(names[name], *shape))
         else:
             _set(skeleton.model, name, build.tensor(names[name], shape))
 
@@ -173,11 +175,12 @@ class _Product(Tensor):
     have such weights. A product in another type is computed in the operations' type."""
 
     product: Linear
+    ops: Ops
 
     @classmethod
-    def of(cls, product: Linear, shape: tuple[int, ...]) -> _Product:
-        weight: _Product = torch.empty(shape, device="meta").as_subclass(cls)
-        weight.product = product
+    def of(cls, product: Linear, shape: tuple[int, ...], ops: Ops) -> _Product:
+        weight: _Product = torch.empty(shape, dtype=ops.dtype, device="meta").as_subclass(cls)
+        weight.product, weight.ops = product, ops
         return weight
 
     @classmethod
@@ -191,16 +194,19 @@ class _Product(Tensor):
             # Rows with a gap between them: torch then computes row by row what follows, such as a sigmoid. Its formula
             # for the last elements of an array would else make a token's scores depend on its place in the batch.
             scores = x.new_empty(x.shape[:-1].numel(), weight.shape[0] + 1)[:, :-1]
-            scores.copy_(weight.product(x.reshape(-1, x.shape[-1])))
+            scores.copy_(weight.product(x.reshape(-1, x.shape[-1]).to(weight.ops.dtype)))
             return (scores if bias is None else scores.add_(bias)).unflatten(0, x.shape[:-1])
         return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
 class _Linear(nn.Linear):
     product: Linear
+    ops: Ops
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        # The routers of some models compute in float32.
+        product = self.product(x.reshape(-1, x.shape[-1]).to(self.ops.dtype))
+        return product.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 class _Embedding(nn.Embedding):

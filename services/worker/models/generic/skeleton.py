@@ -89,6 +89,18 @@ class Skeleton:
     def is_stateful(self) -> bool:
         return bool(self.model._is_stateful)
 
+    def wide_names(self) -> set[str]:
+        """Returns the stored tensors that transformers keeps in float32 in a model of another type. The biases by which
+        routers choose experts are buffers, and not all models name them."""
+        model: Any = self.model
+        kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+        parameters = {name for name, _ in model.named_parameters()}
+        return {
+            name
+            for name in model.state_dict()
+            if any(f".{part}." in f".{name}." for part in kept) or (name not in parameters and name.endswith("bias"))
+        }
+
     @property
     def is_tied(self) -> bool:
         model: Any = self.model

@@ -19,8 +19,8 @@ from tests.unit.worker.tiny_models import make_runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Dense layers; and routers that compute in float32 in each of the ways in which transformers' models do.
-MODEL_TYPES = ("llama", "gemma2", "gpt_oss", "minimax_m2", "hunyuan_v1_moe", "flint", "deepseek_v3")
+# Dense layers; and routers that compute in float32 in each of the ways of transformers' models.
+MODEL_TYPES = ("llama", "minimax_m2", "hunyuan_v1_moe", "deepseek_v3")
 PROMPTS = [[3 + (37 * at + 11 * number + at * at * number) % 190 for at in range(40)] for number in range(16)]
 
 
@@ -47,13 +47,13 @@ def test_logits_are_as_precise_as_those_of_transformers(model_type: str, tmp_pat
         rounded = auto.from_pretrained(tmp_path, dtype=torch.bfloat16, attn_implementation="eager").eval()
         theirs = rounded(torch.tensor(PROMPTS)).logits[:, -1].float()
     ops = create_ops(torch.device("cpu"), torch.bfloat16)
+    runner = make_runner(tmp_path, ops=ops, implementation="transformers")
     ours = []
     for prompt in PROMPTS:
         request = Request(prompt, num_outputs=1)
-        Driver(make_runner(tmp_path, ops=ops, implementation="transformers"), seed=0, max_chunk=64).run(request)
+        Driver(runner, seed=0, max_chunk=64).run(request)
         assert request.error is None
         ours.append(logits[-1][0].float())
     # The median: a router that is nearly undecided may choose another expert.
     errors = [(found - exact).norm(dim=-1).median() for found in (torch.stack(ours), theirs)]
-    print(model_type, errors)
     assert errors[0] <= 1.5 * errors[1]

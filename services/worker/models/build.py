@@ -58,6 +58,7 @@ class Build(Protocol):
     """A scope: names of weights are relative to it."""
 
     ops: Ops
+    max_positions: int  # tokens in the longest sequence that is served; 0 while weights are only listed
 
     def inside(self, name: str) -> Build:
         """Returns the scope `name` within this one."""

@@ -78,6 +78,7 @@ class _Lister:
     """See `Build`. Returns None in place of each weight: the constructor only stores it."""
 
     ops: Any = None
+    max_positions = 0
 
     def __init__(self, found: _Found, prefix: str = "") -> None:
         self._found, self._prefix = found, prefix

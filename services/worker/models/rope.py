@@ -1,5 +1,5 @@
-"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3, YaRN and
-proportional."""
+"""Rotary position embeddings (Su et al., 2021) and their context extensions: linear, llama3, YaRN,
+LongRoPE and proportional."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.worker.errors import ModelError
-from services.worker.fields import MAX_POSITIONS, Fields
+from services.worker.fields import MAX_POSITIONS, Fields, is_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,17 +22,20 @@ MAX_FACTOR = 1e6
 class RopeConfig:
     rotary_dim: int  # elements of each head that are rotated
     theta: float
-    kind: str = "default"  # default, linear, llama3, yarn or proportional
+    kind: str = "default"  # default, linear, llama3, yarn, longrope or proportional
     factor: float = 1.0
-    original_max_positions: int = 0  # llama3 and yarn: length of the context without scaling
+    original_max_positions: int = 0  # llama3, yarn and longrope: length of the context without scaling
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
-    attention_factor: float = 1.0  # yarn: multiplies cosines and sines
+    attention_factor: float = 1.0  # yarn and longrope: multiplies cosines and sines
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: round the ends of the ramp between kept and divided frequencies to whole dimensions
     num_pairs: int = 0  # proportional: pairs of elements that turn, by frequencies of the whole head; others stay
     frequency_factors: tuple[float, ...] = ()  # [rotary_dim / 2], divisors of the frequencies, only from GGUF files
+    # longrope: [rotary_dim / 2] each, divisors of the frequencies for up to `original_max_positions`, and for more.
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
 
     def max_model_len(self, max_position_embeddings: int) -> int:
         """Returns the maximum length of a sequence in tokens, with RoPE scaling.
@@ -47,19 +50,27 @@ class RopeConfig:
         return max_position_embeddings
 
     def cos_sin(self, num_positions: int) -> Tensor:
-        """Returns float32 [num_positions, rotary_dim]: cosines in the first half of a row, sines in the second."""
+        """Returns float32 [num_positions, rotary_dim]: cosines in the first half of a row, sines in the second.
+
+        LongRoPE has two sets of frequencies. transformers chooses one by the longest sequence of a batch, so that a
+        sequence's tokens would depend on the others. Here `num_positions`, the longest sequence that is served,
+        chooses, as in vLLM.
+        """
         import torch
 
         # Computed in float32, with transformers' order of operations, so that the angles equal transformers' exactly.
-        inverse = self._inverse_frequencies()
+        inverse = self._inverse_frequencies(num_positions)
         angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inverse
         return torch.cat((angles.cos(), angles.sin()), dim=-1) * self.attention_factor
 
-    def _inverse_frequencies(self) -> Tensor:
+    def _inverse_frequencies(self, num_positions: int) -> Tensor:
         """Returns the scaled frequencies in radians per position, float32 [rotary_dim / 2]."""
         import torch
 
         exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.float32) / self.rotary_dim
+        if self.kind == "longrope":
+            factors = self.long_factors if num_positions > self.original_max_positions else self.short_factors
+            return 1.0 / (torch.tensor(factors, dtype=torch.float32) * self.theta**exponents)
         inverse = 1.0 / (self.theta**exponents)
         if self.frequency_factors:
             return inverse / torch.tensor(self.frequency_factors, dtype=torch.float32)
@@ -141,9 +152,9 @@ def read_rope(
         kind = "default"
     default_theta = config.number("rope_theta", theta, above=1, high=MAX_THETA)
     theta = fields.number("rope_theta", default_theta, above=1, high=MAX_THETA)
-    if kind not in ("default", "dynamic", "linear", "llama3", "proportional", "yarn"):
+    if kind not in ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn"):
         raise ModelError(
-            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3, "
+            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3, longrope, "
             "proportional and yarn"
         )
     partial = config.number("partial_rotary_factor", partial, above=0, high=1)
@@ -159,6 +170,8 @@ def read_rope(
         return RopeConfig(rotary_dim, theta, kind, factor=factor, num_pairs=int(partial * head_dim // 2))
     positions = config.count("max_position_embeddings", MAX_POSITIONS, positions)
     name = "original_max_position_embeddings"
+    if kind == "longrope":
+        return _read_longrope(config, fields, rotary_dim, theta, positions)
     original = config.count(name, MAX_POSITIONS, fields.count(name, MAX_POSITIONS, positions))
     factor = fields.number("factor", positions / original, above=0, high=MAX_FACTOR)
     low_freq_factor = fields.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)
@@ -178,6 +191,32 @@ def read_rope(
         beta_slow=fields.number("beta_slow", 1.0, above=0, high=MAX_FACTOR),
         truncate=fields.flag("truncate", True),
     )
+
+
+def _read_longrope(config: Fields, fields: Fields, rotary_dim: int, theta: float, positions: int) -> RopeConfig:
+    """Reads LongRoPE (Ding et al., 2024). `fields`: of RoPE; `positions`: max_position_embeddings."""
+    name = "original_max_position_embeddings"
+    original = (config if config.values.get(name) is not None else fields).count(name, MAX_POSITIONS)
+    factor = fields.number("factor", positions / original, above=0, high=MAX_FACTOR)
+    # Beside a longer context, attention gets sharper (Ding et al., 2024, section 3.3).
+    sharpness = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    return RopeConfig(
+        rotary_dim,
+        theta,
+        "longrope",
+        factor=factor,
+        original_max_positions=original,
+        attention_factor=fields.number("attention_factor", sharpness, above=0, high=MAX_FACTOR),
+        short_factors=_read_divisors(fields, "short_factor", rotary_dim // 2),
+        long_factors=_read_divisors(fields, "long_factor", rotary_dim // 2),
+    )
+
+
+def _read_divisors(fields: Fields, name: str, length: int) -> tuple[float, ...]:
+    divisors = fields.items(name, length)
+    if divisors is None or not all(is_finite(value) and 0 < value <= MAX_FACTOR for value in divisors):
+        raise fields.wrong(name, f"{length:,} numbers over 0, one for each pair of rotated dimensions")
+    return tuple(map(float, divisors))
 
 
 def read_rope_of_whole_heads(config: Fields, head_dim: int, *, theta: float = 10_000.0) -> RopeConfig:

@@ -33,7 +33,8 @@ class TextPart:
     refused: str  # for a log line: inputs that are refused in requests
     towers: tuple[str, ...]  # first parts of the names of their tensors, which can stand after `model.`
     text_type: str  # the language model's type if config.json does not give it
-    config_key: str = "text_config"  # where config.json has the language model's values
+    # Where config.json has the language model's values. A path such as `thinker_config.text_config` leads inwards.
+    config_key: str = "text_config"
     prefixes: tuple[tuple[str, str], ...] = _PREFIXES
     # Whether `text_config` alone cannot tie the embeddings. transformers 5 writes a default there that means nothing.
     ties_outside: bool = False
@@ -63,7 +64,35 @@ def _with_audio(text_type: str) -> TextPart:
     return TextPart("the audio tower and its projector", "audio inputs", towers, text_type)
 
 
+def _with_voice(*towers: str, prefixes: tuple[tuple[str, str], ...], **others: Any) -> TextPart:
+    """A model of the Omni family, which also answers with its voice."""
+    return TextPart(
+        "the vision and audio towers and the voice", "images and audio inputs", towers, "", prefixes=prefixes,
+        ties_outside=True, **others,
+    )  # fmt: skip
+
+
 _IDEFICS = _with_vision(("vision_model.", "connector."), "llama", prefixes=(("model.text_model.", "model."),))
+_DEEPSEEK_VL = _with_vision(("vision_model.", "aligner.", "high_res_vision_"), "llama")
+_KIMI_VL = _with_vision(
+    ("vision_tower.", "multi_modal_projector.", "mm_projector."),
+    "deepseek_v3",
+    # transformers 5 writes `blocks` where the published checkpoints have `layers`.
+    prefixes=(("language_model.model.blocks.", "model.layers."), *_PREFIXES),
+)
+_THINKER = _with_voice("audio_tower.", "visual.", prefixes=_PREFIXES)
+_OMNI = _with_voice(
+    *(f"thinker.{inside}{tower}." for inside in ("", "model.") for tower in ("audio_tower", "visual")),
+    "talker.",
+    "token2wav.",
+    "code2wav.",
+    prefixes=(
+        ("thinker.model.language_model.", "model."),
+        ("thinker.model.", "model."),
+        ("thinker.lm_head.", "lm_head."),
+    ),
+    config_key="thinker_config.text_config",
+)
 _GEMMA4 = TextPart(
     "the vision and audio towers and their projectors",
     "images and audio inputs",
@@ -71,23 +100,52 @@ _GEMMA4 = TextPart(
     "gemma4_text",
 )
 TEXT_PARTS: Mapping[str, TextPart] = {
+    "AriaForConditionalGeneration": _with_vision(_VISION, "aria_text"),
+    "AyaVisionForConditionalGeneration": _with_vision(_VISION, "cohere2"),
+    "Cohere2VisionForConditionalGeneration": _with_vision(_VISION, "cohere2"),
+    "DeepseekVLForConditionalGeneration": _DEEPSEEK_VL,
+    "DeepseekVLHybridForConditionalGeneration": _DEEPSEEK_VL,
+    "Exaone4_5_ForConditionalGeneration": _with_vision(("visual.",), "exaone4"),
     "Gemma3ForConditionalGeneration": _with_vision(_VISION, "gemma3_text"),
     "Gemma4ForConditionalGeneration": _GEMMA4,
     "Gemma4UnifiedForConditionalGeneration": replace(_GEMMA4, text_type="gemma4_unified_text"),
+    "Glm46VForConditionalGeneration": _with_vision(("visual.",), "glm4v_text"),
+    "Glm4vForConditionalGeneration": _with_vision(("visual.",), "glm4v_text"),
+    "Glm4vMoeForConditionalGeneration": _with_vision(("visual.",), "glm4v_moe_text"),
+    "GraniteSpeechForConditionalGeneration": TextPart(
+        "the audio encoder and its projector", "audio inputs", ("encoder.", "projector."), "granite"
+    ),
+    "Idefics2ForConditionalGeneration": replace(_IDEFICS, text_type="mistral"),
     "Idefics3ForConditionalGeneration": _IDEFICS,
     "InternVLChatModel": _with_vision(("vision_model.", "mlp1."), "qwen2", config_key="llm_config"),
     "InternVLForConditionalGeneration": _with_vision(_VISION, "qwen2"),
+    "JanusForConditionalGeneration": _with_vision(("vision_model.", "aligner.", "vqmodel.", "generation_"), "llama"),
+    "KimiK25ForConditionalGeneration": _KIMI_VL,
+    "KimiVLForConditionalGeneration": _KIMI_VL,
+    "Kimi_K25ForConditionalGeneration": _KIMI_VL,
     "Llama4ForConditionalGeneration": _with_vision(("vision_model.", "multi_modal_projector."), "llama4_text"),
     "LlavaForConditionalGeneration": _with_vision(_VISION, "llama"),
     "LlavaNextForConditionalGeneration": _with_vision(_VISION, "llama"),
+    "LlavaNextVideoForConditionalGeneration": _with_vision(_VISION, "llama"),
     "LlavaOnevisionForConditionalGeneration": _with_vision(_VISION, "qwen2"),
     "Mistral3ForConditionalGeneration": _with_vision(_VISION, "mistral"),
+    "Ovis2ForConditionalGeneration": _with_vision(("vision_tower.", "visual_embeddings_table."), "qwen2"),
+    "Phi3VForCausalLM": _with_vision(("vision_embed_tokens.",), "phi3"),
     "Qwen2AudioForConditionalGeneration": _with_audio("qwen2"),
     "Qwen2VLForConditionalGeneration": _with_vision(("visual.",), "qwen2_vl_text"),
+    "Qwen2_5OmniForConditionalGeneration": replace(_OMNI, text_type="qwen2_5_omni_text"),
+    "Qwen2_5OmniModel": replace(_OMNI, text_type="qwen2_5_omni_text"),
+    "Qwen2_5OmniThinkerForConditionalGeneration": replace(_THINKER, text_type="qwen2_5_omni_text"),
     "Qwen2_5_VLForConditionalGeneration": _with_vision(("visual.",), "qwen2_5_vl_text"),
+    "Qwen3OmniMoeForConditionalGeneration": replace(_OMNI, text_type="qwen3_omni_moe_text"),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": replace(_THINKER, text_type="qwen3_omni_moe_text"),
     "Qwen3VLForConditionalGeneration": _with_vision(("visual.",), "qwen3_vl_text", ties_outside=True),
     "Qwen3VLMoeForConditionalGeneration": _with_vision(("visual.",), "qwen3_vl_moe_text", ties_outside=True),
     "SmolVLMForConditionalGeneration": _IDEFICS,
+    "VideoLlama3ForConditionalGeneration": _with_vision(("vision_model.", "projector."), "qwen2"),
+    "VideoLlavaForConditionalGeneration": _with_vision(
+        ("image_tower.", "video_tower.", "multi_modal_projector."), "llama"
+    ),
     "VipLlavaForConditionalGeneration": _with_vision(_VISION, "llama"),
     "VoxtralForConditionalGeneration": _with_audio("llama"),
 }
@@ -101,15 +159,18 @@ def text_fields(part: TextPart, config: Fields) -> Fields:
     """Returns config.json as that of the language model alone, with its class as the only one of `architectures`.
 
     Raises ModelError if Quire cannot run the language model."""
-    outer, nested = config.values, config.nested(part.config_key)
+    *around, nested = _path(config, part.config_key)
+    outer: Mapping[str, Any] = {}
+    for level in around:
+        outer = outer if level is None else {**outer, **level.values}
     # Early checkpoints of Qwen2-VL have the language model's values beside the vision tower's.
-    inner = Fields(outer, config.where) if nested is None else nested
+    inner = config if nested is None else nested
     kind = part.text_type if nested is None else inner.text("model_type", part.text_type)
     text = find_text_model(kind)
     if text is None:
         refuse_unsupported_type(inner)
         raise ModelError(f"{config.where}: its language model is {kind}, which is not supported")
-    values = {**text.defaults, **inner.values}
+    values = {**text.defaults, "model_type": kind, **inner.values}
     if outer.get("eos_token_id") is not None:
         values["eos_token_id"] = outer["eos_token_id"]
     if dtype := outer.get("dtype") or outer.get("torch_dtype"):
@@ -123,6 +184,15 @@ def text_fields(part: TextPart, config: Fields) -> Fields:
     if is_tied or (part.ties_outside and is_tied is not None):
         values["tie_word_embeddings"] = is_tied
     return Fields({**values, "architectures": [text.architecture]}, inner.where)
+
+
+def _path(config: Fields, keys: str) -> list[Fields | None]:
+    """Returns the objects on the way to a nested one, from config.json on; None for those that are missing."""
+    found: list[Fields | None] = [config]
+    for key in keys.split("."):
+        last = found[-1]
+        found.append(None if last is None else last.nested(key))
+    return found
 
 
 def _own_names(part: TextPart, settings: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,6 +13,8 @@ from services.worker.ops import Activate, Experts, Heads, HeadwiseLinear, Layer,
 from services.worker.quantization.kinds import Weight, join
 from services.worker.weights.joined_linear import JoinedLinear
 from services.worker.weights.source import WeightSource
+
+logger = logging.getLogger(__name__)
 
 
 def load_decoder(config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> Decoder:
@@ -39,7 +42,7 @@ class _Loader:
 
     def __init__(self, shared: _Shared, prefix: str = "") -> None:
         self._shared, self._prefix = shared, prefix
-        self.ops, self._source = shared.ops, shared.source
+        self.ops, self.max_positions, self._source = shared.ops, shared.max_positions, shared.source
 
     def inside(self, name: str) -> Build:
         return _Loader(self._shared, f"{self._prefix}{name}.")
@@ -108,12 +111,14 @@ class _Loader:
         return torch.tensor(values, dtype=torch.float32, device=self.ops.device)
 
     def table(self, rows: Callable[[int], Tensor]) -> Tensor:
-        return rows(self._shared.max_positions).to(self.ops.device, self.ops.dtype)
+        return rows(self.max_positions).to(self.ops.device, self.ops.dtype)
 
     def rotation(self, rope: RopeConfig, *, interleaved: bool = False) -> Rotation:
         rotations, key = self._shared.rotations, (rope, interleaved)
         if key not in rotations:
-            rotations[key] = Rotation(rope.cos_sin(self._shared.max_positions).to(self.ops.device), interleaved)
+            if rope.kind == "longrope":
+                _tell_factors(rope, self.max_positions)
+            rotations[key] = Rotation(rope.cos_sin(self.max_positions).to(self.ops.device), interleaved)
         return rotations[key]
 
     def attention(self, heads: Heads) -> int:
@@ -122,3 +127,15 @@ class _Loader:
 
     def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
         return self.ops.fuse_layers(layers, norm)
+
+
+def _tell_factors(rope: RopeConfig, max_positions: int) -> None:
+    """Logs which of LongRoPE's two sets of frequencies is used."""
+    original = rope.original_max_positions
+    if max_positions > original:
+        logger.info(
+            "RoPE has the frequencies for sequences of over %d tokens, and so for all; --max-model-len %d chooses "
+            "those for short sequences",
+            original,
+            original,
+        )

@@ -184,6 +184,7 @@ def test_rope_angles_are_those_of_transformers_at_real_sizes(tmp_path: Path, kin
     assert torch.equal(table[:, 64:], sin[0, :, :64])
 
 
+LONGROPE: dict[str, Any] = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": (
         {"architectures": ["XLNetLMHeadModel"]},
@@ -195,10 +196,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "is quantized with quark, which is not supported",
     ),
     "activation": ({"hidden_act": "gelu"}, "has gelu activations; only silu is supported"),
-    "rope": ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling of type longrope is not supported"),
+    "rope": ({"rope_scaling": {"rope_type": "axial"}}, "RoPE scaling of type axial is not supported"),
+    "longrope without its length": (
+        {"rope_scaling": {"rope_type": "longrope"}},
+        "lacks 'original_max_position_embeddings'",
+    ),
     "rope of an early Phi-3": (
-        {"architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "yarn", "long_factor": [1.0] * 8}},
-        "RoPE scaling of type longrope is not supported",
+        {
+            "architectures": ["Phi3ForCausalLM"],
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {"type": "yarn", "long_factor": [1.0] * 8, "short_factor": [1.0] * 7},
+        },
+        "short_factor is a list of 7 values; expected a list of 8 values",
+    ),
+    "longrope that divides by zero": (
+        {"rope_scaling": LONGROPE | {"short_factor": [1.0] * 7 + [0.0]}, "original_max_position_embeddings": 64},
+        "expected 8 numbers over 0",
     ),
     "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "clipped": (

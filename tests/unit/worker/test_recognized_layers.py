@@ -18,6 +18,7 @@ from services.worker.models.generic import trial
 from services.worker.models.generic.modules import Joined
 from services.worker.models.generic.recognize import GatedForm, NormForm, gated_form, norm_form
 from services.worker.ops import Activation
+from services.worker.ops.reference import ReferenceOps
 
 _make_phi3_mlp: Any = Phi3MLP  # transformers does not type it
 
@@ -143,7 +144,7 @@ def test_joined_products_are_computed_once_for_each_input() -> None:
         inputs.append(x)
         return torch.cat([x, 2 * x, 3 * x[:, :1]], dim=-1)
 
-    joined = Joined(product, [2, 2, 1])
+    joined = Joined(product, [2, 2, 1], ReferenceOps(torch.device("cpu"), torch.float32))
     for x in (torch.randn(1, 3, 2), torch.randn(4, 2)):
         for index in (1, 0, 2):
             factor = (1, 2, 3)[index]

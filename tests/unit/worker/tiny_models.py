@@ -79,12 +79,14 @@ def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) ->
     return model
 
 
-def make_decoder(directory: Path, ops: Ops, implementation: Implementation = "auto") -> Decoder:
-    """`directory`: of a checkpoint; or a GGUF file."""
+def make_decoder(
+    directory: Path, ops: Ops, implementation: Implementation = "auto", max_model_len: int | None = None
+) -> Decoder:
+    """`directory`: of a checkpoint; or a GGUF file. `max_model_len`: None: the model's own."""
     config = Checkpoint(directory, (), implementation=implementation).read_config()
     with torch.inference_mode():
         source = open_weights(directory, config, ops, "auto", None, lambda _: None)
-        return load_decoder(config, ops, source, config.max_model_len)
+        return load_decoder(config, ops, source, max_model_len or config.max_model_len)
 
 
 def make_runner(
@@ -97,18 +99,19 @@ def make_runner(
     num_host_blocks: int = 0,
     grammars: Grammars | None = None,
     implementation: Implementation = "auto",
+    max_model_len: int | None = None,
 ) -> ModelRunner:
     """On a CPU in float32, with the compiled operations where they are there."""
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
-    decoder = make_decoder(directory, ops, implementation)
+    decoder = make_decoder(directory, ops, implementation, max_model_len)
     config = decoder.config
     with torch.inference_mode():
         pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)
     shapes = {heads.shape(block_size, ops.dtype, pages[0].keys.dtype) for heads in config.attention}
     ops.prepare_attention(shapes, max_num_seqs, max_num_batched_tokens)
     limits = Limits(
-        num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
-        num_host_blocks,
+        num_blocks, block_size, max_num_seqs, max_num_batched_tokens, max_model_len or config.max_model_len,
+        config.vocab_size, num_host_blocks,
     )  # fmt: skip
     return create_decoder_runner(decoder, compose_device(ops), pages, limits, grammars=grammars)
 

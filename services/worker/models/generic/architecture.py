@@ -9,7 +9,7 @@ from services.worker.models.generic.config import GenericConfig
 from services.worker.models.generic.proven import PROVEN
 from services.worker.models.network import Architecture, Network
 from services.worker.models.reading import MAX_EXPERTS
-from services.worker.models.unsupported_types import refuse_unsupported_type
+from services.worker.models.unsupported_types import letters, refuse_unsupported_type
 
 # Upper bounds of values that decide how many modules and weights transformers makes, by the words in their names.
 _BOUNDS = {
@@ -23,7 +23,8 @@ def find_generic(architecture: str, config: Fields, *, only_proven: bool) -> Arc
     be exact."""
     model_type = config.text("model_type", "")
     if model_type in PROVEN:
-        return _GENERIC if PROVEN[model_type] == architecture else None
+        # Some were published under another spelling than transformers', such as PhiMoEForCausalLM.
+        return _GENERIC if letters(PROVEN[model_type]) == letters(architecture) else None
     if only_proven:
         return None
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

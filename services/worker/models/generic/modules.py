@@ -51,11 +51,12 @@ class Product(Tensor):
     have such weights. A product in another type is computed in the operations' type."""
 
     product: Linear
+    ops: Ops
 
     @classmethod
-    def of(cls, product: Linear, shape: tuple[int, ...]) -> Product:
-        weight: Product = torch.empty(shape, device="meta").as_subclass(cls)
-        weight.product = product
+    def of(cls, product: Linear, shape: tuple[int, ...], ops: Ops) -> Product:
+        weight: Product = torch.empty(shape, dtype=ops.dtype, device="meta").as_subclass(cls)
+        weight.product, weight.ops = product, ops
         return weight
 
     @classmethod
@@ -69,16 +70,19 @@ class Product(Tensor):
             # Rows with a gap between them: torch then computes row by row what follows, such as a sigmoid. Its formula
             # for the last elements of an array would else make a token's scores depend on its place in the batch.
             scores = x.new_empty(x.shape[:-1].numel(), weight.shape[0] + 1)[:, :-1]
-            scores.copy_(weight.product(x.reshape(-1, x.shape[-1])))
+            scores.copy_(weight.product(x.reshape(-1, x.shape[-1]).to(weight.ops.dtype)))
             return (scores if bias is None else scores.add_(bias)).unflatten(0, x.shape[:-1])
         return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
 class LinearModule(nn.Linear):
     product: Linear
+    ops: Ops
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        # The routers of some models compute in float32.
+        product = self.product(x.reshape(-1, x.shape[-1]).to(self.ops.dtype))
+        return product.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 class EmbeddingModule(nn.Embedding):
@@ -92,21 +96,23 @@ class EmbeddingModule(nn.Embedding):
 class Joined:
     """Products with one input. They are computed together, when the first of them is asked for."""
 
-    def __init__(self, product: Linear, sizes: Sequence[int]) -> None:
+    def __init__(self, product: Linear, sizes: Sequence[int], ops: Ops) -> None:
         """`sizes`: outputs of each product."""
-        self._product, self._sizes = product, list(sizes)
+        self._product, self._sizes, self._ops = product, list(sizes), ops
         self._input: Tensor | None = None
         self._outputs: dict[int, Tensor] = {}  # those that nobody has taken, by the product's index
 
     def take(self, index: int, x: Tensor) -> Tensor:
         """Returns the outputs of one product, contiguous."""
         if x is not self._input or index not in self._outputs:
-            outputs = self._product(x.reshape(-1, x.shape[-1])).split_with_sizes(self._sizes, dim=-1)
+            outputs = self._product(x.reshape(-1, x.shape[-1]).to(self._ops.dtype)).split_with_sizes(
+                self._sizes, dim=-1
+            )
             self._input, self._outputs = x, dict(enumerate(outputs))
         taken = self._outputs.pop(index)
         if not self._outputs:
             self._input = None
-        return taken.contiguous().view(*x.shape[:-1], -1)
+        return taken.contiguous().to(x.dtype).view(*x.shape[:-1], -1)
 
 
 class JoinedModule(nn.Linear):
@@ -117,6 +123,6 @@ class JoinedModule(nn.Linear):
         return self.joined.take(self.index, x)
 
 
-def on_rows(layer: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Returns the layer, which takes [tokens, features], for any [..., features]."""
-    return lambda x: layer(x.reshape(-1, x.shape[-1]).contiguous()).view(x.shape)
+def on_rows(layer: Callable[[Tensor], Tensor], ops: Ops) -> Callable[[Tensor], Tensor]:
+    """Returns the layer, which takes [tokens, features] in the operations' type, for any [..., features]."""
+    return lambda x: layer(x.reshape(-1, x.shape[-1]).to(ops.dtype).contiguous()).to(x.dtype).view(x.shape)

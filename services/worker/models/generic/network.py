@@ -29,6 +29,7 @@ class Generic:
         take_weights(skeleton, config.trial, build)
         if build.ops is not None:
             _compute_buffers(skeleton, build.ops)
+            skeleton.choose_frequencies(build.max_positions)
         self._given = _Given()
         for name, module in list(self._model.named_modules()):
             if module is self._base:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, revert_weight_conversion
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from services.worker.errors import ModelError
 from services.worker.models.generic import trial
@@ -21,9 +23,6 @@ _OF_FILES = {
     "quantization_config", "auto_map", "dtype", "torch_dtype", "architectures", "transformers_version",
     "attn_implementation", "experts_implementation",
 }  # fmt: skip
-# RoPE that transformers scales with the longest sequence of a step, so that a token depends on its neighbours.
-_BY_LENGTH = {"dynamic", "longrope"}
-
 
 _from_config: Any = AutoModelForCausalLM.from_config  # transformers does not type it
 
@@ -46,12 +45,37 @@ class Skeleton:
             raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
         self.base = self._find_base()
         self._is_scaled_by_length = False
+        self._long_ropes: list[tuple[Any, Any]] = []  # rotations by LongRoPE, and the configuration of each
         for module in self.model.modules():
-            kinds = getattr(module, "rope_type", None)  # one, or one for each type of layer
-            if _BY_LENGTH & set(kinds.values() if isinstance(kinds, dict) else [kinds]):
-                self._is_scaled_by_length = True
-                # The module keeps the rotation that it has for the original positions.
-                module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
+            self._hold_rotation(module)
+
+    def _hold_rotation(self, module: Any) -> None:
+        """Stops transformers from scaling RoPE by the longest sequence of a step, because a token would then depend on
+        its neighbours."""
+        kinds = getattr(module, "rope_type", None)  # one, or one for each type of layer
+        if kinds == "longrope":
+            self._long_ropes.append((module, module.config))
+            module.config = copy.copy(module.config)
+            module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
+            module.rope_type = "default"
+            if hasattr(module, "rope_init_fn"):  # Phi-3.5-MoE calls it in each step
+                module.rope_init_fn = lambda _: (module.inv_freq, module.attention_scaling)
+        elif isinstance(kinds, dict) and "longrope" in kinds.values():
+            raise ModelError(f"{self.where}: RoPE scaling of type longrope for some layers is not supported")
+        elif "dynamic" in (kinds.values() if isinstance(kinds, dict) else [kinds]):
+            self._is_scaled_by_length = True
+            # The module keeps the rotation that it has for the original positions.
+            module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
+
+    def choose_frequencies(self, max_positions: int) -> None:
+        """Computes LongRoPE's frequencies for sequences of up to `max_positions` tokens. See `RopeConfig.cos_sin`."""
+        for module, config in self._long_ropes:
+            parameters = config.rope_parameters
+            frequencies, scale = ROPE_INIT_FUNCTIONS["longrope"](config, module.inv_freq.device, max_positions)
+            is_long = max_positions > parameters["original_max_position_embeddings"]
+            module.inv_freq.copy_(frequencies)
+            # Phi-3.5-MoE has a scale for each of the two.
+            module.attention_scaling = parameters.get("long_mscale" if is_long else "short_mscale") or scale
 
     def _find_base(self) -> PreTrainedModel:
         """Returns the decoder without its output layer."""
@@ -64,6 +88,18 @@ class Skeleton:
     @property
     def is_stateful(self) -> bool:
         return bool(self.model._is_stateful)
+
+    def wide_names(self) -> set[str]:
+        """Returns the stored tensors that transformers keeps in float32 in a model of another type. The biases by which
+        routers choose experts are buffers, and not all models name them."""
+        model: Any = self.model
+        kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+        parameters = {name for name, _ in model.named_parameters()}
+        return {
+            name
+            for name in model.state_dict()
+            if any(f".{part}." in f".{name}." for part in kept) or (name not in parameters and name.endswith("bias"))
+        }
 
     @property
     def is_tied(self) -> bool:

@@ -54,11 +54,11 @@ class _Take:
             if is_experts(module):
                 take_experts(self._skeleton, prefix, module, self._trial.num_chosen[prefix], self._build)
             elif norm := norm_form(module):
-                module.forward = on_rows(self._norm(prefix, norm))
+                module.forward = on_rows(self._norm(prefix, norm), self._build.ops)
             elif gated := gated_form(module):
                 gate_up = tuple(self._matrix(f"{prefix}.{name}") for name in gated.gate_up)
                 down = self._matrix(f"{prefix}.{gated.down}")
-                module.forward = on_rows(GatedMLP(self._build, gate_up, down, gated.activation))
+                module.forward = on_rows(GatedMLP(self._build, gate_up, down, gated.activation), self._build.ops)
             else:
                 continue
             self._taken |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
@@ -70,7 +70,7 @@ class _Take:
         if len(prefixes) < 2:
             return
         matrices = [self._matrix(prefix) for prefix in prefixes]
-        joined = Joined(self._build.linear(*matrices), [matrix.outputs for matrix in matrices])
+        joined = Joined(self._build.linear(*matrices), [matrix.outputs for matrix in matrices], self._build.ops)
         for index, prefix in enumerate(prefixes):
             become(self._modules[prefix], JoinedModule, joined=joined, index=index)
             self._taken |= {f"{prefix}.weight", f"{prefix}.bias"}
@@ -81,7 +81,7 @@ class _Take:
             if f"{prefix}.weight" in self._taken:
                 continue
             if _is_linear(module):
-                become(module, LinearModule, product=self._product(prefix))
+                become(module, LinearModule, product=self._product(prefix), ops=self._build.ops)
             elif isinstance(module, nn.Embedding):
                 become(module, EmbeddingModule, product=self._product(prefix), ops=self._build.ops)
             else:
@@ -95,13 +95,16 @@ class _Take:
 
     def others(self) -> None:
         """Takes what is left."""
+        ops, wide = self._build.ops, self._skeleton.wide_names()
         for name, shape in self._shapes.items():
             if name in self._taken:
                 continue
             stored = self._name(name)
             if name in self._trial.matrices and len(shape) == 2 and stored.endswith(".weight"):
                 product = self._build.linear(Matrix(stored.removesuffix(".weight"), *shape))
-                _set(self._model, name, Product.of(product, shape))
+                _set(self._model, name, None if ops is None else Product.of(product, shape, ops))
+            elif name in wide and len(shape) == 1:
+                _set(self._model, name, self._build.wide_vector(stored, *shape))
             else:
                 _set(self._model, name, self._build.tensor(stored, shape))
 

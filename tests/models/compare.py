@@ -29,9 +29,7 @@ def compare(case: Case, directory: Path) -> NearTies:
     other sequences computed. Fails if a token or its probability is not transformers' own, or if one of these did not
     happen."""
     reference = save(directory, case)
-    runner = make_runner(
-        directory, BLOCK_SIZE, num_blocks=200, num_host_blocks=200, implementation=case.implementation
-    )
+    runner = make_runner(directory, BLOCK_SIZE, num_blocks=200, num_host_blocks=200, implementation=case.implementation)
     chooser = random.Random(str(case))
 
     def prompt(length: int) -> list[int]:

@@ -71,7 +71,7 @@ def _hit_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence takes one block more than it shares with the prefix."""
 
     def change(scheduler: Driver, request: Request, found: Found) -> Found:
-        blocks, num_shared, num_tokens = found
+        _, num_shared, num_tokens = found
         if request.prefix is None or num_shared != 2:
             return found
         return request.prefix.blocks[:3], 3, num_tokens + 4

@@ -8,79 +8,22 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, GeneratingSequence, NewSequence, Rows, StepPlan, StepResult
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
+from tests.unit.worker.requests import GREEDY, Events, Interruption, Prefix, Request, Swapped
+
+__all__ = ["GREEDY", "Driver", "Events", "Interruption", "Prefix", "Request"]
 
 T = TypeVar("T")
 
 # Of one request: with a prompt computed token by token, it would otherwise never get through.
 MAX_PREEMPTIONS = 2
-
-GREEDY = SamplingParams(temperature=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """Tokens that another sequence computed, and that stay in its blocks. The last block can be partial."""
-
-    blocks: list[int]
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Interruption:
-    """A preemption as soon as the sequence has computed `num_tokens`. See `Driver._interrupt`."""
-
-    num_tokens: int
-    swap: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Swapped:
-    """Where a preempted sequence's blocks are in host memory."""
-
-    slots: list[int]
-    blocks: list[int]  # where they came from
-    num_tokens: int
-
-
-@dataclass(slots=True)
-class Events:
-    """Counts of what a driver has done, so that a test can check that all of it happened."""
-
-    mixed_steps: int = 0  # steps with a part of a prompt beside the next token of another sequence
-    chunks: int = 0  # parts of prompts that are not the last part
-    scattered_blocks: int = 0  # blocks that do not follow the sequence's block before them
-    recomputed_tokens: int = 0  # tokens that a preempted sequence had computed, and must compute again
-    swapped_blocks: int = 0  # blocks that came back from the host to another place
-    hit_tokens: int = 0  # tokens of a prefix that a sequence found computed
-    copied_blocks: int = 0  # partial blocks of a prefix
-
-    def missing(self) -> list[str]:
-        """Returns the names of what has not happened."""
-        return [name for name in self.__dataclass_fields__ if not getattr(self, name)]
-
-
-@dataclass(slots=True)
-class Request:
-    prompt: list[int]
-    num_outputs: int
-    sampling: SamplingParams = GREEDY
-    choice_index: int = 0
-    prefix: Prefix | None = None  # whole blocks are shared, a partial one is copied
-    interruptions: list[Interruption] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
-    error: str | None = None
-    num_preemptions: int = 0
-    swapped: _Swapped | None = None
 
 
 @dataclass(slots=True)
@@ -207,7 +150,9 @@ class Driver:
             ("copy_sources", "copy_destinations"): self.copies,
         }
         self.swap_out, self.swap_in, self.copies = [], [], []
-        return {name: column([move[i] for move in moves]) for names, moves in pairs.items() for i, name in enumerate(names)}
+        return {
+            name: column([move[i] for move in moves]) for names, moves in pairs.items() for i, name in enumerate(names)
+        }
 
     def _count(self, chosen: list[tuple[_Running, int, list[int]]]) -> None:
         left = [(len(s.request.prompt) - s.num_computed, count) for s, count, _ in chosen]
@@ -315,7 +260,7 @@ class Driver:
             blocks = sequence.blocks[: -(-num_tokens // self.runner.limits.block_size)]
             slots = [self.free_host_slots.pop() for _ in blocks]
             self.swap_out += zip(blocks, slots, strict=True)
-            request.swapped = _Swapped(slots, blocks, num_tokens)
+            request.swapped = Swapped(slots, blocks, num_tokens)
         else:
             found = 0 if request.prefix is None else request.prefix.num_tokens
             self.events.recomputed_tokens += max(0, num_tokens - found)

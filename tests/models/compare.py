@@ -49,11 +49,12 @@ def compare(case: Case, directory: Path) -> NearTies:
         at = sorted(chooser.choices(range(first, last), k=len(swaps)))
         request.interruptions = [Interruption(*each) for each in zip(at, swaps, strict=True)]
     driver.run(*requests)
+    for request in requests:
+        assert request.error is None, request.error
     missing = driver.events.missing()
     assert not missing, f"these did not happen: {', '.join(missing)}"
     near_ties = NearTies()
     for request in requests:
-        assert request.error is None, request.error
         assert len(request.output) == NUM_OUTPUTS
         logits = reference_logits(reference, request.prompt + request.output[:-1])[len(request.prompt) - 1 :]
         near_ties.check_tokens(logits, request.output)

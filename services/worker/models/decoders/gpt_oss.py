@@ -142,7 +142,7 @@ def _windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
     types = config.items("layer_types", num_layers)
     if types is None:
         types = [("sliding_attention", "full_attention")[index % 2] for index in range(num_layers)]
-    if any(kind not in windows for kind in types):
+    if any(kind not in list(windows) for kind in types):
         raise config.wrong("layer_types", "sliding_attention or full_attention for each layer")
     return tuple(windows[kind] for kind in types)
 

@@ -27,7 +27,7 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
     """Saves a model with random weights, norms and biases, and returns it."""
     has_towers = "text_config" in case.options
     auto: Any = transformers.AutoModelForMultimodalLM if has_towers else transformers.AutoModelForCausalLM
-    model = auto.from_config(_configure(case), dtype=torch.float32)
+    model = auto.from_config(configure(case), dtype=torch.float32)
     _randomize(model)
     model.generation_config.eos_token_id = 2
     model.save_pretrained(directory)
@@ -37,7 +37,7 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
 def save_encoder(directory: Path, case: Case) -> transformers.PreTrainedModel:
     """Saves an encoder with random weights, norms and biases, and returns it."""
     auto: Any = getattr(transformers, f"AutoModelFor{case.head}" if case.head else "AutoModel")
-    model = auto.from_config(_configure(case), dtype=torch.float32)
+    model = auto.from_config(configure(case), dtype=torch.float32)
     _randomize(model)
     model.save_pretrained(directory)
     return model  # type: ignore[no-any-return]
@@ -61,7 +61,7 @@ def _randomize(model: Any) -> None:
                 tensor.mul_(1.0 + 0.3 * torch.randn((), generator=generator))  # a stored factor, such as Gemma 4's
 
 
-def _configure(case: Case) -> Any:
+def configure(case: Case) -> Any:
     """A model that takes more than text nests the language model's values in `text_config`."""
     known = transformers.AutoConfig.for_model(case.model_type)
     text = case.options.get("text_config")

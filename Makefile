@@ -104,6 +104,7 @@ test-long: .venv/dev ## run the state machine tests at forty times their length:
 
 test-models: .venv/dev ## compare every supported architecture with transformers; CI compares one for each mechanism
 	$(BIN)/python -m tests.models --record benchmarks/results/models.md
+	QUIRE_TEST_MODELS=all $(BIN)/python -m pytest -q tests/models/test_hostile_values.py
 
 STEADY_RUNS ?= 10
 STEADY_TESTS ?= -m processes

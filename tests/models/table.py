@@ -9,6 +9,7 @@ from services.worker.models import list_supported
 from tests.models.case import Case
 from tests.models.cases import ALL
 from tests.models.encoder_cases import CASES as ENCODERS
+from tests.models.twins import count_distinct
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 _BEGIN, _END = "<!-- begin: written by tests/models/table.py -->\n", "<!-- end -->"
@@ -32,7 +33,9 @@ def _table() -> str:
     num_cases = len(ALL) + len(ENCODERS)
     lines = [
         f"{len(by_type)} types of decoders and {len(encoders)} of encoders are compared with transformers, "
-        f"in {num_cases} configurations.\n",
+        f"in {num_cases} configurations. Some types of decoders differ in name only, such as `internlm3` and `llama`, "
+        f"or the language models of `llava` and `llama`. {count_distinct(by_type)} types are left if those count "
+        "once.\n",
         "\n",
         "| model type | code of the forward pass | configurations compared |\n",
         "|---|---|---|\n",

@@ -256,7 +256,7 @@ ROWS: dict[str, tuple[str, Break, str]] = {
     "file of a tensor": ("latent", moved("model-2-of-2.safetensors"), "in a file that lacks"),
     "file missing": ("stacked", moved("none.safetensors"), "none.safetensors cannot be"),
     "file outside": ("stacked", moved("../x.safetensors"), "outside the model's directory"),
-    "pickled": ("experts", only_pickled, "safetensors"),
+    "pickled": ("experts", only_pickled, "pytorch_model.bin"),
     # Models inside others.
     "no text": ("text", lacks("text_config"), "lacks"),
     "text of another type": ("text", sets(text_config__model_type="x"), "its language model is x, which is not"),

@@ -10,6 +10,7 @@ from tests.models import table
 from tests.models.case import Case, chosen
 from tests.models.cases import ALL
 from tests.models.compare import compare
+from tests.models.twins import TWINS, count_distinct
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,6 +23,13 @@ def test_greedy_output_is_that_of_transformers(case: Case, tmp_path: Path) -> No
 def test_no_two_cases_have_one_name() -> None:
     names = [str(case) for case in ALL]
     assert len(names) == len(set(names))
+
+
+def test_a_hundred_types_are_compared_of_which_few_are_twins() -> None:
+    types = {case.model_type for case in ALL}
+    assert types >= {*TWINS, *TWINS.values()}
+    assert len(types) >= 100
+    assert count_distinct(types) >= 94
 
 
 def test_the_table_in_the_documentation_is_up_to_date() -> None:

@@ -33,5 +33,6 @@ CASES = [
         variant="experts",
         mechanism="values made of keys, and experts beside an MLP",
     ),
+    Case("gemma4_unified_text", _SIZES),
     Case("gemma4", {"text_config": _SIZES}, variant="inside a larger model"),
 ]

@@ -47,7 +47,7 @@ def _cases(options: dict[str, Any], *model_types: str) -> list[Case]:
 
 
 CASES = [
-    *_cases(HEADS, "arcee", "aria_text", "diffllama", "ernie4_5", "gemma", "glm", "glm4", "helium"),
+    *_cases(HEADS, "arcee", "aria_text", "beam", "diffllama", "ernie4_5", "gemma", "glm", "glm4", "helium"),
     *_cases(HEADS, "hunyuan_v1_dense", "hyperclovax", "internlm3", "iquestcoder", "jais2", "llama"),
     *_cases(HEADS, "nemotron", "seed_oss"),
     *_cases(DENSE, "apertus", "bitnet", "cohere", "gpt_bigcode", "granite", "nanochat", "olmo", "olmo2", "phi"),

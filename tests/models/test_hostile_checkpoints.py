@@ -157,7 +157,8 @@ def sharded(change: Callable[[dict[str, str]], object], cut: int = 0) -> Break:
 
     def apply(directory: Path) -> None:
         content = load_file(directory / "model.safetensors")
-        names, places = sorted(content), {}
+        names = sorted(content)
+        places: dict[str, str] = {}
         for number, chosen in enumerate((names[::2], names[1::2]), 1):
             file = f"model-{number}-of-2.safetensors"
             save_file({name: content[name].clone() for name in chosen}, directory / file)
@@ -256,7 +257,7 @@ ROWS: dict[str, tuple[str, Break, str]] = {
     "file of a tensor": ("latent", moved("model-2-of-2.safetensors"), "in a file that lacks"),
     "file missing": ("stacked", moved("none.safetensors"), "none.safetensors cannot be"),
     "file outside": ("stacked", moved("../x.safetensors"), "outside the model's directory"),
-    "pickled": ("experts", only_pickled, "pytorch_model.bin"),
+    "pickled": ("experts", only_pickled, "convert them: python -c"),
     # Models inside others.
     "no text": ("text", lacks("text_config"), "lacks"),
     "text of another type": ("text", sets(text_config__model_type="x"), "its language model is x, which is not"),

@@ -11,7 +11,8 @@ from services.worker.models.network import Architecture, Network
 from services.worker.models.unsupported_types import refuse_unsupported_type
 
 # Upper bounds of values that decide how many modules and weights transformers makes, by the words in their names. It
-# takes milliseconds for each layer and each expert, so these bounds are lower than those of Quire's own networks. The first word that fits counts.
+# takes milliseconds for each layer and each expert, so these bounds are lower than those of Quire's own networks. The
+# first word that fits counts.
 _BOUNDS = {
     "vocab": MAX_VOCAB_SIZE, "size": MAX_SIZE, "layer": 512, "expert": 1024, "head": MAX_HEADS,
     "position": MAX_POSITIONS,

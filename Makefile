@@ -104,6 +104,7 @@ test-long: .venv/dev ## run the state machine tests at forty times their length:
 
 test-models: .venv/dev ## compare every supported architecture with transformers; CI compares one for each mechanism
 	$(BIN)/python -m tests.models --record benchmarks/results/models.md
+	QUIRE_TEST_MODELS=all $(BIN)/python -m pytest -q tests/models/test_hostile_values.py
 
 test-real-models: .venv/dev ## compare trained models, one of each family, with transformers; MODELS=DIR adds published ones in DIR
 	$(BIN)/python -m tests.models.real $(if $(MODELS),--models $(MODELS)) --record benchmarks/results/real_models.md

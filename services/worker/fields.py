@@ -89,7 +89,7 @@ class Fields:
         `name` has no such objects. Raises ModelError if it has only some of them."""
         outer = self.nested(name)
         nested = [] if outer is None else [outer.values.get(key) for key in keys]
-        if not any(isinstance(value, Mapping) for value in nested):
+        if all(value is None for value in nested):
             return None
         if not all(isinstance(value, Mapping) for value in nested):
             raise self.wrong(name, f"an object with {' and '.join(keys)}")

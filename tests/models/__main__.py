@@ -12,8 +12,9 @@ import transformers
 
 from benchmarks.record import in_words, provenance
 from tests.models.cases import ALL
-from tests.models.compare import compare
+from tests.models.compare import TOLERANCE, compare
 from tests.models.table import WAYS
+from tests.models.twins import count_distinct
 
 
 def main() -> int:
@@ -34,8 +35,12 @@ def main() -> int:
                 result = f"failed: {type(error).__name__}: {error}".partition("\n")[0]
         print(f"{case}: {result} ({time.perf_counter() - start:.1f} s)", flush=True)
         rows.append(f"| `{case.model_type}` | {case.variant} | {WAYS[case.implementation]} | {result} |")
-    num_types = len({case.model_type for case in ALL})
-    print(f"{num_types} model types, {len(ALL)} configurations, {num_failed} failed")
+    types = {case.model_type for case in ALL}
+    summary = (
+        f"{len(types)} model types, {count_distinct(types)} without twins that differ in name only, {len(ALL)} "
+        f"configurations, {num_failed} failed"
+    )
+    print(summary)
     if options.record:
         head = [
             "# Greedy tokens that equal transformers'",
@@ -43,9 +48,10 @@ def main() -> int:
             f"Written by `make test-models` on {in_words(provenance())}, with transformers "
             f"{transformers.__version__} and torch {torch.__version__}.",
             "",
-            f"{num_types} model types, {len(ALL)} configurations, {num_failed} failed. In float32, with chunks beside "
-            "decodes, shuffled blocks, preemption and a cached prefix. A token may differ only where the two best "
-            "logits are closer than 1e-4.",
+            f"{summary}. In float32, with chunks beside decodes, shuffled blocks, preemption by recomputation and by "
+            "swapping, whole blocks of a prefix that are shared, and a partial block that is copied. A token may "
+            "differ only where the two best logits are closer than 1e-4. Log probabilities differ by less than "
+            f"{TOLERANCE:g}.",
             "",
             "| model type | variant | code of the forward pass | equal tokens |",
             "|---|---|---|---|",

@@ -13,6 +13,7 @@ from services.worker.models import MEANINGS, list_supported
 from tests.models.case import Case
 from tests.models.cases import ALL, BY_MODULE
 from tests.models.encoder_cases import CASES as ENCODERS
+from tests.models.twins import count_distinct
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 _BEGIN, _END = "<!-- begin: written by tests/models/table.py -->\n", "<!-- end -->"
@@ -43,7 +44,9 @@ def _tables() -> str:
     return "".join(
         (
             f"{len(by_type)} types of decoders and {len(encoders)} of encoders are compared with transformers, "
-            f"in {len(ALL) + len(ENCODERS)} configurations.\n\n",
+            f"in {len(ALL) + len(ENCODERS)} configurations. Some types of decoders differ in name only, such as "
+            "`internlm3` and `llama`, or the language models of `llava` and `llama`. "
+            f"{count_distinct(by_type)} types are left if those count once.\n\n",
             "| decoder | architecture in `config.json` | tests of Quire's own code | tests of transformers' code |\n",
             "|---|---|---|---|\n",
             *(_row(model_type, cases) for model_type, cases in sorted(by_type.items())),

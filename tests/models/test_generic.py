@@ -34,7 +34,7 @@ def read(directory: Path, config: dict[str, Any], implementation: Implementation
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers": (
         ARCEE | {"num_hidden_layers": 10**9},
-        "num_hidden_layers is 1000000000; expected an integer up to 4,096",
+        "num_hidden_layers is 1000000000; expected an integer up to 512",
     ),
     "vocabulary": (ARCEE | {"vocab_size": 10**12}, "vocab_size is 1000000000000; expected an integer up to"),
     "head size": (ARCEE | {"hidden_size": "wide"}, "transformers refuses this configuration"),

@@ -10,6 +10,7 @@ from tests.models import table
 from tests.models.case import Case, chosen
 from tests.models.cases import ALL
 from tests.models.compare import compare
+from tests.models.twins import TWINS, count_distinct
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,6 +28,13 @@ def test_no_two_cases_have_one_name() -> None:
 def test_every_architecture_has_a_test() -> None:
     assert set(table.other_names()) == set(table.OTHER_TESTS), "name the tests of others in tests/models/table.py"
     assert all((table.DOCUMENT.parents[1] / path).is_file() for path in table.OTHER_TESTS.values())
+
+
+def test_a_hundred_types_are_compared_of_which_few_are_twins() -> None:
+    types = {case.model_type for case in ALL}
+    assert types >= {*TWINS, *TWINS.values()}
+    assert len(types) >= 100
+    assert count_distinct(types) >= 94
 
 
 def test_the_table_in_the_documentation_is_up_to_date() -> None:

@@ -37,7 +37,9 @@ class Matrix:
     # Whether floats are stored as [inputs, outputs]; quantized formats say themselves. None: their shape tells, and a
     # square matrix is not transposed.
     is_transposed: bool | None = False
-    rows: tuple[int, ...] = ()  # which output of the stored matrix comes first, second, ...; empty: as stored
+    # Returns which output of the stored matrix comes first, second, ...; None: as stored. It is called once the stored
+    # shape is known to be right, because config.json can name any size.
+    rows: Callable[[], Sequence[int]] | None = None
     place: Place | None = None  # None: the matrix has tensors of its own
 
     @property

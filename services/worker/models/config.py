@@ -152,7 +152,7 @@ def parse_model_config(
         architecture=architecture,
         kind=decoder,
         network=network,
-        declaration=declare(decoder.create, network),
+        declaration=declare(decoder.create, network, config.where),
         eos_token_ids=read_token_ids(path, "eos_token_id", eos, network.vocab_size),
         default_sampling=_defaults(path, generation),
         dtype=read_dtype(config, path),

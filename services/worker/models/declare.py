@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from services.worker.errors import ModelError
 from services.worker.models.build import Build, Matrix
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from services.worker.ops import Activate, Heads, Layer
 
 Parameter = tuple[str, tuple[int, ...]]
+# The published models with the most weights, mixtures of experts, have less than a third of these.
+MAX_WEIGHTS = 1 << 18
 ConfigT = TypeVar("ConfigT")
 
 
@@ -46,9 +49,10 @@ class Declaration:
         return bool(self.mixtures)
 
 
-def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Declaration:
-    """`create`: a network's constructor."""
-    found = _Found()
+def declare(create: Callable[[ConfigT, Build], object], config: ConfigT, where: str = "config.json") -> Declaration:
+    """`create`: a network's constructor. `where`: the file that `config` comes from, for the error. Raises ModelError
+    if the network has more than MAX_WEIGHTS weights: to list and to read more would take minutes and gigabytes."""
+    found = _Found(where)
     create(config, _Lister(found))
     return Declaration(
         found.parameters,
@@ -65,6 +69,7 @@ def declare(create: Callable[[ConfigT, Build], object], config: ConfigT) -> Decl
 class _Found:
     """See `Declaration`."""
 
+    where: str
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
     attention: list[Heads] = field(default_factory=list)
@@ -87,6 +92,7 @@ class _Lister:
         return _Lister(self._found, f"{self._prefix}{name}.")
 
     def linear(self, *matrices: Matrix) -> Any:
+        self._refuse_too_many()
         for matrix in matrices:
             self._found.parameters[self._prefix + matrix.layer] = (matrix.outputs, matrix.inputs)
             self._found.matrices[self._prefix + matrix.layer] = matrix
@@ -113,6 +119,7 @@ class _Lister:
         return self.tensor(name, (size,))
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+        self._refuse_too_many()
         self._found.parameters[self._prefix + name] = shape
 
     def stacked(self, names: Sequence[str], size: int) -> Any:
@@ -146,3 +153,10 @@ class _Lister:
 
     def fuse_layers(self, layers: Sequence[Layer], norm: Any) -> Any:
         return None
+
+    def _refuse_too_many(self) -> None:
+        if len(self._found.parameters) >= MAX_WEIGHTS:
+            raise ModelError(
+                f"{self._found.where}: the layers and experts have more than {MAX_WEIGHTS:,} weights; a model of this "
+                "size is not supported"
+            )

@@ -77,7 +77,7 @@ def read_encoder_config(directory: Path) -> EncoderConfig | None:
         return EncoderConfig(
             architecture=architecture,
             network=network,
-            declaration=declare(kind.create, network),
+            declaration=declare(kind.create, network, config.where),
             max_model_len=min(network.max_model_len, read_max_tokens(directory) or network.max_model_len),
             dtype=read_dtype(config, directory),
             quantization=read_quantization(str(path), config.values),

@@ -6,7 +6,7 @@ from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_POSITIONS, Fields
 from services.worker.ops import Activation, Heads
 
-MAX_EXPERTS = 1 << 14
+MAX_EXPERTS = 1 << 12
 MAX_FACTOR = 1e6  # of scores, logits, ...
 # transformers' names of activations.
 _ACTIVATIONS = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.quantization.alternatives import alternative_to
-from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, checked_group_size
+from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, checked_group_size, read_names
 from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
 from services.worker.quantization.pack_quantized import PackedFormat
@@ -50,13 +50,13 @@ class Targets:
 def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
     """Reads `settings`, a `quantization_config`. Raises ModelError for settings that are not supported."""
     _refuse_unsupported(where, settings)
-    ignored = tuple(settings.get("ignore") or ())
+    ignored = read_names(settings, "ignore")
     forms: dict[str, MatrixFormat] = {}
     for name, group in (settings.get("config_groups") or {}).items():
         if not isinstance(group, Mapping):
             raise ModelError(f"{where} uses the preset scheme {name}, which is not supported; {SUPPORTED}")
         form = _read_group(where, group, str(group.get("format") or settings.get("format")))
-        forms |= dict.fromkeys(group["targets"], form)
+        forms |= dict.fromkeys(read_names(group, "targets"), form)
     # If several targets select a layer, the library takes the most specific one.
     rules = [(Targets((target,), ignored), forms[target]) for target in sorted(forms, key=_least_specific_last)]
     scheme = read_kv_cache_scheme(settings)

@@ -11,7 +11,7 @@ from services.worker.errors import ModelError
 from services.worker.quantization.alternatives import alternative_to
 from services.worker.quantization.awq import AWQFormat, AWQGemvFormat
 from services.worker.quantization.compressed_tensors import Targets, read_compressed_tensors
-from services.worker.quantization.formats import Fp8Format, MatrixFormat, checked_group_size
+from services.worker.quantization.formats import Fp8Format, MatrixFormat, checked_group_size, read_names
 from services.worker.quantization.fp8_blocks import block_format
 from services.worker.quantization.gptq import BITS, GPTQFormat
 from services.worker.quantization.kv_scheme import read_kv_cache_scheme
@@ -65,10 +65,10 @@ def _read_fp8(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization
         form = block_format(size, "weight_scale_inv")
     elif "weight_block_size" in settings:  # written by transformers
         form = Fp8Format(scale="weight_scale_inv")
-    excluded = settings.get("ignored_layers") or settings.get("modules_to_not_convert") or ()
+    excluded = read_names(settings, "ignored_layers", "modules_to_not_convert")
     return CheckpointQuantization(
         "fp8",
-        ((BlocksBut(tuple(excluded)), form),),
+        ((BlocksBut(excluded), form),),
         ("input_scale", "activation_scale"),
         kv_cache=read_kv_cache_scheme(settings),
     )
@@ -80,11 +80,11 @@ def _read_modelopt(where: str, settings: Mapping[str, Any]) -> CheckpointQuantiz
     if algorithm != "FP8":
         advice = alternative_to("modelopt_fp4") if "FP4" in algorithm else "only FP8 (a scale per tensor) is supported"
         raise ModelError(f"{where} is quantized with modelopt ({algorithm}), which is not supported; {advice}")
-    excluded = settings.get("ignore") or settings.get("exclude_modules") or ()
+    excluded = read_names(settings, "ignore", "exclude_modules")
     dense = Targets(tuple(f"re:{translate(pattern)}" for pattern in excluded))
     scheme = read_kv_cache_scheme(settings)
     return CheckpointQuantization(
-        "modelopt", ((dense, DENSE), (BlocksBut(tuple(excluded)), Fp8Format())), ("input_scale",), kv_cache=scheme
+        "modelopt", ((dense, DENSE), (BlocksBut(excluded), Fp8Format())), ("input_scale",), kv_cache=scheme
     )
 
 
@@ -97,7 +97,7 @@ def _read_awq(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization
             "the same model in one of them, or in GPTQ format"
         )
     _read_bits(where, "AWQ", settings, (4,))
-    excluded = tuple(settings.get("modules_to_not_convert") or ())
+    excluded = read_names(settings, "modules_to_not_convert")
     # Without zero points (`zero_point` is false), AutoRound stores the middle of the range as each of them.
     return CheckpointQuantization("awq", ((BlocksBut(excluded), formats[version](_group_size(settings))),))
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from services.worker.errors import ModelError
+from services.worker.fields import show
 from services.worker.quantization.memory import Footprint, fp8, int8
 
 if TYPE_CHECKING:
@@ -178,6 +179,16 @@ class Int8Format:
         from services.worker.quantization.kinds.int8 import Int8Weight
 
         return Int8Weight.quantize(weight, self.quantize_activations, self.group_size)
+
+
+def read_names(settings: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
+    """Returns the list of names in the first of `keys` that has a value; none if no key has one. Raises ValueError if
+    it is no list of strings."""
+    key = next((key for key in keys if settings.get(key)), keys[0])
+    names = settings.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} is {show(names)}; expected a list of strings")
+    return tuple(names)
 
 
 def checked_group_size(size: object) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.worker.quantization.compressed_tensors import Targets
-from services.worker.quantization.formats import StoredTensor, Tensors, count_groups
+from services.worker.quantization.formats import StoredTensor, Tensors, count_groups, read_names
 from services.worker.quantization.memory import Footprint, fp4
 from services.worker.quantization.scheme import CheckpointQuantization
 
@@ -48,5 +48,5 @@ class Mxfp4Format:
 def read_mxfp4(settings: Mapping[str, Any]) -> CheckpointQuantization:
     """Reads `settings`, a `quantization_config`. As in transformers, only experts are quantized, and
     `modules_to_not_convert` holds regular expressions. Raises ValueError for an invalid one."""
-    excluded = tuple(rf"re:(?:.*\.)?(?:{name})(?:\.|$)" for name in settings.get("modules_to_not_convert") or ())
+    excluded = tuple(rf"re:(?:.*\.)?(?:{name})(?:\.|$)" for name in read_names(settings, "modules_to_not_convert"))
     return CheckpointQuantization("mxfp4", ((Targets((r"re:.*\.experts\.",), excluded), Mxfp4Format()),))

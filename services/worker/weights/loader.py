@@ -71,16 +71,16 @@ class _Loader:
 
     def _weight(self, matrix: Matrix) -> Weight:
         weight = self._source.weight(self._prefix + matrix.layer)
-        if not matrix.rows:
+        if matrix.rows is None:
             return weight
-        rows = torch.tensor(matrix.rows, device=self.ops.device)
+        rows = torch.tensor(matrix.rows(), device=self.ops.device)
         return weight[rows] if isinstance(weight, Tensor) else weight.select_rows(rows)
 
     def _bias(self, matrix: Matrix) -> Tensor | None:
         if not matrix.has_bias:
             return None
         bias = self._source.vector(f"{self._prefix}{matrix.layer}.bias")
-        return bias[torch.tensor(matrix.rows, device=bias.device)] if matrix.rows else bias
+        return bias if matrix.rows is None else bias[torch.tensor(matrix.rows(), device=bias.device)]
 
     def vector(self, name: str, size: int, plus: float = 0.0) -> Tensor:
         vector = self.tensor(name, (size,))

@@ -55,6 +55,7 @@ CASES = [
     *_cases(LAYERS, "biogpt", "gpt-sw3", "gpt2", "gpt_neox", "persimmon", "ctrl"),
     *_cases(HEADS | WINDOW, "cohere2", "cwm", "gemma2", "ministral", "ministral3", "mistral", "moshi", "vaultgemma"),
     *_cases(HEADS | WINDOW | {"num_hidden_layers": 7}, "gemma3_text"),
+    *_cases(HEADS | WINDOW | {"layer_types": ["sliding_attention", "full_attention"] * 2}, "beam"),
     *_cases(DENSE | WINDOW, "exaone4", "granite_swa", "olmo3", "phi3", "smollm3", "starcoder2"),
     *_cases(DENSE | WINDOW | {"max_window_layers": 2, "use_sliding_window": True}, "qwen2", "qwen3"),
     *_cases(LAYERS | {"local_attention": 6}, "modernbert-decoder"),

@@ -1,4 +1,4 @@
-"""A small scheduler for tests: random batches, chunks, blocks and preemptions over a real ModelRunner.
+"""A small scheduler for tests: random batches, chunks, blocks, preemptions and swaps over a real ModelRunner.
 
 It plans as the scheduler does: two steps ahead, from counts alone, without having seen the tokens still in flight.
 """
@@ -8,35 +8,22 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from services.worker.plan.given_embeddings import GivenEmbeddings
-from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, GeneratingSequence, NewSequence, Rows, StepPlan, StepResult
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
+from tests.unit.worker.requests import GREEDY, Events, Interruption, Prefix, Request, Swapped
+
+__all__ = ["GREEDY", "Driver", "Events", "Interruption", "Prefix", "Request"]
 
 T = TypeVar("T")
 
 # Of one request: with a prompt computed token by token, it would otherwise never get through.
 MAX_PREEMPTIONS = 2
-
-GREEDY = SamplingParams(temperature=0.0)
-
-
-@dataclass(slots=True)
-class Request:
-    prompt: list[int]
-    num_outputs: int
-    sampling: SamplingParams = GREEDY
-    choice_index: int = 0
-    embeddings: GivenEmbeddings | None = None
-    output: list[int] = field(default_factory=list)
-    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
-    error: str | None = None
-    num_preemptions: int = 0
 
 
 @dataclass(slots=True)
@@ -49,6 +36,7 @@ class _Running:
     blocks: list[int]
     num_computed: int
     num_tokens: int
+    num_shared: int  # of the first blocks, which are a prefix's
     announced: bool = False
 
 
@@ -70,6 +58,12 @@ class Driver:
         limits = runner.limits
         self.free_slots = self._shuffled(range(min(limits.max_num_seqs, max_running)))
         self.free_blocks = self._shuffled(range(limits.num_blocks))
+        self.free_host_slots = self._shuffled(range(limits.num_host_blocks))
+        # Copies of the next plan: (block, slot), (slot, block) and (block, block).
+        self.swap_out: list[tuple[int, int]] = []
+        self.swap_in: list[tuple[int, int]] = []
+        self.copies: list[tuple[int, int]] = []
+        self.events = Events()
         self.waiting: deque[Request] = deque()
         self.running: list[_Running] = []
         self.released: list[int] = []
@@ -83,7 +77,11 @@ class Driver:
         while self.waiting or self.running or self.in_flight:
             preemptible = [s for s in self.running if s.request.num_preemptions < MAX_PREEMPTIONS]
             if preemptible and self.random.random() < self.preempt:
-                self._preempt(self.random.choice(preemptible))
+                self._interrupt(self.random.choice(preemptible), swap=False)
+            for sequence in list(self.running):
+                due = sequence.request.interruptions
+                if due and sequence.num_computed >= due[0].num_tokens:
+                    self._interrupt(sequence, swap=due.pop(0).swap)
             self._admit()
             plan, rows = self._plan()
             if plan is not None:
@@ -94,23 +92,15 @@ class Driver:
         assert self.runner.num_sequences == 0
         return list(requests)
 
-    def compute_blocks(self, token_ids: list[int]) -> list[int]:
-        """Computes whole blocks of tokens in a sequence that is released then. Its blocks stay taken."""
+    def compute(self, token_ids: list[int]) -> Prefix:
+        """Computes tokens in a sequence that is released then. Its blocks stay taken."""
         if not token_ids:
-            return []
-        request = Request(token_ids, 1)
-        self.free_blocks, kept = self.free_blocks[len(token_ids) :], self.free_blocks[: len(token_ids)]
-        free, self.free_blocks = self.free_blocks, kept
-        self._admit_with(request, [], 0)
+            return Prefix([], 0)
+        self._admit_one(Request(token_ids, 1))
         sequence = self.running[0]
         self.run()
-        self.free_blocks = free
-        return sequence.blocks[: len(token_ids) // self.runner.limits.block_size]
-
-    def run_over_blocks(self, request: Request, blocks: list[int]) -> None:
-        """Runs a request whose first blocks stand computed already."""
-        self._admit_with(request, list(blocks), len(blocks) * self.runner.limits.block_size)
-        self.run()
+        self.free_blocks = [block for block in self.free_blocks if block not in sequence.blocks]
+        return Prefix(sequence.blocks, len(token_ids))
 
     def _plan(self) -> tuple[StepPlan | None, dict[int, _Running]]:
         budget = self.runner.limits.max_num_batched_tokens
@@ -124,7 +114,7 @@ class Driver:
             count = min(self.random.randint(1, self.max_chunk), left, budget)
             budget -= count
             chosen.append((sequence, count, self._grow(sequence, sequence.num_computed + count)))
-        if not chosen:
+        if not (chosen or self.swap_out or self.swap_in or self.copies):
             return None, {}
         new = tuple(self._announce(s) for s, _, _ in chosen if not s.announced)
         known = {sequence.wire_id for sequence in new}
@@ -143,12 +133,32 @@ class Driver:
                 new_block_offsets=column(np.cumsum([0, *map(len, appended)]).tolist()),
                 new_block_ids=column([block for blocks in appended for block in blocks]),
             ),
+            **self._moves(),
         )
         self.released = []
+        self._count(chosen)
         for sequence, count, _ in chosen:
             sequence.num_computed += count
             sequence.num_tokens += sequence.num_computed == sequence.num_tokens
         return plan, {sequence.wire_id: sequence for sequence, _, _ in chosen}
+
+    def _moves(self) -> dict[str, U32]:
+        """Returns the plan's copies, and forgets them."""
+        pairs = {
+            ("swap_out_blocks", "swap_out_slots"): self.swap_out,
+            ("swap_in_slots", "swap_in_blocks"): self.swap_in,
+            ("copy_sources", "copy_destinations"): self.copies,
+        }
+        self.swap_out, self.swap_in, self.copies = [], [], []
+        return {
+            name: column([move[i] for move in moves]) for names, moves in pairs.items() for i, name in enumerate(names)
+        }
+
+    def _count(self, chosen: list[tuple[_Running, int, list[int]]]) -> None:
+        left = [(len(s.request.prompt) - s.num_computed, count) for s, count, _ in chosen]
+        self.events.chunks += sum(num_left > count for num_left, count in left)
+        in_prompt = [num_left > 0 for num_left, _ in left]
+        self.events.mixed_steps += any(in_prompt) and not all(in_prompt)
 
     def _announce(self, sequence: _Running) -> NewSequence:
         sequence.announced = True
@@ -167,16 +177,42 @@ class Driver:
 
     def _admit(self) -> None:
         while self.waiting and self.free_slots:
-            self._admit_with(self.waiting.popleft(), [], 0)
+            self._admit_one(self.waiting.popleft())
 
-    def _admit_with(self, request: Request, blocks: list[int], num_computed: int) -> None:
+    def _admit_one(self, request: Request) -> None:
+        blocks, num_shared, num_computed = self._find_computed(request)
         tokens = len(request.prompt) + len(request.output)
-        self.running.append(_Running(request, self.next_id, self.free_slots.pop(), blocks, num_computed, tokens))
+        slot = self.free_slots.pop()
+        self.running.append(_Running(request, self.next_id, slot, blocks, num_computed, tokens, num_shared))
         self.next_id += 1
+
+    def _find_computed(self, request: Request) -> tuple[list[int], int, int]:
+        """Returns blocks with computed tokens, how many of them are shared, and the number of tokens."""
+        swapped, prefix = request.swapped, request.prefix
+        if swapped is not None:
+            request.swapped = None
+            blocks = [self._take_block() for _ in swapped.slots]
+            self.swap_in += zip(swapped.slots, blocks, strict=True)
+            self.free_host_slots += swapped.slots
+            self.events.swapped_blocks += sum(a != b for a, b in zip(swapped.blocks, blocks, strict=True))
+            return blocks, 0, swapped.num_tokens
+        if prefix is None:
+            return [], 0, 0
+        self.events.hit_tokens += prefix.num_tokens
+        num_shared = prefix.num_tokens // self.runner.limits.block_size
+        blocks = list(prefix.blocks[:num_shared])
+        if prefix.num_tokens % self.runner.limits.block_size:
+            blocks.append(self._take_block())
+            self.copies.append((prefix.blocks[num_shared], blocks[-1]))
+            self.events.copied_blocks += 1
+        return blocks, num_shared, prefix.num_tokens
+
+    def _take_block(self) -> int:
+        return self.free_blocks.pop(self.random.randrange(len(self.free_blocks)))
 
     def _grow(self, sequence: _Running, num_tokens: int) -> list[int]:
         needed = -(-num_tokens // self.runner.limits.block_size) - len(sequence.blocks)
-        new = [self.free_blocks.pop(self.random.randrange(len(self.free_blocks))) for _ in range(needed)]
+        new = [self._take_block() for _ in range(needed)]
         sequence.blocks += new
         return new
 
@@ -216,18 +252,30 @@ class Driver:
             if wire_id in alive:
                 rows[wire_id].request.logprobs.append((logprob, top))
 
-    def _preempt(self, sequence: _Running) -> None:
-        """Drops results in flight and goes on from known tokens, under another wire id."""
+    def _interrupt(self, sequence: _Running, *, swap: bool) -> None:
+        """Preempts a sequence. Drops its results in flight, and goes on from known tokens under another wire id.
+        `swap`: copies its blocks to the host first, and to other blocks when it goes on."""
+        request = sequence.request
+        num_tokens = min(sequence.num_computed, len(request.prompt) + len(request.output) - 1)
+        if swap:
+            blocks = sequence.blocks[: -(-num_tokens // self.runner.limits.block_size)]
+            slots = [self.free_host_slots.pop() for _ in blocks]
+            self.swap_out += zip(blocks, slots, strict=True)
+            request.swapped = Swapped(slots, blocks, num_tokens)
+        else:
+            found = 0 if request.prefix is None else request.prefix.num_tokens
+            self.events.recomputed_tokens += max(0, num_tokens - found)
         self._release(sequence)
-        self.waiting.appendleft(sequence.request)
-        sequence.request.num_preemptions += 1
+        self.waiting.appendleft(request)
+        request.num_preemptions += 1
 
     def _release(self, sequence: _Running) -> None:
         self.running.remove(sequence)
         if sequence.announced:
             self.released.append(sequence.wire_id)
         self.free_slots.append(sequence.slot)
-        self.free_blocks += sequence.blocks
+        self.events.scattered_blocks += sum(after != before + 1 for before, after in pairwise(sequence.blocks))
+        self.free_blocks += sequence.blocks[sequence.num_shared :]
 
     def _release_finished(self) -> None:
         if self.released:

@@ -177,8 +177,8 @@ def test_a_sequence_goes_on_the_same_over_pages_that_another_computed(
     for subject, expected in zip(subjects(), alone, strict=True):
         driver = Driver(runner, seed=9, idle=0.0)
         cached = (len(subject.prompt) - 1) // block_size
-        blocks = driver.compute_blocks(subject.prompt[: cached * block_size])
-        driver.run_over_blocks(subject, blocks)
+        subject.prefix = driver.compute(subject.prompt[: cached * block_size])
+        driver.run(subject)
         assert subject.output == expected.output
         assert subject.logprobs == expected.logprobs
 

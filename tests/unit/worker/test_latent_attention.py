@@ -99,8 +99,8 @@ def test_a_sequence_goes_on_the_same_over_pages_that_another_computed(directory:
         Driver(runner, seed=0, idle=0.0).run(alone)
         runner.reset()
         driver = Driver(runner, seed=9, idle=0.0)
-        blocks = driver.compute_blocks(prompt[: (length - 1) // 16 * 16])
-        driver.run_over_blocks(over_blocks, blocks)
+        over_blocks.prefix = driver.compute(prompt[: (length - 1) // 16 * 16])
+        driver.run(over_blocks)
         assert over_blocks.output == alone.output
         runner.reset()
 

@@ -40,7 +40,9 @@ class Stack:
     """A network that is nothing but one stack of matrices."""
 
     def __init__(self, config: StackConfig, build: Build) -> None:
-        matrix = Matrix("up", OUTPUTS, INPUTS, has_bias=True, is_transposed=config.is_transposed, rows=EVEN_FIRST)
+        matrix = Matrix(
+            "up", OUTPUTS, INPUTS, has_bias=True, is_transposed=config.is_transposed, rows=lambda: EVEN_FIRST
+        )
         self.experts = [build.inside("mlp").linear(expert) for expert in matrix.stacked(EXPERTS)]
 
     def hidden_states(self, step: Step) -> Tensor:

@@ -125,7 +125,10 @@ class NearTies:
 
     def check(self, model: transformers.PreTrainedModel, prompt: list[int], output: list[int]) -> None:
         """Every token of `output` must be the reference's likeliest after what stands before it."""
-        logits = reference_logits(model, prompt + output[:-1])[len(prompt) - 1 :]
+        self.check_tokens(reference_logits(model, prompt + output[:-1])[len(prompt) - 1 :], output)
+
+    def check_tokens(self, logits: Tensor, output: list[int]) -> None:
+        """`logits`: the reference's, [len(output), vocab]."""
         best = logits.topk(2).values
         gaps = (best[:, 0] - best[:, 1]).tolist()
         for index, (token, likeliest) in enumerate(zip(output, logits.argmax(-1).tolist(), strict=True)):

@@ -81,7 +81,7 @@ def _block(config: GPT2Config, index: int, build: Build) -> Block:
     hidden, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
     heads, kv_heads, transposed = config.num_heads, config.num_kv_heads, config.family.is_transposed
     dim = hidden // heads
-    rows = rows_by_head(heads, 3, dim) if config.has_qkv_by_head else ()
+    rows = rows_by_head(heads, 3, dim) if config.has_qkv_by_head else None
     scale = (dim**-0.5 if config.scales_scores else 1.0) / (index + 1 if config.scales_by_layer else 1)
     norm_1 = LayerNorm(build, "ln_1", hidden, eps)
     attention = Attention(

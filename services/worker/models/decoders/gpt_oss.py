@@ -83,7 +83,7 @@ def _experts(config: GptOssConfig, build: Build) -> MoE:
         hidden,
         has_bias=True,
         is_transposed=True,
-        rows=(*range(0, 2 * inner, 2), *range(1, 2 * inner, 2)),  # stored: gate, up, gate, up, ...
+        rows=lambda: (*range(0, 2 * inner, 2), *range(1, 2 * inner, 2)),  # stored: gate, up, gate, up, ...
     )
     down = Matrix("experts.down_proj", hidden, inner, has_bias=True, is_transposed=True)
     return MoE(

@@ -80,9 +80,12 @@ class Block:
 
 
 def _codegen_qkv(hidden: int) -> tuple[Matrix]:
-    rows = rows_by_head(_NUM_CORES, 3, hidden // _NUM_CORES)
-    queries, values, keys = rows[:hidden], rows[hidden : 2 * hidden], rows[2 * hidden :]
-    return (Matrix("qkv_proj", 3 * hidden, hidden, rows=queries + keys + values),)
+    def rows() -> list[int]:
+        by_part = list(rows_by_head(_NUM_CORES, 3, hidden // _NUM_CORES)())
+        queries, values, keys = by_part[:hidden], by_part[hidden : 2 * hidden], by_part[2 * hidden :]
+        return queries + keys + values
+
+    return (Matrix("qkv_proj", 3 * hidden, hidden, rows=rows),)
 
 
 def read(architecture: str, config: Fields) -> GPTJConfig:

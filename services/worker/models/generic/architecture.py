@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from services.worker.errors import ModelError
-from services.worker.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
+from services.worker.fields import MAX_HEADS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build
 from services.worker.models.generic.config import GenericConfig
 from services.worker.models.generic.proven import PROVEN
 from services.worker.models.network import Architecture, Network
-from services.worker.models.reading import MAX_EXPERTS
 from services.worker.models.unsupported_types import letters, refuse_unsupported_type
 
-# Upper bounds of values that decide how many modules and weights transformers makes, by the words in their names.
+# Upper bounds of values that decide how many modules and weights transformers makes, by the words in their names. It
+# takes milliseconds for each layer and each expert, so these bounds are lower than those of Quire's own networks. The
+# first word that fits counts.
 _BOUNDS = {
-    "layer": MAX_LAYERS, "expert": MAX_EXPERTS, "head": MAX_HEADS, "vocab": MAX_VOCAB_SIZE, "position": MAX_POSITIONS,
+    "vocab": MAX_VOCAB_SIZE, "size": MAX_SIZE, "layer": 512, "expert": 1024, "head": MAX_HEADS,
+    "position": MAX_POSITIONS,
 }  # fmt: skip
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 

@@ -14,6 +14,7 @@ PROVEN: Mapping[str, str] = {
     "arcee": "ArceeForCausalLM",
     "aria_text": "AriaTextForCausalLM",
     "axk1": "AXK1ForCausalLM",
+    "beam": "BeamForCausalLM",
     "biogpt": "BioGptForCausalLM",
     "bitnet": "BitNetForCausalLM",
     "cohere": "CohereForCausalLM",

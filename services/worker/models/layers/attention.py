@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from services.worker.models.build import Build, Matrix
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
 Norm = Callable[["Tensor"], "Tensor"]
 
 
-def rows_by_group(num_groups: int, parts: tuple[int, ...], dim: int) -> tuple[int, ...]:
+def rows_by_group(num_groups: int, parts: tuple[int, ...], dim: int) -> Callable[[], Sequence[int]]:
     """Returns `Matrix.rows` of a matrix that is stored as [num_groups, sum(parts), dim] outputs. Wanted are the first
     parts[0] of all groups, then the next parts[1] of all groups, and so on: such as query heads, each group of them
     stored with its key and its value."""
-    starts = [sum(parts[:index]) for index in range(len(parts))]
-    return tuple(
-        (group * sum(parts) + part) * dim + at
-        for start, size in zip(starts, parts, strict=True)
-        for group in range(num_groups)
-        for part in range(start, start + size)
-        for at in range(dim)
-    )
+
+    def rows() -> list[int]:
+        starts = [sum(parts[:index]) for index in range(len(parts))]
+        return [
+            (group * sum(parts) + part) * dim + at
+            for start, size in zip(starts, parts, strict=True)
+            for group in range(num_groups)
+            for part in range(start, start + size)
+            for at in range(dim)
+        ]
+
+    return rows
 
 
-def rows_by_head(num_heads: int, num_parts: int, dim: int) -> tuple[int, ...]:
+def rows_by_head(num_heads: int, num_parts: int, dim: int) -> Callable[[], Sequence[int]]:
     """Returns `Matrix.rows` of a matrix that is stored as [num_heads, num_parts, dim] outputs and is wanted as
     [num_parts, num_heads, dim], such as queries, keys and values head by head."""
     return rows_by_group(num_heads, (1,) * num_parts, dim)

@@ -14,7 +14,7 @@ from services.worker.models.config import GenerationDefaults, read_dtype
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetwork, EncoderNetworkConfig
 from services.worker.models.encoders.registry import ENCODERS
-from services.worker.pooling import read_max_tokens
+from services.worker.pooling import ClassifierConfig, read_classifier, read_max_tokens
 from services.worker.quantization import CheckpointQuantization, read_quantization
 
 
@@ -28,6 +28,7 @@ class EncoderConfig:
     max_model_len: int  # tokens: the network's, or fewer if sentence-transformers' files say so
     dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
+    classifier: ClassifierConfig | None = None  # None: the model gives embeddings
     eos_token_ids: tuple[int, ...] = ()
     default_sampling: GenerationDefaults = field(default_factory=GenerationDefaults)
 
@@ -77,4 +78,5 @@ def read_encoder_config(directory: Path) -> EncoderConfig | None:
             max_model_len=min(network.max_model_len, read_max_tokens(directory) or network.max_model_len),
             dtype=read_dtype(config),
             quantization=read_quantization(str(path), config.values),
+            classifier=read_classifier(architecture, config),
         )

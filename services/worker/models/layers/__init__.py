@@ -9,6 +9,7 @@ from services.worker.models.layers.blocks import (
     PreNormBlock,
     SandwichBlock,
 )
+from services.worker.models.layers.classifier import Classifier, relu, tanh
 from services.worker.models.layers.encoder_stack import Embeddings, EncoderBlock, EncoderStack
 from services.worker.models.layers.full_attention import FullAttention, full_form
 from services.worker.models.layers.group_router import ExpertGroups, GroupRouter
@@ -27,6 +28,7 @@ __all__ = [
     "Block",
     "BranchNormBlock",
     "ChosenSoftmaxRouter",
+    "Classifier",
     "Compressed",
     "Embeddings",
     "EncoderBlock",
@@ -58,7 +60,9 @@ __all__ = [
     "gated_mlp",
     "output_projection",
     "qkv_projections",
+    "relu",
     "rows_by_group",
     "rows_by_head",
+    "tanh",
     "tokens_and_head",
 ]

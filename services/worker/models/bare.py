@@ -1,5 +1,5 @@
-"""Decoders whose checkpoints have no output layer: for embeddings (E5-Mistral: Wang et al., 2024; Qwen3-Embedding: Zhang
-et al., 2025), or with a classifier in its place."""
+"""Decoders whose checkpoints have no output layer: for embeddings (E5-Mistral: Wang et al., 2024; Qwen3-Embedding:
+Zhang et al., 2025), or with a classifier in its place."""
 
 from __future__ import annotations
 

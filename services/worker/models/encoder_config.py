@@ -21,6 +21,7 @@ from services.worker.quantization import CheckpointQuantization, read_quantizati
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
     is_encoder: ClassVar[bool] = True
+    generates: ClassVar[bool] = False
 
     architecture: str
     network: EncoderNetworkConfig  # sizes, in the architecture's own class

@@ -56,8 +56,8 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The work of pooling a prompt into a vector, or into a classifier's scores. The scheduler sends them in the message
-    that ends the sequence."""
+    """The work of pooling a prompt into a vector, or into a classifier's scores. The scheduler sends them in the
+    message that ends the sequence."""
 
     params: PoolingParams | ClassificationParams
     max_tokens: int = 0

@@ -82,6 +82,10 @@ async def encode_pairs(
     parts = [await tokenizer.encode_parts(some, names) for some, names in zip(texts, params, strict=True)]
     ones, others = parts[0] * (len(seconds) if len(firsts) == 1 else 1), parts[1]
     num_special = tokenizer.num_special_tokens(is_pair=True) if adds_special else 0
+    if max_tokens is None:
+        for one, param in zip(parts[0], params[0], strict=True):
+            if len(one) + num_special > model.info.max_model_len:
+                raise _too_long(model, str(len(one) + num_special), param, options)
     lengths = [len(one) + len(other) + num_special for one, other in zip(ones, others, strict=True)]
     for length, param in zip(lengths, params[1], strict=True):
         if not length:

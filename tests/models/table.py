@@ -8,8 +8,9 @@ from pathlib import Path
 from services.worker.models import list_supported
 from tests.models.case import Case
 from tests.models.cases import ALL
-from tests.models.encoder_cases import CASES as ENCODERS
+from tests.models.encoder_cases import CASES, CLASSIFIERS
 
+ENCODERS = [*CASES, *CLASSIFIERS]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 _BEGIN, _END = "<!-- begin: written by tests/models/table.py -->\n", "<!-- end -->"
 WAYS = {"auto": "Quire's own", "native": "Quire's own", "transformers": "transformers'"}

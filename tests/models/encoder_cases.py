@@ -13,6 +13,8 @@ CASES = [
     Case("camembert", {"pad_token_id": 1, "type_vocab_size": 1}),
     Case("distilbert", {"dim": 64, "hidden_dim": 96, "n_heads": 4, "n_layers": 3}, head="MaskedLM"),
     Case("mpnet", {"pad_token_id": 1}, head="MaskedLM", mechanism="a bias of scores by distance"),
+    Case("gte", {"type_vocab_size": 2}, head="MaskedLM"),
+    Case("gte", {"type_vocab_size": 0}, variant="no types"),
     Case("nomic_bert", mechanism="rotation, and norms after the layers"),
     Case(
         "modernbert",
@@ -35,6 +37,7 @@ CLASSIFIERS = [
     Case("camembert", {"pad_token_id": 1, "type_vocab_size": 1}, head=_HEAD),
     Case("distilbert", {"dim": 64, "hidden_dim": 96, "n_heads": 4, "n_layers": 3}, head=_HEAD),
     Case("mpnet", {"pad_token_id": 1}, head=_HEAD),
+    Case("gte", {"type_vocab_size": 2, "num_labels": 1}, head=_HEAD),
     Case("modernbert", {"local_attention": 20, "num_hidden_layers": 4, "num_labels": 1}, head=_HEAD),
     Case(
         "modernbert",

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
 from services.worker.errors import ModelError
 from services.worker.fields import Fields
 
@@ -21,17 +18,6 @@ class ScoreActivation(Enum):
     NONE = "none"
     SIGMOID = "sigmoid"  # each label by itself
     SOFTMAX = "softmax"  # one label of all
-
-    def apply(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[num_labels] to the same shape. The outputs are finite."""
-        if self is ScoreActivation.NONE:
-            return outputs
-        if self is ScoreActivation.SIGMOID:
-            small: NDArray[np.float64] = np.exp(-np.abs(outputs))  # at most 1, so that nothing overflows
-            above: NDArray[np.float64] = np.where(outputs >= 0, 1.0, small)
-            return np.divide(above, 1.0 + small)
-        weights: NDArray[np.float64] = np.exp(outputs - np.maximum.reduce(outputs))
-        return np.divide(weights, np.add.reduce(weights))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops import Ops
@@ -87,4 +88,16 @@ class ScoreOutput:
         """See `PooledOutput`."""
         if isinstance(params, ClassificationParams) and not params.activates:
             return vector
-        return self._activation.apply(vector.astype(np.float64)).astype(np.float32)
+        return activate(vector.astype(np.float64), self._activation).astype(np.float32)
+
+
+def activate(outputs: NDArray[np.float64], activation: ScoreActivation) -> NDArray[np.float64]:
+    """[num_labels] to the same shape. The outputs are finite."""
+    if activation is ScoreActivation.NONE:
+        return outputs
+    if activation is ScoreActivation.SIGMOID:
+        small: NDArray[np.float64] = np.exp(-np.abs(outputs))  # at most 1, so that nothing overflows
+        above: NDArray[np.float64] = np.where(outputs >= 0, 1.0, small)
+        return np.divide(above, 1.0 + small)
+    weights: NDArray[np.float64] = np.exp(outputs - np.maximum.reduce(outputs))
+    return np.divide(weights, np.add.reduce(weights))

@@ -15,10 +15,11 @@ _FINISH_REASONS: dict[int, FinishReason] = {
     sampling_pb2.FINISH_REASON_LENGTH: "length",
     sampling_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
-ModelTask = Literal["generate", "embed"]
+ModelTask = Literal["generate", "embed", "classify"]
 _TASKS: dict[int, ModelTask] = {
     inference_pb2.MODEL_TASK_GENERATE: "generate",
     inference_pb2.MODEL_TASK_EMBED: "embed",
+    inference_pb2.MODEL_TASK_CLASSIFY: "classify",
 }
 
 

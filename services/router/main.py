@@ -132,6 +132,7 @@ class Router:
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
         from services.router.apis.openai import (
+            ClassificationService,
             CohereService,
             CompletionService,
             EmbeddingService,
@@ -149,6 +150,7 @@ class Router:
             CompletionService(self.generator, answers, tracing),
             EmbeddingService(self.placement, calls, self.embedder, tracing),
             ScoringService(self.placement, calls, self.embedder, tracing),
+            ClassificationService(self.placement, calls, self.embedder, tracing),
             CohereService(self.placement, calls, self.embedder, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement, self.id)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from services.router.parameters import EmbeddingInfo, SamplingParams
+from services.router.parameters import ClassifierInfo, EmbeddingInfo, SamplingParams
 from services.router.text import Tokenizer
 
 
@@ -24,13 +24,22 @@ class ModelInfo:
     dtype: str
     # None: the model does not support embeddings.
     embedding: EmbeddingInfo | None = None
-    # Whether the model supports embeddings only.
+    # Whether the model is an encoder, which generates nothing.
     is_encoder: bool = False
+    # None: the model is not a classifier.
+    classifier: ClassifierInfo | None = None
+    # Whether the model is a decoder without output layer, which generates nothing.
+    has_no_output_layer: bool = False
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks that the model supports: "generate", "embed" or both."""
-        return [*([] if self.is_encoder else ["generate"]), *([] if self.embedding is None else ["embed"])]
+        """Tasks that the model supports: some of "generate", "embed" and "classify"."""
+        supports = {
+            "generate": not (self.is_encoder or self.has_no_output_layer),
+            "embed": self.embedding is not None,
+            "classify": self.classifier is not None,
+        }
+        return [task for task, is_supported in supports.items() if is_supported]
 
     @property
     def key(self) -> tuple[str, str]:

@@ -147,6 +147,7 @@ def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int) -> worker_pb2.Step
             constraints=request.constraints,
             prompt_logprobs_from=new.prompt_logprobs_from,
             pooling=request.pooling,
+            classification=request.classification,
         )
     return message
 

@@ -20,7 +20,8 @@ def routed_requests(
 ) -> list[RoutedRequest]:
     """Makes one request per choice of a checked Submit. `keys`: one per choice. `by_priority`: if False, every
     request gets priority 0, whatever the client sent."""
-    task = _pool(submit, model) if submit.HasField("pooling") else _generate(submit, model)
+    is_pooled = submit.HasField("pooling") or submit.HasField("classification")
+    task = _pool(submit, model) if is_pooled else _generate(submit, model)
     prompt = u32(submit.prompt_token_ids)
     wants_prompt_logprobs = task.sampling.HasField("prompt_logprobs")
     deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
@@ -49,6 +50,7 @@ def routed_requests(
             sampling=task.sampling,
             constraints=task.constraints,
             pooling=task.pooling,
+            classification=task.classification,
             traceparent=submit.traceparent,
         )
         for key, choice in zip(keys, submit.choices, strict=True)
@@ -64,6 +66,7 @@ class _Task(NamedTuple):
     sampling: sampling_pb2.SamplingParams
     constraints: constraints_pb2.TokenConstraints | None = None
     pooling: pooling_pb2.PoolingParams | None = None
+    classification: pooling_pb2.ClassificationParams | None = None
 
     @property
     def preparation(self) -> Preparation | None:
@@ -76,7 +79,8 @@ class _Task(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Number of bytes that the sampling parameters, constraints and pooling take in a message to the worker."""
-        return sum(part.ByteSize() for part in (self.sampling, self.constraints, self.pooling) if part is not None)
+        parts = (self.sampling, self.constraints, self.pooling, self.classification)
+        return sum(part.ByteSize() for part in parts if part is not None)
 
 
 def _generate(submit: scheduler_pb2.Submit, model: FleetModel) -> _Task:
@@ -93,6 +97,10 @@ def _generate(submit: scheduler_pb2.Submit, model: FleetModel) -> _Task:
 
 
 def _pool(submit: scheduler_pb2.Submit, model: FleetModel) -> _Task:
+    if submit.HasField("classification"):
+        classification = pooling_pb2.ClassificationParams()
+        classification.CopyFrom(submit.classification)
+        return _Task(model.pool, sampling_pb2.SamplingParams(), classification=classification)
     pooling = pooling_pb2.PoolingParams()
     pooling.CopyFrom(submit.pooling)
     return _Task(model.pool, sampling_pb2.SamplingParams(), pooling=pooling)

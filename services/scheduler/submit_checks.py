@@ -36,9 +36,11 @@ def check_submit(submit: scheduler_pb2.Submit, model: model_pb2.ModelInfo, max_m
     num_prompt_tokens = _check_ids("prompt_token_ids", submit.prompt_token_ids, max_model_len, model.vocab_size)
     if not num_prompt_tokens:
         raise invalid("prompt_token_ids", "the prompt is empty")
-    if submit.HasField("pooling"):
+    if submit.HasField("pooling") or submit.HasField("classification"):
         _check_choices(submit, 1, num_prompt_tokens, 0, model.vocab_size)
         _check_pooling(submit.pooling, model)
+        if submit.HasField("classification"):
+            _check_classification(submit, num_prompt_tokens)
         return
     _check_stop(submit.stop, num_prompt_tokens, max_model_len, model.vocab_size)
     _check_choices(submit, MAX_CHOICES, num_prompt_tokens, submit.stop.max_tokens, model.vocab_size)
@@ -76,6 +78,14 @@ def _check_pooling(pooling: pooling_pb2.PoolingParams, model: model_pb2.ModelInf
     size = model.embedding.size
     if pooling.HasField("dimensions") and size and not 1 <= pooling.dimensions <= size:
         raise invalid("pooling.dimensions", f"expected 1 to {size}, but got {pooling.dimensions}")
+
+
+def _check_classification(submit: scheduler_pb2.Submit, num_prompt_tokens: int) -> None:
+    if submit.HasField("pooling"):
+        raise invalid("classification", "it cannot be combined with 'pooling'")
+    if submit.classification.second_text_at > num_prompt_tokens:
+        given = submit.classification.second_text_at
+        raise invalid("classification.second_text_at", f"expected at most {num_prompt_tokens}, but got {given}")
 
 
 def _check_sampling(sampling: sampling_pb2.SamplingParams, vocab_size: int) -> None:

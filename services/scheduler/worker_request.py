@@ -16,6 +16,7 @@ class WorkerRequest(SequenceRequest):
     sampling: sampling_pb2.SamplingParams = field(default_factory=sampling_pb2.SamplingParams)
     constraints: constraints_pb2.TokenConstraints | None = None
     pooling: pooling_pb2.PoolingParams | None = None
+    classification: pooling_pb2.ClassificationParams | None = None
     traceparent: str = ""
 
 

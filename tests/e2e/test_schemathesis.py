@@ -73,6 +73,8 @@ EASY: dict[str, dict[str, Any]] = {
         "outputs": [], "parameters": {"max_tokens": 8},
     },
 }  # fmt: skip
+# The bundled model is no classifier.
+REFUSED = {"/classify": 400, "/v1/classify": 400}
 # Tools in each API's words.
 TOOLS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"type": "function", **ADD},
@@ -145,7 +147,8 @@ def test_made_up_requests_are_answered_as_documented(document: Any, operation: O
         answered.append(send(case))
 
     right()
-    assert (404 if operation.is_always_missing else 200) in answered
+    refused = 404 if operation.is_always_missing else REFUSED.get(operation.path)
+    assert (refused or 200) in answered
     if operation.body is None:
         return
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from transformers.models.auto import modeling_auto
 
 from services.worker.models import MEANINGS, list_supported
+from services.worker.models.bare import BARE
 from tests.models.case import Case
 from tests.models.cases import ALL, BY_MODULE
-from tests.models.encoder_cases import CASES as ENCODERS
+from tests.models.encoder_cases import CASES, CLASSIFIERS
 from tests.models.twins import count_distinct
 
+ENCODERS = [*CASES, *CLASSIFIERS]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 _BEGIN, _END = "<!-- begin: written by tests/models/table.py -->\n", "<!-- end -->"
 WAYS = {"auto": "Quire's own", "native": "Quire's own", "transformers": "transformers'"}
@@ -27,6 +29,14 @@ OTHER_TESTS: Mapping[str, str] = {
     "MPTForCausalLM": "tests/models/test_older_families.py",
     "RWForCausalLM": "tests/models/test_older_families.py",
     "Qwen3VLMoeTextModel": "tests/models/cases/text_part.py",
+    "KimiK25ForConditionalGeneration": "tests/models/test_wrapped_text.py",
+    "KimiVLForConditionalGeneration": "tests/models/test_published_configs.py",
+    **dict.fromkeys(
+        ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "Qwen3OmniMoeForConditionalGeneration"),
+        "tests/models/test_wrapped_text.py",
+    ),
+    **{name: "tests/models/test_embedding_decoders.py" for name in BARE if name.endswith("Model")},
+    **{name: "tests/models/test_classifiers.py" for name in BARE if name.endswith("Classification")},
 }
 
 

@@ -86,6 +86,8 @@ class _ModelTaskEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelTask.V
     """Generate and Chat."""
     MODEL_TASK_EMBED: _ModelTask.ValueType  # 2
     """Embed and Score."""
+    MODEL_TASK_CLASSIFY: _ModelTask.ValueType  # 3
+    """Classification over HTTP, and Score if the model has one label."""
 
 class ModelTask(_ModelTask, metaclass=_ModelTaskEnumTypeWrapper):
     """A kind of request that a model answers."""
@@ -96,6 +98,8 @@ MODEL_TASK_GENERATE: ModelTask.ValueType  # 1
 """Generate and Chat."""
 MODEL_TASK_EMBED: ModelTask.ValueType  # 2
 """Embed and Score."""
+MODEL_TASK_CLASSIFY: ModelTask.ValueType  # 3
+"""Classification over HTTP, and Score if the model has one label."""
 Global___ModelTask: _TypeAlias = ModelTask  # noqa: Y015
 
 @_typing.final
@@ -1124,7 +1128,9 @@ class ScoreResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One cosine similarity, -1 to 1, per text of `text_2`, in their order."""
+        """One score per text of `text_2`, in their order: the cosine similarity of the embeddings, -1 to 1, or the score that a
+        cross-encoder gives to the pair.
+        """
 
     @_builtins.property
     def usage(self) -> Global___Usage:

@@ -40,6 +40,8 @@ class ModelInfo(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     IS_ENCODER_FIELD_NUMBER: _builtins.int
+    CLASSIFIER_FIELD_NUMBER: _builtins.int
+    HAS_NO_OUTPUT_LAYER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name that requests address."""
     max_model_len: _builtins.int
@@ -55,9 +57,11 @@ class ModelInfo(_message.Message):
     dtype: _builtins.str
     """The type that the model computes in, such as float32."""
     is_encoder: _builtins.bool
-    """Whether the model is an encoder, which serves embeddings only: every token attends to every other one, so each prompt is
-    computed in one step and nothing is generated.
+    """Whether the model is an encoder, which serves embeddings or classes only: every token attends to every other one, so each
+    prompt is computed in one step and nothing is generated.
     """
+    has_no_output_layer: _builtins.bool
+    """Whether the model is a decoder without output layer, which generates nothing."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Other names of the same model."""
@@ -74,6 +78,10 @@ class ModelInfo(_message.Message):
     def embedding(self) -> _pooling_pb2.EmbeddingInfo:
         """The embeddings of the model. Unset: it has none."""
 
+    @_builtins.property
+    def classifier(self) -> _pooling_pb2.ClassifierInfo:
+        """The classifier of the model, which then has no embeddings and generates nothing. Unset: it has none."""
+
     def __init__(
         self,
         *,
@@ -89,10 +97,12 @@ class ModelInfo(_message.Message):
         dtype: _builtins.str = ...,
         embedding: _pooling_pb2.EmbeddingInfo | None = ...,
         is_encoder: _builtins.bool = ...,
+        classifier: _pooling_pb2.ClassifierInfo | None = ...,
+        has_no_output_layer: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["default_sampling", b"default_sampling", "embedding", b"embedding"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classifier", b"classifier", "default_sampling", b"default_sampling", "embedding", b"embedding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "eos_token_ids", b"eos_token_ids", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "classifier", b"classifier", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "eos_token_ids", b"eos_token_ids", "has_no_output_layer", b"has_no_output_layer", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,6 +90,65 @@ class EmbeddingInfo(_message.Message):
 Global___EmbeddingInfo: _TypeAlias = EmbeddingInfo  # noqa: Y015
 
 @_typing.final
+class ClassifierInfo(_message.Message):
+    """The classifier of a model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the labels, in the order of the scores. At least one, 65,536 at most."""
+
+    def __init__(
+        self,
+        *,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassifierInfo: _TypeAlias = ClassifierInfo  # noqa: Y015
+
+@_typing.final
+class ClassificationParams(_message.Message):
+    """Form of the scores of one sequence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECOND_TEXT_AT_FIELD_NUMBER: _builtins.int
+    ACTIVATES_FIELD_NUMBER: _builtins.int
+    second_text_at: _builtins.int
+    """Index of the first token of the second text, if the sequence is a pair of texts. Unset: it is one text."""
+    activates: _builtins.bool
+    """Whether the classifier's outputs become scores by the activation that the model was trained with, such as softmax. Default
+    true; otherwise the scores are the outputs.
+    """
+    def __init__(
+        self,
+        *,
+        second_text_at: _builtins.int | None = ...,
+        activates: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_activates", b"_activates", "_second_text_at", b"_second_text_at", "activates", b"activates", "second_text_at", b"second_text_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_activates", b"_activates", "_second_text_at", b"_second_text_at", "activates", b"activates", "second_text_at", b"second_text_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__activates: _TypeAlias = _typing.Literal["activates"]  # noqa: Y015
+    _WhichOneofArgType__activates: _TypeAlias = _typing.Literal["_activates", b"_activates"]  # noqa: Y015
+    _WhichOneofReturnType__second_text_at: _TypeAlias = _typing.Literal["second_text_at"]  # noqa: Y015
+    _WhichOneofArgType__second_text_at: _TypeAlias = _typing.Literal["_second_text_at", b"_second_text_at"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__activates) -> _WhichOneofReturnType__activates | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__second_text_at) -> _WhichOneofReturnType__second_text_at | None: ...
+
+Global___ClassificationParams: _TypeAlias = ClassificationParams  # noqa: Y015
+
+@_typing.final
 class PoolingParams(_message.Message):
     """Format of the vectors of one request."""
 

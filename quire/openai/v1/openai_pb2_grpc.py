@@ -83,6 +83,11 @@ class OpenAIServiceStub(object):
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.CreateClassification = channel.unary_stream(
+                '/quire.openai.v1.OpenAIService/CreateClassification',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.CreateCohereEmbedding = channel.unary_stream(
                 '/quire.openai.v1.OpenAIService/CreateCohereEmbedding',
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
@@ -209,6 +214,13 @@ class OpenAIServiceServicer(object):
 
     def CreateRerank(self, request, context):
         """Ranks documents by their similarity to a query. vLLM's call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateClassification(self, request, context):
+        """Returns the probabilities of labels for each input. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -343,6 +355,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
             ),
             'CreateRerank': grpc.unary_stream_rpc_method_handler(
                     servicer.CreateRerank,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'CreateClassification': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateClassification,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
@@ -651,6 +668,33 @@ class OpenAIService(object):
             request,
             target,
             '/quire.openai.v1.OpenAIService/CreateRerank',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateClassification(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CreateClassification',
             google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,

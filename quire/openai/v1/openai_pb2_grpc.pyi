@@ -55,6 +55,8 @@ class OpenAIServiceStub:
     """Compares texts. vLLM's call."""
     CreateRerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Ranks documents by their similarity to a query. vLLM's call."""
+    CreateClassification: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Returns the probabilities of labels for each input. vLLM's call."""
     CreateCohereEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Returns a vector for each input. Cohere's call."""
     CreateInvocation: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
@@ -106,6 +108,8 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """Compares texts. vLLM's call."""
     CreateRerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Ranks documents by their similarity to a query. vLLM's call."""
+    CreateClassification: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Returns the probabilities of labels for each input. vLLM's call."""
     CreateCohereEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Returns a vector for each input. Cohere's call."""
     CreateInvocation: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -208,6 +212,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """Ranks documents by their similarity to a query. vLLM's call."""
+
+    @_abc_1.abstractmethod
+    def CreateClassification(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Returns the probabilities of labels for each input. vLLM's call."""
 
     @_abc_1.abstractmethod
     def CreateCohereEmbedding(

@@ -186,6 +186,7 @@ class Submit(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
     TURN_ID_FIELD_NUMBER: _builtins.int
+    CLASSIFICATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, for logs and traces."""
     prompt_token_ids: _builtins.bytes
@@ -231,6 +232,12 @@ class Submit(_message.Message):
         sampling, stop and constraints are not read.
         """
 
+    @_builtins.property
+    def classification(self) -> _pooling_pb2.ClassificationParams:
+        """If set, the request is for the scores of the model's classifier. As with `pooling`, it has one choice, without output. The
+        scores come in Finished.embedding. Cannot be combined with `pooling`.
+        """
+
     def __init__(
         self,
         *,
@@ -247,10 +254,11 @@ class Submit(_message.Message):
         constraints: _constraints_pb2.TokenConstraints | None = ...,
         pooling: _pooling_pb2.PoolingParams | None = ...,
         turn_id: _builtins.int = ...,
+        classification: _pooling_pb2.ClassificationParams | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "constraints", b"constraints", "pooling", b"pooling", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "classification", b"classification", "constraints", b"constraints", "pooling", b"pooling", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "constraints", b"constraints", "pooling", b"pooling", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "classification", b"classification", "constraints", b"constraints", "pooling", b"pooling", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015

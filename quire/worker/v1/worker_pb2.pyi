@@ -365,6 +365,7 @@ class NewSequence(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    CLASSIFICATION_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """Id of the sequence between scheduler and worker; never reused in an epoch. Routers use another id."""
     slot: _builtins.int
@@ -397,7 +398,13 @@ class NewSequence(_message.Message):
     def pooling(self) -> _pooling_pb2.PoolingParams:
         """If set, the sequence is pooled: instead of sampling a first output token, it ends with a vector. A mean covers only tokens
         that are computed under this wire id, so num_computed_tokens is 0. `sampling` and `constraints` are then not read, and
-        there are no log probabilities. Unset: the sequence generates tokens.
+        there are no log probabilities. Unset: the sequence generates tokens, unless `classification` is set.
+        """
+
+    @_builtins.property
+    def classification(self) -> _pooling_pb2.ClassificationParams:
+        """If set, the sequence ends with the scores of the model's classifier, and all that is said about `pooling` applies. Only one
+        of both is set.
         """
 
     def __init__(
@@ -415,10 +422,11 @@ class NewSequence(_message.Message):
         constraints: _constraints_pb2.TokenConstraints | None = ...,
         prompt_logprobs_from: _builtins.int | None = ...,
         pooling: _pooling_pb2.PoolingParams | None = ...,
+        classification: _pooling_pb2.ClassificationParams | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "constraints", b"constraints", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "classification", b"classification", "constraints", b"constraints", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "classification", b"classification", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prompt_logprobs_from: _TypeAlias = _typing.Literal["prompt_logprobs_from"]  # noqa: Y015
     _WhichOneofArgType__prompt_logprobs_from: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from"]  # noqa: Y015
@@ -535,7 +543,7 @@ Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
 
 @_typing.final
 class PooledSequence(_message.Message):
-    """The vector of a pooled sequence."""
+    """The vector of a pooled sequence, or its scores."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

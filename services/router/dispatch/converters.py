@@ -19,7 +19,14 @@ from services.router.errors import ApiError, kind_of_code
 from services.router.load import SchedulerLoad
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
-from services.router.parameters import EmbeddingInfo, PoolingParams, SamplingParams, StopConditions
+from services.router.parameters import (
+    ClassificationParams,
+    ClassifierInfo,
+    EmbeddingInfo,
+    PoolingParams,
+    SamplingParams,
+    StopConditions,
+)
 
 # Maximum number of output tokens in one Submit. They take 4 MB, well below the maximum size of a joined message
 # (shared/message_parts.py).
@@ -115,6 +122,8 @@ def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
         dtype=message.dtype,
         embedding=_embedding_from_proto(message.embedding) if message.HasField("embedding") else None,
         is_encoder=message.is_encoder,
+        classifier=ClassifierInfo(tuple(message.classifier.labels)) if message.HasField("classifier") else None,
+        has_no_output_layer=message.has_no_output_layer,
     )
 
 
@@ -184,8 +193,13 @@ def _submit_to_proto(
             submit.stop.CopyFrom(_stop_to_proto(stop))
             if constraints is not None:
                 submit.constraints.CopyFrom(constraints_to_proto(constraints))
-        case Pool(params):
+        case Pool(PoolingParams() as params):
             submit.pooling.CopyFrom(_pooling_to_proto(params))
+            submit.sampling.SetInParent()
+            submit.stop.max_tokens = 0
+        case Pool(ClassificationParams(second_text_at, activates)):
+            wanted = pooling_pb2.ClassificationParams(second_text_at=second_text_at, activates=activates)
+            submit.classification.CopyFrom(wanted)
             submit.sampling.SetInParent()
             submit.stop.max_tokens = 0
     if submission.deadline is not None:

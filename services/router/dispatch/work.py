@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from services.router.constraints import TokenConstraints
-from services.router.parameters import PoolingParams, SamplingParams, StopConditions
+from services.router.parameters import ClassificationParams, PoolingParams, SamplingParams, StopConditions
 
 
 class FinishReason(Enum):
@@ -56,10 +56,10 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The work of pooling a prompt into a vector. The scheduler sends the vector in the message that ends the
-    sequence."""
+    """The work of pooling a prompt into a vector, or into a classifier's scores. The scheduler sends them in the
+    message that ends the sequence."""
 
-    params: PoolingParams
+    params: PoolingParams | ClassificationParams
     max_tokens: int = 0
     wants_logprobs: bool = False
     wants_prompt_logprobs: bool = False

@@ -1,4 +1,4 @@
-"""Computes the embeddings of prompts, for every API.
+"""Computes the embeddings of prompts, or their scores, for every API.
 
 Each prompt is a separate sequence, which is placed, resubmitted and counted like a sequence that generates text.
 """
@@ -13,8 +13,7 @@ from contextlib import aclosing
 
 from services.router.columns import ids_to_bytes
 from services.router.dispatch import Mailbox, Pool, Submission, SubmittedSequence
-from services.router.embedding.inputs import embedding_of
-from services.router.embedding.request import EmbeddingRequest
+from services.router.embedding.request import PooledRequest
 from services.router.errors import ApiError, internal
 from services.router.generation import Generator
 from services.router.metrics import RequestMetrics
@@ -32,7 +31,7 @@ class Embedder:
         self._placement = generator.placement
         self._metrics = metrics
 
-    async def all_vectors(self, request: EmbeddingRequest) -> list[bytes]:
+    async def all_vectors(self, request: PooledRequest) -> list[bytes]:
         """Returns the vectors in the order of the prompts. Raises ApiError."""
         vectors = [b""] * len(request.prompts)
         async with aclosing(self.embed(request)) as done:
@@ -40,7 +39,7 @@ class Embedder:
                 vectors[index] = vector
         return vectors
 
-    async def embed(self, request: EmbeddingRequest) -> AsyncGenerator[tuple[int, bytes], None]:
+    async def embed(self, request: PooledRequest) -> AsyncGenerator[tuple[int, bytes], None]:
         """Yields each prompt's index and vector (float32, little-endian) as soon as the vector is complete. Close the
         returned generator with `aclosing`, which aborts the sequences that still run. Raises ApiError."""
         self._generator.check_room()
@@ -49,14 +48,14 @@ class Embedder:
         mailbox, left = Mailbox(self._generator.deliveries), iter(enumerate(request.prompts))
         timeout, clock = request.timeout, asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
-        num_bytes = 4 * request.pooling.size(embedding_of(request.model))
+        num_bytes = 4 * request.num_values
         indices: dict[SubmittedSequence, int] = {}
         num_done = 0
         try:
             while num_done < len(request.prompts):
                 while len(indices) < MAX_OPEN and (following := next(left, None)) is not None:
                     index, prompt = following
-                    submission = _submission(request, prompt, deadline, mailbox)
+                    submission = _submission(request, index, prompt, deadline, mailbox)
                     indices[submission.sequences[0]] = index
                     self._placement.submit(submission)
                 for sequence in await mailbox.take():
@@ -77,13 +76,15 @@ class Embedder:
             self._generator.ended()
 
 
-def _submission(request: EmbeddingRequest, prompt: list[int], deadline: float | None, mailbox: Mailbox) -> Submission:
+def _submission(
+    request: PooledRequest, index: int, prompt: list[int], deadline: float | None, mailbox: Mailbox
+) -> Submission:
     info = request.model.info
     return Submission(
         request_id=request.request_id,
         model=info,
         prompt_token_ids=prompt,
-        work=Pool(request.pooling),
+        work=Pool(request.params(index)),
         n=1,
         deadline=deadline,
         traceparent=request.traceparent,

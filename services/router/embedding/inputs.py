@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.model import ServedModel
-from services.router.parameters import EmbeddingInfo
+from services.router.parameters import ClassificationParams, ClassifierInfo, EmbeddingInfo
 from services.router.prompt import check_token_range
 
 # Maximum number of inputs in one request, as in OpenAI's API.
@@ -39,8 +39,16 @@ class InputOptions:
 def embedding_of(model: ServedModel) -> EmbeddingInfo:
     """Returns the model's embedding sizes. Raises ApiError if the model has no embeddings."""
     if model.info.embedding is None:
-        raise invalid(f"The model `{model.info.name}` does not support embeddings.", "model")
+        kind = "" if model.info.classifier is None else " It is a classifier: use /classify."
+        raise invalid(f"The model `{model.info.name}` does not support embeddings.{kind}", "model")
     return model.info.embedding
+
+
+def classifier_of(model: ServedModel) -> ClassifierInfo:
+    """Returns the model's labels. Raises ApiError if the model is not a classifier."""
+    if model.info.classifier is None:
+        raise invalid(f"The model `{model.info.name}` is not a classifier.", "model")
+    return model.info.classifier
 
 
 async def encode_texts(
@@ -52,12 +60,48 @@ async def encode_texts(
     if max_tokens is not None:
         prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens, params=params)
     else:
-        for text, param in zip(texts, params, strict=True):
-            least = len(text) // tokenizer.max_token_chars
-            if least > model.info.max_model_len:
-                raise _too_long(model, f"at least {least}", param, options)
+        _check_least(model, texts, params, options)
         prompts = await tokenizer.encode(texts, options.add_special_tokens, params)
     return _check_lengths(model, prompts, params, options)
+
+
+async def encode_pairs(
+    model: ServedModel,
+    texts: tuple[Sequence[str], Sequence[str]],
+    params: tuple[Sequence[str], Sequence[str]],
+    options: InputOptions,
+) -> tuple[list[list[int]], list[int | None]]:
+    """Returns the token ids of each pair of texts, and the index of the second text's first token if the tokenizer
+    tells texts apart. `texts`: the first texts of all pairs, or one for all of them, and the second texts. `params`:
+    the texts' names in errors. Raises ApiError for a pair that is too long and may not be cut."""
+    tokenizer, (firsts, seconds) = model.tokenizer, texts
+    max_tokens, adds_special = options.max_tokens(model), options.add_special_tokens
+    if max_tokens is None:
+        for some, names in zip(texts, params, strict=True):
+            _check_least(model, some, names, options)
+    parts = [await tokenizer.encode_parts(some, names) for some, names in zip(texts, params, strict=True)]
+    ones, others = parts[0] * (len(seconds) if len(firsts) == 1 else 1), parts[1]
+    num_special = tokenizer.num_special_tokens(is_pair=True) if adds_special else 0
+    if max_tokens is None:
+        for one, param in zip(parts[0], params[0], strict=True):
+            if len(one) + num_special > model.info.max_model_len:
+                raise _too_long(model, str(len(one) + num_special), param, options)
+    lengths = [len(one) + len(other) + num_special for one, other in zip(ones, others, strict=True)]
+    for length, param in zip(lengths, params[1], strict=True):
+        if not length:
+            raise invalid(f"Invalid '{param}': it has no tokens.", param)
+        if max_tokens is None and length > model.info.max_model_len:
+            count = f"{length} together with '{params[0][0]}'" if len(firsts) == 1 else f"{length} with its first text"
+            raise _too_long(model, count, param, options)
+    work = sum(min(length, model.info.max_model_len) for length in lengths)
+    return await tokenizer.threads.run(
+        work, lambda: tokenizer.join_pairs(list(zip(ones, others, strict=True)), adds_special, max_tokens)
+    )
+
+
+def pair_params(starts: Sequence[int | None], *, activates: bool) -> list[ClassificationParams]:
+    """Returns the parameters of each pair. `starts`: from `encode_pairs`."""
+    return [ClassificationParams(start, activates) for start in starts]
 
 
 def check_token_inputs(
@@ -71,6 +115,14 @@ def check_token_inputs(
     for token_ids, param in zip(cut, params, strict=True):
         check_token_range(model, token_ids, param)
     return cut
+
+
+def _check_least(model: ServedModel, texts: Sequence[str], params: Sequence[str], options: InputOptions) -> None:
+    """Raises ApiError if a text certainly exceeds the context."""
+    for text, param in zip(texts, params, strict=True):
+        least = len(text) // model.tokenizer.max_token_chars
+        if least > model.info.max_model_len:
+            raise _too_long(model, f"at least {least}", param, options)
 
 
 def _check_lengths(

@@ -1,6 +1,6 @@
 """A request's parameters besides its prompt, as dataclasses: sampling, stop conditions, pooling and truncation."""
 
-from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
+from services.router.parameters.pooling import ClassificationParams, ClassifierInfo, EmbeddingInfo, PoolingParams
 from services.router.parameters.sampling import (
     MAX_LOGIT_BIAS,
     MAX_STOP_STRINGS,
@@ -19,6 +19,8 @@ __all__ = [
     "MAX_LOGPROBS",
     "MAX_STOP_STRINGS",
     "MAX_STOP_TOKEN_IDS",
+    "ClassificationParams",
+    "ClassifierInfo",
     "EmbeddingInfo",
     "PoolingParams",
     "SamplingParams",

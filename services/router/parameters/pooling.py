@@ -1,5 +1,5 @@
-"""A model's embedding sizes and a request's pooling parameters, in a form that depends neither on the API nor on the
-scheduler's protos."""
+"""A model's embedding sizes and labels, and a request's pooling parameters, in a form that depends neither on the API
+nor on the scheduler's protos."""
 
 from __future__ import annotations
 
@@ -18,6 +18,22 @@ class EmbeddingInfo:
     size: int
     is_matryoshka: bool
     matryoshka_dimensions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierInfo:
+    """A model's classifier, as in quire/inference/v1/pooling.proto."""
+
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationParams:
+    """Parameters of one sequence, as in quire/inference/v1/pooling.proto."""
+
+    # None: the sequence is one text.
+    second_text_at: int | None = None
+    activates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,11 @@ def context_length_exceeded(info: ModelInfo, however: str, param: str) -> ApiErr
 
 
 def check_generates(info: ModelInfo) -> None:
-    """Raises ApiError for a model that only serves embeddings."""
-    if info.is_encoder:
-        message = f"The model `{info.name}` is an encoder: it serves embeddings and cannot generate text."
-        raise invalid(message, "model")
+    """Raises ApiError for a model that only serves embeddings or classes."""
+    if "generate" in info.tasks:
+        return
+    kind = "an encoder" if info.is_encoder else "a decoder without output layer"
+    serves = "embeddings"
+    if info.classifier is not None:
+        kind, serves = "a classifier", "classes and scores"
+    raise invalid(f"The model `{info.name}` is {kind}: it serves {serves} and cannot generate text.", "model")

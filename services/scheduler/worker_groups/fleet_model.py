@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from quire.inference.v1 import model_pb2, pooling_pb2
-from services.scheduler.core import ErrorKind, Failure, Pool, RefusedError, SequenceRequest
+from services.scheduler.core import ErrorKind, Failure, Pool, RefusedError
+from services.scheduler.worker_request import WorkerRequest
+
+# Fields that the models of all workers have in common.
+_SAME = ("name", "vocab_size", "tokenizer_sha256", "is_encoder", "has_no_output_layer", "embedding", "classifier")
 
 
 class OtherModelError(Exception):
@@ -29,13 +33,13 @@ class FleetModel:
 
     def adopt(self, info: model_pb2.ModelInfo) -> None:
         """Takes the model of the first claimed worker, and checks the model of every later worker. Routers know only
-        the first model, so a later model must have the same name, vocabulary size, tokenizer and embeddings, must be an
-        encoder if the first is one, and must have at least the first model's context. Otherwise raises OtherModelError.
-        """
+        the first model, so a later model must have the same name, vocabulary size, tokenizer, embeddings and classes,
+        must be an encoder if the first is one, and must have at least the first model's context. Otherwise raises
+        OtherModelError."""
         if self._info is None:
             self._info = info
             return
-        for name in ("name", "vocab_size", "tokenizer_sha256", "is_encoder", "embedding"):
+        for name in _SAME:
             ours, theirs = getattr(self._info, name), getattr(info, name)
             if ours != theirs:
                 raise OtherModelError(f"its {name} is {theirs!r}, not {ours!r}")
@@ -44,18 +48,25 @@ class FleetModel:
 
     @property
     def pool(self) -> Pool:
-        """The work of making one embedding. For an embedding of a decoder's last token, earlier tokens whose keys and
-        values are cached need not be computed again. Every other kind of embedding needs all tokens computed.
+        """The work of making one embedding, or the scores of one sequence. For an embedding of a decoder's last token,
+        earlier tokens whose keys and values are cached need not be computed again; nor for a decoder's scores, which
+        are made of its last token, too. Every other kind of embedding needs all tokens computed.
         """
-        is_last = self.info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST and not self.info.is_encoder
-        return Pool(needs_all_tokens=not is_last)
+        info = self.info
+        is_last = info.HasField("classifier") or info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST
+        return Pool(needs_all_tokens=info.is_encoder or not is_last)
 
-    def check_task(self, request: SequenceRequest) -> None:
-        """Raises RefusedError if the model cannot do what the request asks for: generate text or make an embedding."""
-        problem = None
-        if request.work.gives_vector and not self.info.HasField("embedding"):
-            problem = "the model gives no embeddings"
-        elif not request.work.gives_vector and self.info.is_encoder:
-            problem = "the model is an encoder: it gives embeddings and generates nothing"
+    def check_task(self, request: WorkerRequest) -> None:
+        """Raises RefusedError if the model cannot do what the request asks for: generate text, make an embedding or
+        score labels."""
+        problem, info = None, self.info
+        if request.classification is not None:
+            problem = None if info.HasField("classifier") else "the model is not a classifier"
+        elif request.work.gives_vector:
+            problem = None if info.HasField("embedding") else "the model gives no embeddings"
+        elif info.is_encoder:
+            problem = "the model is an encoder: it generates nothing"
+        elif info.has_no_output_layer:
+            problem = "the model has no output layer: it generates nothing"
         if problem is not None:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, problem))

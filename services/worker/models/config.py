@@ -17,6 +17,7 @@ from services.worker.errors import ModelError
 from services.worker.fields import MAX_POSITIONS, Fields, is_finite, reading, show
 from services.worker.implementations import Implementation
 from services.worker.json_files import read_json
+from services.worker.models.bare import find_bare
 from services.worker.models.build import Build
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.decoders.registry import DECODERS
@@ -24,10 +25,12 @@ from services.worker.models.generic import find_generic
 from services.worker.models.mistral_params import FILE as PARAMS
 from services.worker.models.mistral_params import read_mistral_params
 from services.worker.models.network import Architecture, Network, NetworkConfig
+from services.worker.models.reading import require
 from services.worker.models.stored_dtype import read_dtype
 from services.worker.models.text_part import TextPart, find_text_part, text_fields
 from services.worker.models.unsupported_types import refuse_unsupported_type
 from services.worker.ops import Heads
+from services.worker.pooling import ClassifierConfig, read_classifier
 from services.worker.quantization import CheckpointQuantization, is_output_layer, read_quantization
 from shared.sampling_ranges import RANGES
 
@@ -57,6 +60,7 @@ class ModelConfig:
     default_sampling: GenerationDefaults
     dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
+    classifier: ClassifierConfig | None = None  # None: the model gives embeddings
     text_part: TextPart | None = None  # of a model that takes more than text: what of it is left out
 
     @property
@@ -94,6 +98,11 @@ class ModelConfig:
     def own_name(self, stored: str) -> str | None:
         """Returns the network's name of a tensor in the checkpoint; None for one that the network has no part in."""
         return stored if self.text_part is None else self.text_part.own_name(stored)
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model has an output layer."""
+        return self.kind.generates
 
     def create_network(self, build: Build) -> Network:
         return self.kind.create(self.network, build)
@@ -142,6 +151,7 @@ def parse_model_config(
         remote = ", and its own code (auto_map) is never run" if config.values.get("auto_map") else ""
         raise ModelError(f"{path} is {given}, which is not supported{remote}; `quire models` lists what is")
     architecture, decoder = found
+    require(config, "is_causal", value=True)
     network = decoder.read(architecture, config)
     if not 1 <= network.max_model_len <= MAX_POSITIONS:
         raise ModelError(
@@ -157,13 +167,14 @@ def parse_model_config(
         default_sampling=_defaults(path, generation),
         dtype=read_dtype(config, path),
         quantization=read_quantization(str(path), config.values),
+        classifier=read_classifier(architecture, config),
         text_part=text_part,
     )
 
 
 def find_decoder(architecture: str, config: Fields, implementation: Implementation) -> Architecture[Any] | None:
     """Returns how to run a decoder; None if `implementation` has no code for it."""
-    native = None if implementation == "transformers" else DECODERS.get(architecture)
+    native = None if implementation == "transformers" else DECODERS.get(architecture) or find_bare(architecture)
     if native is not None or implementation == "native":
         return native
     return find_generic(architecture, config, only_proven=implementation == "auto")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.worker.models.bare import BareDecoder
 from services.worker.models.config import ModelConfig
 from services.worker.models.network import Network
 from services.worker.models.step import InputEmbeddings, Step
@@ -42,3 +43,9 @@ class Decoder:
     def logits(self, hidden_states: Tensor) -> Tensor:
         """Returns logits [n, vocab] of hidden states [n, hidden], both in the operations' type."""
         return self.network.logits(hidden_states)
+
+    def scores(self, hidden_states: Tensor) -> Tensor:
+        """Returns a classifier's outputs [n, num_labels] for hidden states [n, hidden], both in the operations'
+        type."""
+        assert isinstance(self.network, BareDecoder)
+        return self.network.scores(hidden_states)

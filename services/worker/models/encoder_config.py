@@ -15,13 +15,14 @@ from services.worker.models.declare import Declaration, declare
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetwork, EncoderNetworkConfig
 from services.worker.models.encoders.registry import ENCODERS
 from services.worker.models.stored_dtype import read_dtype
-from services.worker.pooling import read_max_tokens
+from services.worker.pooling import ClassifierConfig, read_classifier, read_max_tokens
 from services.worker.quantization import CheckpointQuantization, read_quantization
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
     is_encoder: ClassVar[bool] = True
+    generates: ClassVar[bool] = False
 
     architecture: str
     network: EncoderNetworkConfig  # sizes, in the architecture's own class
@@ -29,6 +30,7 @@ class EncoderConfig:
     max_model_len: int  # tokens: the network's, or fewer if sentence-transformers' files say so
     dtype: str  # float type of the checkpoint: float32, bfloat16 or float16
     quantization: CheckpointQuantization | None = None
+    classifier: ClassifierConfig | None = None  # None: the model gives embeddings
     eos_token_ids: tuple[int, ...] = ()
     default_sampling: GenerationDefaults = field(default_factory=GenerationDefaults)
 
@@ -81,4 +83,5 @@ def read_encoder_config(directory: Path) -> EncoderConfig | None:
             max_model_len=min(network.max_model_len, read_max_tokens(directory) or network.max_model_len),
             dtype=read_dtype(config, directory),
             quantization=read_quantization(str(path), config.values),
+            classifier=read_classifier(architecture, config),
         )

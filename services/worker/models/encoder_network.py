@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from services.worker.fields import Fields
 from services.worker.models.build import Build
+from services.worker.pooling import PoolingKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +24,8 @@ class EncoderNetworkConfig:
     hidden_size: int
     intermediate_size: int  # of the MLP
     max_model_len: int  # tokens
+    num_labels: int = field(default=0, kw_only=True)  # outputs of its classifier; 0: it has none
+    pooling: PoolingKind = field(default=PoolingKind.CLS, kw_only=True)  # what the classifier was trained with
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class EncoderNetwork(Protocol):
 
     def hidden_states(self, step: EncoderStep) -> Tensor:
         """Returns the final hidden states of all tokens, [num_tokens, hidden] in the operations' type."""
+        ...
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """Returns the classifier's outputs [n, num_labels] for pooled hidden states [n, hidden], both in the
+        operations' type. Only for a model that has a classifier."""
         ...
 
 

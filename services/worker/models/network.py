@@ -61,3 +61,4 @@ class Architecture(Generic[ConfigT]):
     # the names of all weights but the output layer's.
     base: str = ""
     unused: tuple[str, ...] = ()  # starts or ends of the names of stored tensors that it does not need
+    generates: bool = True  # whether it has an output layer; without one, it serves embeddings or scores only

@@ -75,6 +75,7 @@ class Batch:
     sampled_positions: I32  # [m], position of the token to be sampled
     ends: NDArray[np.bool_]  # [num_rows], whether the row reaches its sequence's last token
     pooled_rows: I64  # [k], rows whose sequences are pooled; none of them samples
+    second_text_at: I64  # [num_rows], see `NewSequence.second_text_at`
     prompt: PromptTokens | None  # None: no sequence asks for log probabilities of prompt tokens
     failed: tuple[SequenceError, ...]  # one per row that was left out
     embeddings: GivenEmbeddings | None  # None: all tokens have the embeddings of their ids
@@ -99,6 +100,7 @@ class BatchState:
         self._num_computed = np.zeros(slots, np.int64)
         self._num_blocks = np.zeros(slots, np.int64)
         self._is_pooled = np.zeros(slots, bool)
+        self._second_text_at = np.zeros(slots, np.int64)
         self.block_tables: I32 = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
         self._known: list[I64 | None] = [None] * slots
         self._embeddings: dict[int, GivenEmbeddings] = {}  # by slot
@@ -160,6 +162,7 @@ class BatchState:
         self._admission[slot] = self._num_admitted
         self._num_admitted += 1
         self._is_pooled[slot] = sequence.is_pooled
+        self._second_text_at[slot] = sequence.second_text_at
         problem = sequence.check(self.limits.vocab_size)
         if problem is not None:
             self.fail(SequenceError(sequence.wire_id, problem, is_request_at_fault=True))
@@ -241,6 +244,7 @@ class BatchState:
             sampled_positions=(start + scheduled)[sampled_rows].astype(np.int32),
             ends=ends,
             pooled_rows=np.flatnonzero(is_pooled),
+            second_text_at=self._second_text_at[slots],
             prompt=self._prompt_tokens(slots, scheduled, start, first),
             failed=failed,
             embeddings=self._embeddings_of(slots, scheduled, start, first) if self._embeddings else None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from services.worker.plan.given_embeddings import GivenEmbeddings
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.token_constraints import TokenConstraints
-from services.worker.pooling import PoolingParams
+from services.worker.pooling import ClassificationParams, VectorParams
 
 U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]
@@ -65,6 +65,11 @@ class NewSequence(ABC):
         report for each position."""
         return range(0), 0
 
+    @property
+    def second_text_at(self) -> int:
+        """Index of the first token of a pair's second text; the number of tokens if there is no second text."""
+        return len(self.token_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratingSequence(NewSequence):
@@ -113,7 +118,7 @@ class PoolingSequence(NewSequence):
 
     is_pooled = True
 
-    pooling: PoolingParams
+    pooling: VectorParams
 
     def admit(
         self, generate: Callable[[GeneratingSequence], str | None], pool: Callable[[PoolingSequence], str | None]
@@ -128,7 +133,16 @@ class PoolingSequence(NewSequence):
 
     def rules(self) -> tuple[tuple[bool, str], ...]:
         """See `NewSequence`."""
-        return ((len(self.token_ids) == self.num_prompt_tokens, "asks for pooling, but has output tokens"),)
+        return (
+            (len(self.token_ids) == self.num_prompt_tokens, "asks for pooling, but has output tokens"),
+            (self.second_text_at <= len(self.token_ids), "has a second text that begins after its last token"),
+        )
+
+    @property
+    def second_text_at(self) -> int:
+        """See `NewSequence`."""
+        given = self.pooling.second_text_at if isinstance(self.pooling, ClassificationParams) else None
+        return len(self.token_ids) if given is None else given
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,3 +23,16 @@ class PoolingParams:
         if (allowed and self.dimensions not in allowed) or not 1 <= self.dimensions <= size:
             return f"dimensions must be {'one of ' + ', '.join(map(str, allowed)) if allowed else f'1 to {size}'}."
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationParams:
+    """Parameters of one sequence whose result is a classifier's scores."""
+
+    # Index of the first token of a pair's second text; None: the sequence is one text.
+    second_text_at: int | None = None
+    activates: bool = True  # whether the classifier's activation is applied to its outputs
+
+
+# Parameters of a sequence that ends with a vector.
+VectorParams = PoolingParams | ClassificationParams

@@ -25,7 +25,7 @@ from services.worker.plan import (
     ThinkingLimit,
     TokenConstraints,
 )
-from services.worker.pooling import PoolingKind, PoolingParams
+from services.worker.pooling import ClassificationParams, PoolingKind, PoolingParams, VectorParams
 
 _POOLING_TYPES = {
     PoolingKind.LAST: pooling_pb2.POOLING_TYPE_LAST,
@@ -77,10 +77,13 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         message.num_computed_tokens,
         u32(message.block_ids),
     )
-    if message.HasField("pooling"):
+    if message.HasField("pooling") or message.HasField("classification"):
         if message.HasField("prompt_logprobs_from"):
             raise PlanError(f"new sequence {message.wire_id} asks for pooling, but also for log probabilities")
-        return PoolingSequence(*common, _pooling(message.pooling), traceparent=message.traceparent)
+        params: VectorParams = _pooling(message.pooling)
+        if message.HasField("classification"):
+            params = _classification(message.classification)
+        return PoolingSequence(*common, params, traceparent=message.traceparent)
     return GeneratingSequence(
         *common,
         sampling=_sampling(message.sampling),
@@ -114,6 +117,13 @@ def _pooling(message: pooling_pb2.PoolingParams) -> PoolingParams:
     return PoolingParams(
         message.dimensions if message.HasField("dimensions") else None,
         message.normalize if message.HasField("normalize") else None,
+    )
+
+
+def _classification(message: pooling_pb2.ClassificationParams) -> ClassificationParams:
+    return ClassificationParams(
+        message.second_text_at if message.HasField("second_text_at") else None,
+        message.activates if message.HasField("activates") else True,
     )
 
 
@@ -176,6 +186,7 @@ def _prompt_logprobs_to_proto(logprobs: PromptLogprobs) -> sampling_pb2.PromptLo
 
 
 def model_info_to_proto(model: ModelFacts) -> model_pb2.ModelInfo:
+    classifier = model.config.classifier
     return model_pb2.ModelInfo(
         name=model.names[0],
         aliases=model.names[1:],
@@ -187,8 +198,10 @@ def model_info_to_proto(model: ModelFacts) -> model_pb2.ModelInfo:
         tokenizer_bytes=len(model.tokenizer.data),
         architecture=model.config.architecture,
         dtype=model.dtype,
-        embedding=_embedding_info(model),
+        embedding=_embedding_info(model) if classifier is None else None,
         is_encoder=model.config.is_encoder,
+        classifier=None if classifier is None else pooling_pb2.ClassifierInfo(labels=classifier.labels),
+        has_no_output_layer=not (model.config.is_encoder or model.config.generates),
     )
 
 

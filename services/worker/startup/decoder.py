@@ -35,7 +35,7 @@ from services.worker.pooling import PoolingKind
 from services.worker.progress import per_percent
 from services.worker.quantization import COMPUTED, resolve_quantization
 from services.worker.startup.device_memory import CudaMemory, measure_needs, out_of_memory_explained, require_asked
-from services.worker.startup.model_start import Setting
+from services.worker.startup.model_start import Setting, check_classifier_pooling
 from services.worker.startup.runners import create_decoder_runner
 from services.worker.startup.speed import GenerationProbe, Probe, measure_swap
 from services.worker.startup.step_size import resolve_step_tokens
@@ -56,6 +56,8 @@ class DecoderStart:
 
     def check_pooling(self, kind: PoolingKind) -> None:
         """See `ModelStart`."""
+        if self.model.classifier is not None:
+            check_classifier_pooling(kind, self.default_pooling)
         if kind is PoolingKind.CLS:
             raise ModelError(
                 "a decoder cannot pool its first token, which sees no other: use --pooling-type last or mean"

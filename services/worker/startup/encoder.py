@@ -20,7 +20,7 @@ from services.worker.pooling import PoolingKind
 from services.worker.progress import per_percent
 from services.worker.quantization import COMPUTED
 from services.worker.startup.device_memory import out_of_memory_explained
-from services.worker.startup.model_start import Setting
+from services.worker.startup.model_start import Setting, check_classifier_pooling
 from services.worker.startup.runners import create_encoder_runner
 from services.worker.startup.speed import PoolingProbe, Probe
 from services.worker.startup.step_size import resolve_step_tokens
@@ -34,10 +34,16 @@ class EncoderStart:
 
     model: EncoderConfig
     probe: ClassVar[Probe] = PoolingProbe()
-    default_pooling: ClassVar[PoolingKind] = PoolingKind.CLS
+
+    @property
+    def default_pooling(self) -> PoolingKind:
+        """See `ModelStart`."""
+        return PoolingKind.CLS if self.model.classifier is None else self.model.network.pooling
 
     def check_pooling(self, kind: PoolingKind) -> None:
-        """See `ModelStart`. Accepts every kind, because each token of an encoder sees all others."""
+        """See `ModelStart`. Accepts every kind for embeddings, because each token of an encoder sees all others."""
+        if self.model.classifier is not None:
+            check_classifier_pooling(kind, self.default_pooling)
 
     def load(self, setting: Setting) -> tuple[ModelRunner, float]:
         """See `ModelStart`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
 from services.worker.models import EncoderConfig, ModelConfig
 from services.worker.pages import SwapSpace
 from services.worker.plan import Limits
@@ -58,3 +59,11 @@ class ModelStart(Protocol):
     def describe_capacity(self, limits: Limits) -> str:
         """Returns a description of the KV cache's size for the log."""
         ...
+
+
+def check_classifier_pooling(kind: PoolingKind, trained_with: PoolingKind) -> None:
+    """Raises ModelError if a classifier's scores would be made of other hidden states than it was trained with."""
+    if kind is not trained_with:
+        raise ModelError(
+            f"--pooling-type is {kind.value}, but this classifier was trained with {trained_with.value}: use auto"
+        )

@@ -97,12 +97,15 @@ class EncoderForwardPass:
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`. Every row is a whole sequence."""
+        lengths = np.diff(batch.query_starts)
         whole = WholeSequences(
             positions=upload(batch.positions, self._device),
             query_starts=upload(batch.query_starts, self._device),
-            lengths=tuple(np.diff(batch.query_starts).tolist()),
+            lengths=tuple(lengths.tolist()),
         )
+        token_types = (batch.positions >= np.repeat(batch.second_text_at, lengths)).astype(np.int64)
         self._clock.begin()
         token_ids = upload(batch.token_ids, self._device)
-        hidden = self._encoder.network.hidden_states(EncoderStep(token_ids, torch.zeros_like(token_ids), whole))
+        step = EncoderStep(token_ids, upload(token_types, self._device), whole)
+        hidden = self._encoder.network.hidden_states(step)
         return hidden[upload(wanted, self._device)]

@@ -242,14 +242,14 @@ class ModelRunner:
     def _finish_pooled(
         self, pooled: Pooled, vectors: NDArray[np.float32]
     ) -> tuple[tuple[PooledSequence, ...], list[int]]:
-        """Returns the embeddings, and the wire ids of sequences whose vectors are not finite. `vectors`: host copy of
+        """Returns the vectors, and the wire ids of sequences whose vectors are not finite. `vectors`: host copy of
         `pooled.vectors`."""
         finished, without_numbers = [], []
         for wire_id, params, count, vector in zip(
             pooled.wire_ids.tolist(), pooled.params, pooled.counts.tolist(), vectors, strict=True
         ):
             if np.isfinite(vector).all():
-                finished.append(PooledSequence(wire_id, self._pooler.finish(vector, count, params)))
+                finished.append(PooledSequence(wire_id, self._pooler.output.finish(vector, count, params)))
             else:
                 without_numbers.append(wire_id)
         return tuple(finished), without_numbers

@@ -1,9 +1,8 @@
 """Pools the hidden states of a sequence's tokens into one vector, chunk by chunk.
 
 Mean pooling keeps a running sum per slot on the device between chunks, so a chunk can be launched before the previous
-chunk has ended. When a sequence's vector has arrived on the host, the host divides it by the number of tokens in its
-sum, shortens it to the requested dimensions and normalizes it. The pooler depends on slots and hidden states, not on
-the model.
+chunk has ended. The pooler depends on slots and hidden states, not on the model: a `PooledOutput` makes embeddings or
+scores of the vectors.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.errors import PlanError
 from services.worker.ops import Ops
-from services.worker.plan import F32, I64, Batch, PoolingSequence
-from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams
+from services.worker.plan import I64, Batch, PoolingSequence
+from services.worker.pooling import PoolingConfig, PoolingKind, PoolingParams, VectorParams
+from services.worker.step.pooled_output import PooledOutput
 from services.worker.transfers import upload
 
 
@@ -27,9 +26,9 @@ class Pooled:
     """Results of a step for the rows that are pooled."""
 
     wire_ids: I64  # [n], of the sequences that are complete
-    params: tuple[PoolingParams, ...]  # [n], copies, because a slot can have a new owner when the vectors arrive
+    params: tuple[VectorParams, ...]  # [n], copies, because a slot can have a new owner when the vectors arrive
     counts: I64  # [n], number of tokens summed in each vector; 1 unless mean pooling
-    vectors: Tensor  # float32 [n, hidden], on the device
+    vectors: Tensor  # float32 [n, size], of `PooledOutput.compute`, on the device
     # Slots [m], and their sums of hidden states, including this step's tokens, float32 [m, hidden], on the device. None
     # if pooling needs no sums.
     sums: tuple[Tensor, Tensor] | None
@@ -41,11 +40,13 @@ class Pooled:
 class Pooler:
     """Pools the hidden states of the sequences in slots. Not thread-safe: only the step thread calls it."""
 
-    def __init__(self, config: PoolingConfig, ops: Ops, max_num_seqs: int, hidden_size: int) -> None:
+    def __init__(
+        self, config: PoolingConfig, ops: Ops, max_num_seqs: int, hidden_size: int, output: PooledOutput
+    ) -> None:
         self.config = config
+        self.output = output
         self._ops = ops
-        self._size = hidden_size
-        self._params: list[PoolingParams] = [PoolingParams()] * max_num_seqs
+        self._params: list[VectorParams] = [PoolingParams()] * max_num_seqs
         self._sums: Tensor | None = None  # float32 [max_num_seqs, hidden], only for mean pooling
         if config.kind is PoolingKind.MEAN:
             self._sums = torch.zeros(max_num_seqs, hidden_size, device=ops.device)
@@ -59,7 +60,7 @@ class Pooler:
         self._params[sequence.slot] = sequence.pooling
         if self._sums is not None:
             self._sums[sequence.slot] = 0
-        return sequence.pooling.check(self._size, self.config)
+        return self.output.check(sequence.pooling)
 
     def tokens(self, batch: Batch) -> I64:
         """Returns the indices of the tokens whose hidden states `pool` needs, in the order that `pool` expects."""
@@ -89,7 +90,7 @@ class Pooler:
             sums, vectors = (at, totals), totals[upload(np.flatnonzero(ends), self._ops.device)]
             counts = batch.positions[batch.query_starts[complete + 1] - 1].astype(np.int64) + 1
         params = tuple(self._params[slot] for slot in batch.slots[complete].tolist())
-        return Pooled(batch.wire_ids[complete], params, counts, vectors, sums)
+        return Pooled(batch.wire_ids[complete], params, counts, self.output.compute(vectors, counts), sums)
 
     def keep(self, pooled: Pooled) -> None:
         """Stores the new running sums. Call it only when the step cannot be repeated any more, because a repeated step
@@ -98,14 +99,3 @@ class Pooler:
             assert self._sums is not None
             at, totals = pooled.sums
             self._sums[at] = totals
-
-    def finish(self, vector: F32, count: int, params: PoolingParams) -> F32:
-        """Returns the embedding of one sequence. `vector` float32 [hidden]: sum of `count` hidden states. Computes in
-        float64 and for each sequence alone, so that the result does not depend on other sequences."""
-        wide: NDArray[np.float64] = vector.astype(np.float64) / count
-        if params.dimensions is not None:
-            wide = wide[: params.dimensions]
-        if self.config.normalize if params.normalize is None else params.normalize:
-            # As in torch's `normalize`, the zero vector stays zero.
-            wide = wide / max(float(np.sqrt(np.add.reduce(wide * wide))), 1e-12)
-        return wide.astype(np.float32)

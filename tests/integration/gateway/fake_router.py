@@ -107,6 +107,10 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         async for message in self._router.run_script(request, context):
             yield message
 
+    async def CreateClassification(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
     async def CreateRerank(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
         async for message in self._router.run_script(request, context):
             yield message

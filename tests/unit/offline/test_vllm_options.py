@@ -49,7 +49,7 @@ def test_what_changes_nothing_is_taken(options: dict[str, Any]) -> None:
         ({"tokenizer": "./other"}, "--tokenizer cannot be used: Quire uses the tokenizer in the model's files"),
         ({"trust_remote_code": True}, "Quire runs no code that comes with a model"),
         ({"disable_log_stats": False}, "statistics are not logged; read them at /metrics"),
-        ({"task": "classify"}, "use generate, embed or score"),
+        ({"task": "reward"}, "use generate, embed, score or classify"),
         ({"runner": "draft"}, "use auto, generate or pooling"),
         ({"enable_lora": True, "max_loras": 3}, "--enable-lora and --max-loras are not implemented yet"),
     ],

@@ -210,10 +210,10 @@ def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path: Path, changes: dict[
         make_encoder_runner(tmp_path)
 
 
-def test_cross_encoders_are_refused_with_what_is_supported(tmp_path: Path) -> None:
-    save_encoder(tmp_path, "BertForSequenceClassification", num_labels=1)
+def test_other_heads_are_refused_with_what_is_supported(tmp_path: Path) -> None:
+    save_encoder(tmp_path, "BertForTokenClassification")
     assert read_encoder_config(tmp_path) is None
-    with pytest.raises(ModelError, match=r"BertForSequenceClassification, which is not supported; `quire models`"):
+    with pytest.raises(ModelError, match=r"BertForTokenClassification, which is not supported; `quire models`"):
         read_model_config(tmp_path)
 
 

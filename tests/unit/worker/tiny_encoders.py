@@ -17,8 +17,8 @@ from services.worker.models.encoder_config import read_encoder_config
 from services.worker.ops.interface import Ops
 from services.worker.pages.host_memory import SwapSpace
 from services.worker.plan.step_plan import F32, PoolingSequence, Rows, StepPlan, StepResult
-from services.worker.pooling.config import PoolingKind, read_pooling
-from services.worker.pooling.params import PoolingParams
+from services.worker.pooling.config import read_pooling
+from services.worker.pooling.params import PoolingParams, VectorParams
 from services.worker.sampling.grammars import Grammars
 from services.worker.startup.create_ops import create_ops
 from services.worker.startup.device import compose_device
@@ -72,23 +72,27 @@ def make_encoder_runner(directory: Path, ops: Ops | None = None, **options: Any)
     model = read_encoder_config(directory)
     assert model is not None
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
-    pooling = read_pooling(directory, config.pooling_type, PoolingKind.CLS)
+    start = EncoderStart(model)
+    pooling = read_pooling(directory, config.pooling_type, start.default_pooling)
     grammars = Grammars(b"", model.vocab_size, ())
     setting = Setting(config, directory, compose_device(ops), pooling, grammars, SwapSpace(0), lambda *_: None)
-    return EncoderStart(model).load(setting)[0]
+    return start.load(setting)[0]
 
 
 def embed_together(
-    runner: ModelRunner, prompts: Sequence[Sequence[int]], params: PoolingParams | None = None
+    runner: ModelRunner,
+    prompts: Sequence[Sequence[int]],
+    params: VectorParams | Sequence[VectorParams] | None = None,
 ) -> StepResult:
-    """One step over all of them, in an epoch of its own."""
+    """One step over all of them, in an epoch of its own. `params`: one for all, or one for each."""
+    each = params if isinstance(params, Sequence) else [params or PoolingParams()] * len(prompts)
     size = runner.limits.block_size
     blocks = [-(-len(prompt) // size) for prompt in prompts]
     ends = np.cumsum([0, *blocks]).tolist()
     sequences = tuple(
         PoolingSequence(
             index + 1, index, column(list(prompt)), len(prompt), 0, column(list(range(*ends[index : index + 2]))),
-            params or PoolingParams(),
+            each[index],
         )
         for index, prompt in enumerate(prompts)
     )  # fmt: skip

@@ -17,6 +17,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import Ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
+from services.worker.pooling.config import PoolingConfig, PoolingKind
 from services.worker.sampling.grammars import Grammars
 from services.worker.startup.create_ops import create_ops
 from services.worker.startup.device import compose_device
@@ -100,6 +101,7 @@ def make_runner(
     grammars: Grammars | None = None,
     implementation: Implementation = "auto",
     max_model_len: int | None = None,
+    pooling: PoolingKind = PoolingKind.LAST,
 ) -> ModelRunner:
     """On a CPU in float32, with the compiled operations where they are there."""
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
@@ -113,7 +115,8 @@ def make_runner(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, max_model_len or config.max_model_len,
         config.vocab_size, num_host_blocks,
     )  # fmt: skip
-    return create_decoder_runner(decoder, compose_device(ops), pages, limits, grammars=grammars)
+    how = PoolingConfig(pooling)
+    return create_decoder_runner(decoder, compose_device(ops), pages, limits, grammars=grammars, pooling=how)
 
 
 @dataclass(slots=True)

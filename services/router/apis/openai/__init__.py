@@ -1,5 +1,6 @@
 """OpenAI's API, and additional paths of vLLM, SageMaker and Cohere."""
 
+from services.router.apis.openai.classify import ClassificationService
 from services.router.apis.openai.cohere import CohereService
 from services.router.apis.openai.completions import CompletionService
 from services.router.apis.openai.embeddings import EmbeddingService
@@ -11,6 +12,7 @@ from services.router.apis.openai.servicer import OpenAIServicer
 __all__ = [
     "OPERATIONS",
     "POOLING_OPERATIONS",
+    "ClassificationService",
     "CohereService",
     "CompletionService",
     "EmbeddingService",

@@ -8,9 +8,10 @@ import pydantic_core
 from pydantic import RootModel
 
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.classify import ClassifyBody
 from services.router.apis.openai.completions import CompletionRequest
 from services.router.apis.openai.embeddings import EmbeddingBody
-from services.router.apis.openai.pooling_replies import EmbeddingList, Ranking, ScoreList
+from services.router.apis.openai.pooling_replies import Classification, EmbeddingList, Ranking, ScoreList
 from services.router.apis.openai.replies import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
 from services.router.apis.openai.scoring import RerankBody, ScoreBody
 from services.router.errors import invalid
@@ -18,11 +19,13 @@ from services.router.limits import check_json
 
 
 # Used only for the OpenAPI document. A request's body is validated by the API that `invoked` returns for it.
-class Invocation(RootModel[ChatCompletionRequest | CompletionRequest | EmbeddingBody | ScoreBody | RerankBody]):
-    """The body of a request to one of these APIs: chats, completions, embeddings, score or rerank."""
+class Invocation(
+    RootModel[ChatCompletionRequest | CompletionRequest | EmbeddingBody | ClassifyBody | ScoreBody | RerankBody]
+):
+    """The body of a request to one of these APIs: chats, completions, embeddings, classes, score or rerank."""
 
 
-class InvocationReply(RootModel[ChatCompletion | Completion | EmbeddingList | ScoreList | Ranking]):
+class InvocationReply(RootModel[ChatCompletion | Completion | EmbeddingList | Classification | ScoreList | Ranking]):
     pass
 
 

@@ -124,8 +124,8 @@ OPERATIONS = (
     Operation(
         "POST", "/invocations", "createInvocation", _SERVER, "Answers any kind of request",
         "SageMaker's path. The body decides which path handles it, by the first of these fields that it has: "
-        "`messages` (chats), `prompt` (completions), `input` (embeddings), `query` (rerank), `text_1` or `queries` "
-        "(score).",
+        "`messages` (chats), `prompt` (completions), `input` (embeddings, or the classes of a classifier), `query` "
+        "(rerank), `text_1` or `queries` (score).",
         body=Invocation, reply=InvocationReply, event=InvocationEvent,
         examples=(
             Example("A question", {"model": _MODEL, "messages": _QUESTION, "max_tokens": 16}),

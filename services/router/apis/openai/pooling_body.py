@@ -1,11 +1,11 @@
-"""Base class of the bodies of /v1/embeddings, /v1/score and /v1/rerank."""
+"""Base classes of the bodies of /v1/embeddings, /v1/score, /v1/rerank and /classify."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, Tag
+from pydantic import BaseModel, Field, Tag
 
 from services.router.embedding import MAX_INPUTS, InputOptions
 from services.router.http import Body, string_or_array, union
@@ -52,6 +52,24 @@ class PoolingBody(Body):
     @property
     def input_options(self) -> InputOptions:
         return InputOptions(self.truncate_prompt_tokens, self.add_special_tokens is not False)
+
+
+class ActivationFields(BaseModel):
+    """Mixin of the bodies that ask for a classifier's scores."""
+
+    use_activation: bool | None = Field(
+        None,
+        description=(
+            "Whether a classifier's outputs become scores by the activation that the model was trained with, such as "
+            "softmax. Default: true."
+        ),
+    )
+    activation: bool | None = Field(None, description="vLLM's older name of `use_activation`.")
+
+    @property
+    def activates(self) -> bool:
+        given = self.activation if self.use_activation is None else self.use_activation
+        return given is not False
 
 
 def usage_of(num_tokens: int) -> dict[str, Any]:

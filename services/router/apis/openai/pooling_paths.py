@@ -1,11 +1,18 @@
-"""The operations of OpenAI's, Cohere's and vLLM's APIs for embeddings, scores and rankings, for the OpenAPI document.
-Some operations have several paths, as in vLLM."""
+"""The operations of OpenAI's, Cohere's and vLLM's APIs for embeddings, classes, scores and rankings, for the OpenAPI
+document. Some operations have several paths, as in vLLM."""
 
 from __future__ import annotations
 
+from services.router.apis.openai.classify import ClassifyBody
 from services.router.apis.openai.cohere import CohereEmbedBody
 from services.router.apis.openai.embeddings import EmbeddingBody
-from services.router.apis.openai.pooling_replies import CohereEmbedding, EmbeddingList, Ranking, ScoreList
+from services.router.apis.openai.pooling_replies import (
+    Classification,
+    CohereEmbedding,
+    EmbeddingList,
+    Ranking,
+    ScoreList,
+)
 from services.router.apis.openai.scoring import RerankBody, ScoreBody
 from services.router.http import Example, Operation
 
@@ -39,12 +46,24 @@ POOLING_OPERATIONS = (
     *(
         Operation(
             "POST", path, name, _EMBEDDINGS, "Scores the similarity of texts",
-            "Compares one text with each of several texts, or two lists of equal length pair by pair.",
+            "Compares one text with each of several texts, or two lists of equal length pair by pair. A cross-encoder "
+            "scores each pair; other models embed each text, and the score is the cosine.",
             body=ScoreBody, reply=ScoreList,
             examples=(Example("One text with two", {"model": _MODEL, "text_1": "Is it wet?", "text_2": _TEXTS}),),
             names_model=True, may_overload=True,
         )
         for path, name in (("/v1/score", "createScore"), ("/score", "createScoreToo"))
+    ),
+    *(
+        Operation(
+            "POST", path, name, _EMBEDDINGS, "Classifies texts",
+            "Returns the probabilities of a classifier's labels for each input. vLLM's call. Give either `input` or "
+            "`messages`.",
+            body=ClassifyBody, reply=Classification,
+            examples=(Example("Two texts", {"model": _MODEL, "input": _TEXTS}),),
+            names_model=True, may_overload=True,
+        )
+        for path, name in (("/classify", "createClassification"), ("/v1/classify", "createClassificationToo"))
     ),
     *(
         Operation(

@@ -1,4 +1,4 @@
-"""The answers of /v1/embeddings, /v1/score, /v1/rerank and /v2/embed."""
+"""The answers of /v1/embeddings, /v1/score, /v1/rerank, /classify and /v2/embed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class EmbeddingList(Reply):
 class Score(Reply):
     index: int
     object: Literal["score"]
-    score: float = Field(description="Cosine similarity of the two texts' embeddings.")
+    score: float = Field(
+        description="Cosine similarity of the two texts' embeddings, or a cross-encoder's score of both."
+    )
 
 
 class ScoreList(Reply):
@@ -52,7 +54,9 @@ class RankedText(Reply):
 class RankedDocument(Reply):
     index: int = Field(description="Index of the document in the request.")
     document: RankedText = may_lack("The document; absent if `return_documents` is false.")
-    relevance_score: float = Field(description="Cosine similarity of the document's embedding and the query's.")
+    relevance_score: float = Field(
+        description="Cosine similarity of the document's embedding and the query's, or a cross-encoder's score of both."
+    )
 
 
 class Ranking(Reply):
@@ -60,6 +64,22 @@ class Ranking(Reply):
     model: str
     usage: PoolingUsage
     results: list[RankedDocument] = Field(description="Results, most similar to the query first.")
+
+
+class Classified(Reply):
+    index: int
+    label: str = Field(description="The label with the highest score.")
+    probs: list[float] = Field(description="The score of each label, in the model's order.")
+    num_classes: int
+
+
+class Classification(Reply):
+    id: str
+    object: Literal["list"]
+    created: Seconds
+    model: str
+    data: list[Classified] = Field(description="Results in the order of the inputs.")
+    usage: PoolingUsage
 
 
 class CohereEmbeddings(Reply):

@@ -227,7 +227,7 @@ class ModelCard(Reply):
     root: str = Field(description="Name of the model that this alias stands for.")
     parent: None
     max_model_len: int = Field(description="Maximum number of tokens of prompt and output together.")
-    tasks: list[Literal["generate", "embed"]] = Field(description="Tasks that the model supports.")
+    tasks: list[Literal["generate", "embed", "classify"]] = Field(description="Tasks that the model supports.")
 
 
 class ModelList(Reply):

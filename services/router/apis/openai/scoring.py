@@ -1,4 +1,5 @@
-"""/v1/score and /v1/rerank, in vLLM's format: similarity of texts, as the cosine of their embeddings."""
+"""/v1/score and /v1/rerank, in vLLM's format: similarity of texts, as the cosine of their embeddings or as a
+cross-encoder scores them."""
 
 from __future__ import annotations
 
@@ -10,17 +11,15 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from services.router.apis.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
+from services.router.apis.openai.pooling_body import ActivationFields, PoolingBody, Text, TextOrTexts, usage_of
 from services.router.dispatch import Placement
 from services.router.embedding import (
     MAX_INPUTS,
-    UNIT_LENGTH,
     Embedder,
-    EmbeddingRequest,
+    Scoring,
+    TextPairs,
     check_pairs,
-    cosines,
-    embedding_of,
-    encode_texts,
+    plan_scores,
 )
 from services.router.errors import invalid
 from services.router.generation import Tracing
@@ -28,7 +27,11 @@ from services.router.http import Items, in_pieces, texts_of, write_pieces
 from services.router.rpc import Calls, Prepared, caller_of
 
 
-class ScoreBody(PoolingBody):
+class ScoringBody(PoolingBody, ActivationFields):
+    pass
+
+
+class ScoreBody(ScoringBody):
     text_1: TextOrTexts | None = Field(None, description="One text, or as many texts as `text_2` has.")
     text_2: TextOrTexts | None = Field(None, description="Text or texts to compare with `text_1`.")
     queries: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_1`.")
@@ -53,7 +56,7 @@ class ScoreBody(PoolingBody):
         return first, second
 
 
-class RerankBody(PoolingBody):
+class RerankBody(ScoringBody):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
         **PoolingBody.not_built,
         "max_tokens_per_doc": (0,),
@@ -80,13 +83,14 @@ class ScoringService:
         left, right = body.pair()
         first, second = ([given] if isinstance(given, str) else given for given in (left, right))
         check_pairs(first, second, body.params)
-        names = [_name(body.params[0], left, index) for index in range(len(first))]
-        names += [_name(body.params[1], right, index) for index in range(len(second))]
-        return await self._prepared(self._score, body, context, [*first, *second], names, len(first))
+        names = (
+            [_name(body.params[0], left, index) for index in range(len(first))],
+            [_name(body.params[1], right, index) for index in range(len(second))],
+        )
+        return await self._prepared(self._score, body, context, TextPairs(first, second, names))
 
-    async def _score(self, request: EmbeddingRequest, context: Any, num_first: int) -> None:
-        vectors = await self.embedder.all_vectors(request)
-        scores = await cosines(request.model, vectors[:num_first], vectors[num_first:])
+    async def _score(self, scoring: Scoring, context: Any) -> None:
+        request, scores = scoring.request, await scoring.scores(self.embedder)
         answer = {
             "id": f"score-{uuid.uuid4().hex}",
             "object": "list",
@@ -100,16 +104,14 @@ class ScoringService:
     async def rerank(self, body: RerankBody, context: Any) -> Prepared:
         """Ranks documents by their similarity to the query, most similar first. Raises ApiError."""
         documents = body.documents
-        names = ["query", *(f"documents[{index}]" for index in range(len(documents)))]
+        names = ["query"], [f"documents[{index}]" for index in range(len(documents))]
         shown = None if body.return_documents is False else documents
-        return await self._prepared(self._rerank, body, context, [body.query, *documents], names, body.top_n, shown)
+        pairs = TextPairs([body.query], documents, names)
+        return await self._prepared(self._rerank, body, context, pairs, body.top_n, shown)
 
-    async def _rerank(
-        self, request: EmbeddingRequest, context: Any, top_n: int | None, documents: Sequence[str] | None
-    ) -> None:
+    async def _rerank(self, scoring: Scoring, context: Any, top_n: int | None, documents: Sequence[str] | None) -> None:
         """Sends the ranking. `documents`: texts to repeat in the answer, or None."""
-        vectors = await self.embedder.all_vectors(request)
-        scores = await cosines(request.model, vectors[:1], vectors[1:])
+        request, scores = scoring.request, await scoring.scores(self.embedder)
         best = sorted(range(len(scores)), key=lambda index: -scores[index])[: top_n or None]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
         if documents is not None:
@@ -126,25 +128,21 @@ class ScoringService:
     async def _prepared(
         self,
         answer: Callable[..., Awaitable[None]],
-        body: PoolingBody,
+        body: ScoringBody,
         context: Any,
-        texts: Sequence[str],
-        names: Sequence[str],
+        pairs: TextPairs,
         *rest: object,
     ) -> Prepared:
-        """Prepares the call: tokenizes the texts and builds the EmbeddingRequest for them. The prepared call runs
-        `answer(request, context, *rest)`. `names`: path of each text in the body, for error messages. Raises
+        """Prepares the call: tokenizes the texts. The prepared call runs `answer(scoring, context, *rest)`. Raises
         ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
-            embedding_of(model)
-            prompts = await encode_texts(model, texts, names, body.input_options)
-            request = EmbeddingRequest.of(
-                model, caller, span.traceparent, prompts, UNIT_LENGTH,
-                cache_salt=body.cache_salt or "", priority=body.priority or 0,
+            scoring = await plan_scores(
+                model, caller, span.traceparent, pairs, body.input_options,
+                activates=body.activates, cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
-            return span.prepared(answer, request, context, *rest)
+            return span.prepared(answer, scoring, context, *rest)
 
 
 def _name(param: str, given: str | list[str], index: int) -> str:

@@ -13,6 +13,7 @@ from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER, anthropic_c
 from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.apis.openai.chat_writer import ChatCompletionWriter
+from services.router.apis.openai.classify import ClassificationService, ClassifyBody
 from services.router.apis.openai.cohere import CohereEmbedBody, CohereService
 from services.router.apis.openai.completions import CompletionRequest, CompletionService
 from services.router.apis.openai.embeddings import EmbeddingBody, EmbeddingService
@@ -61,6 +62,7 @@ class OpenAIServicer:
     completions: CompletionService
     embeddings: EmbeddingService
     scores: ScoringService
+    classes: ClassificationService
     cohere: CohereService
     metrics: RequestMetrics
     registry: CollectorRegistry
@@ -103,11 +105,16 @@ class OpenAIServicer:
         methods = {
             Invoked.CHAT: self.CreateChatCompletion,
             Invoked.COMPLETION: self.CreateCompletion,
-            Invoked.EMBEDDING: self.CreateEmbedding,
+            Invoked.EMBEDDING: self._embed_or_classify,
             Invoked.RERANK: self.CreateRerank,
             Invoked.SCORE: self.CreateScore,
         }
         method = methods[await self.threads.run(parsing_work(data), lambda: invoked(data))]
+        return await method(request, context)
+
+    async def _embed_or_classify(self, request: HttpBody, context: Any) -> Prepared:
+        model = await self.placement.model((await self._parse(request.data, EmbeddingBody)).model)
+        method = self.CreateEmbedding if model.info.classifier is None else self.CreateClassification
         return await method(request, context)
 
     async def CreateCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
@@ -158,6 +165,13 @@ class OpenAIServicer:
         body = await self._parse(request.data, RerankBody)
         self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
         return await self.scores.rerank(body, context)
+
+    async def CreateClassification(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, ClassifyBody), parsing_work(data)
+        messages = await self.threads.run(work, body.checked_messages)
+        self.metrics.ignored_fields["classify"] += body.num_ignored_fields
+        return await self.classes.answer(body, messages, context)
 
     async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data

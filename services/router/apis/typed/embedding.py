@@ -6,13 +6,15 @@ from quire.inference.v1 import inference_pb2
 from services.router.dispatch import pooling_from_proto
 from services.router.embedding import (
     MAX_INPUTS,
-    UNIT_LENGTH,
     EmbeddingRequest,
     InputOptions,
+    Scoring,
+    TextPairs,
     check_pairs,
     check_token_inputs,
     embedding_of,
     encode_texts,
+    plan_scores,
 )
 from services.router.errors import invalid
 from services.router.model import ServedModel
@@ -41,23 +43,20 @@ async def embedding_from_proto(
     )
 
 
-async def scored_texts_from_proto(
+async def scoring_from_proto(
     request: inference_pb2.ScoreRequest, model: ServedModel, caller: Caller, traceparent: str
-) -> EmbeddingRequest:
-    """Converts a ScoreRequest to a request that embeds `text_1`, then `text_2`. Raises ApiError if a value is invalid,
-    a text is too long, or the model does not support embeddings."""
-    texts: list[str] = []
-    names: list[str] = []
+) -> Scoring:
+    """Converts a ScoreRequest. Raises ApiError if a value is invalid, a text is too long, or the model does not score
+    texts."""
     for name, given in (("text_1", request.text_1), ("text_2", request.text_2)):
         _check_number(len(given), name)
-        texts += given
-        names += [f"{name}[{index}]" for index in range(len(given))]
     check_pairs(request.text_1, request.text_2)
-    embedding_of(model)
-    prompts = await encode_texts(model, texts, names, _input_options(request))
-    return EmbeddingRequest.of(
-        model, caller, traceparent, prompts, UNIT_LENGTH, cache_salt=request.cache_salt, priority=request.priority
-    )
+    first, second = list(request.text_1), list(request.text_2)
+    names = [f"text_1[{index}]" for index in range(len(first))], [f"text_2[{index}]" for index in range(len(second))]
+    return await plan_scores(
+        model, caller, traceparent, TextPairs(first, second, names), _input_options(request),
+        cache_salt=request.cache_salt, priority=request.priority,
+    )  # fmt: skip
 
 
 def _check_number(given: int, param: str) -> None:

@@ -18,11 +18,11 @@ from services.router.apis.typed.converters import (
     options_from_proto,
     usage_to_proto,
 )
-from services.router.apis.typed.embedding import embedding_from_proto, scored_texts_from_proto
+from services.router.apis.typed.embedding import embedding_from_proto, scoring_from_proto
 from services.router.apis.typed.token_strings import check_text, with_strings
 from services.router.apis.typed.whole_choices import whole_choices
 from services.router.chat import FormChoice, MessageParser, encode_plan, plan_chat, prepare, with_reasoning
-from services.router.embedding import Embedder, EmbeddingRequest, cosines, floats_of
+from services.router.embedding import Embedder, EmbeddingRequest, Scoring, floats_of
 from services.router.errors import invalid
 from services.router.generation import (
     GenerationOptions,
@@ -37,7 +37,11 @@ from services.router.model import ServedModel
 from services.router.prompt import check_generates, check_length, check_token_range, encode_text, output_budget
 from services.router.rpc import Caller, Calls, Prepared, caller_of
 
-_TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}
+_TASKS = {
+    "generate": inference_pb2.MODEL_TASK_GENERATE,
+    "embed": inference_pb2.MODEL_TASK_EMBED,
+    "classify": inference_pb2.MODEL_TASK_CLASSIFY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,8 @@ class InferenceServicer:
         model = await self._model(request.model)
         caller = _caller(request, context)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
-            embedding_request = await scored_texts_from_proto(request, model, caller, span.traceparent)
-            return span.prepared(self._score, embedding_request, len(request.text_1))
+            scoring = await scoring_from_proto(request, model, caller, span.traceparent)
+            return span.prepared(self._score, scoring)
 
     async def Tokenize(  # noqa: N802
         self, request: inference_pb2.TokenizeRequest, context: Any
@@ -152,10 +156,9 @@ class InferenceServicer:
         final = final_to_proto(Usage(request.num_tokens, 0, 0))
         await self.calls.write(context, inference_pb2.EmbedResponse(final=final))
 
-    async def _score(self, request: EmbeddingRequest, num_first: int) -> inference_pb2.ScoreResponse:
-        vectors = await self.embedder.all_vectors(request)
-        scores = await cosines(request.model, vectors[:num_first], vectors[num_first:])
-        usage = usage_to_proto(Usage(request.num_tokens, 0, 0))
+    async def _score(self, scoring: Scoring) -> inference_pb2.ScoreResponse:
+        scores = await scoring.scores(self.embedder)
+        usage = usage_to_proto(Usage(scoring.request.num_tokens, 0, 0))
         return inference_pb2.ScoreResponse(scores=scores, usage=usage)
 
     async def _model(self, name: str) -> ServedModel:

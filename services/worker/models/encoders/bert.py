@@ -11,6 +11,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
 from services.worker.models.layers import (
     MLP,
+    Classifier,
     Embeddings,
     EncoderBlock,
     EncoderStack,
@@ -19,9 +20,11 @@ from services.worker.models.layers import (
     PositionTable,
     PostNormBlock,
     full_form,
+    tanh,
 )
 from services.worker.models.reading import read_activation, read_head_count, require
 from services.worker.ops import Activation, Heads
+from services.worker.pooling import read_num_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Bert(EncoderStack):
             PositionTable(embed, "position_embeddings", config.max_model_len, hidden, config.position_offset),
         )
         blocks = [block(config, layers.inside(f"layer.{i}")) for i in range(config.num_layers)]
-        super().__init__(embeddings, blocks)
+        super().__init__(embeddings, blocks, classifier=classifier(config, build) if config.num_labels else None)
 
 
 def block(config: BertConfig, build: Build) -> EncoderBlock:
@@ -75,6 +78,18 @@ def block(config: BertConfig, build: Build) -> EncoderBlock:
     )
 
 
+def classifier(config: BertConfig, build: Build) -> Classifier:
+    """In BERT, the first layer is the pooler that pretraining made."""
+    dense, scores = _CLASSIFIERS[config.base]
+    hidden = config.hidden_size
+    return Classifier(
+        build,
+        Matrix(dense, hidden, hidden, has_bias=True),
+        tanh,
+        Matrix(scores, config.num_labels, hidden, has_bias=True),
+    )
+
+
 def read(architecture: str, config: Fields) -> BertConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     is_roberta = not architecture.startswith("Bert")
@@ -93,6 +108,7 @@ def read(architecture: str, config: Fields) -> BertConfig:
         hidden_size=hidden,
         intermediate_size=config.count("intermediate_size", MAX_SIZE, 3072),
         max_model_len=num_positions - offset,
+        num_labels=read_num_labels(architecture, config),
         base="roberta" if is_roberta else "bert",
         num_layers=config.count("num_hidden_layers", MAX_LAYERS, 12),
         num_heads=read_head_count(config, "num_attention_heads", hidden),
@@ -103,6 +119,11 @@ def read(architecture: str, config: Fields) -> BertConfig:
     )
 
 
+# Names of the classifier's two layers.
+_CLASSIFIERS = {
+    "bert": ("bert.pooler.dense", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+}
 # Heads for other tasks, and buffers in old checkpoints.
 _UNUSED = (
     "cls.", "lm_head.", "pooler.dense.weight", "pooler.dense.bias",
@@ -110,7 +131,7 @@ _UNUSED = (
 )  # fmt: skip
 _BERT = EncoderArchitecture(read, Bert, base="bert.", unused=_UNUSED)
 _ROBERTA = EncoderArchitecture(read, Bert, base="roberta.", unused=_UNUSED)
-_HEADS = ("Model", "ForMaskedLM")
+_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 ARCHITECTURES: Mapping[str, EncoderArchitecture[BertConfig]] = {
     **{f"Bert{head}": _BERT for head in _HEADS},
     **{f"{name}{head}": _ROBERTA for name in ("Roberta", "XLMRoberta", "Camembert") for head in _HEADS},

@@ -10,6 +10,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
 from services.worker.models.layers import (
     MLP,
+    Classifier,
     Embeddings,
     EncoderBlock,
     EncoderStack,
@@ -18,9 +19,11 @@ from services.worker.models.layers import (
     PositionTable,
     PostNormBlock,
     full_form,
+    relu,
 )
 from services.worker.models.reading import read_activation
 from services.worker.ops import Activation, Heads
+from services.worker.pooling import read_num_labels
 
 _EPS = 1e-12
 
@@ -45,7 +48,7 @@ class DistilBert(EncoderStack):
             positions=PositionTable(embed, "position_embeddings", config.max_model_len, hidden),
         )
         blocks = [block(config, inside.inside(f"transformer.layer.{i}")) for i in range(config.num_layers)]
-        super().__init__(embeddings, blocks)
+        super().__init__(embeddings, blocks, classifier=classifier(config, build) if config.num_labels else None)
 
 
 def block(config: DistilBertConfig, build: Build) -> EncoderBlock:
@@ -69,6 +72,16 @@ def block(config: DistilBertConfig, build: Build) -> EncoderBlock:
     )
 
 
+def classifier(config: DistilBertConfig, build: Build) -> Classifier:
+    hidden = config.hidden_size
+    return Classifier(
+        build,
+        Matrix("pre_classifier", hidden, hidden, has_bias=True),
+        relu,
+        Matrix("classifier", config.num_labels, hidden, has_bias=True),
+    )
+
+
 def read(architecture: str, config: Fields) -> DistilBertConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     hidden, num_heads = config.count("dim", MAX_SIZE, 768), config.count("n_heads", MAX_SIZE, 12)
@@ -79,6 +92,7 @@ def read(architecture: str, config: Fields) -> DistilBertConfig:
         hidden_size=hidden,
         intermediate_size=config.count("hidden_dim", MAX_SIZE, 3072),
         max_model_len=config.count("max_position_embeddings", MAX_POSITIONS, 512),
+        num_labels=read_num_labels(architecture, config),
         num_layers=config.count("n_layers", MAX_LAYERS, 6),
         num_heads=num_heads,
         activation=read_activation(config, "activation", "gelu"),
@@ -87,5 +101,6 @@ def read(architecture: str, config: Fields) -> DistilBertConfig:
 
 _UNUSED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "embeddings.position_ids")
 ARCHITECTURES: Mapping[str, EncoderArchitecture[DistilBertConfig]] = dict.fromkeys(
-    ("DistilBertModel", "DistilBertForMaskedLM"), EncoderArchitecture(read, DistilBert, "distilbert.", _UNUSED)
+    ("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
+    EncoderArchitecture(read, DistilBert, "distilbert.", _UNUSED),
 )

@@ -9,6 +9,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
 from services.worker.models.layers import (
+    Classifier,
     Embeddings,
     EncoderBlock,
     EncoderStack,
@@ -22,6 +23,7 @@ from services.worker.models.layers import (
 from services.worker.models.reading import read_activation, read_head_count
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
 from services.worker.ops import Activation, Heads
+from services.worker.pooling import PoolingKind, read_num_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class ModernBertConfig(EncoderNetworkConfig):
     attention_bias: bool
     mlp_bias: bool
     activation: Activation
+    classifier_bias: bool  # of the classifier's first layer
+    classifier_activation: Activation
     layers: tuple[LayerConfig, ...]
 
 
@@ -54,7 +58,7 @@ class ModernBert(EncoderStack):
             block(config, layer, inside.inside(f"layers.{i}"), is_first=i == 0) for i, layer in enumerate(config.layers)
         ]
         norm = _norm(config, inside, "final_norm")
-        super().__init__(embeddings, blocks, norm)
+        super().__init__(embeddings, blocks, norm, classifier(config, build) if config.num_labels else None)
 
 
 def block(config: ModernBertConfig, layer: LayerConfig, build: Build, *, is_first: bool) -> EncoderBlock:
@@ -84,23 +88,41 @@ def _norm(config: ModernBertConfig, build: Build, name: str) -> LayerNorm:
     return LayerNorm(build, name, config.hidden_size, config.norm_eps, has_bias=config.norm_bias)
 
 
+def classifier(config: ModernBertConfig, build: Build) -> Classifier:
+    hidden, ops, activation = config.hidden_size, build.ops, config.classifier_activation
+    return Classifier(
+        build,
+        Matrix("head.dense", hidden, hidden, config.classifier_bias),
+        lambda x: ops.activation(x, activation),
+        Matrix("classifier", config.num_labels, hidden, has_bias=True),
+        _norm(config, build, "head.norm"),
+    )
+
+
 def read(architecture: str, config: Fields) -> ModernBertConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     hidden = config.count("hidden_size", MAX_SIZE, 768)
     num_heads = read_head_count(config, "num_attention_heads", hidden)
     layers = _read_layers(config, hidden // num_heads)
+    pooling = config.text("classifier_pooling", "cls")
+    if pooling not in _POOLING:
+        raise config.wrong("classifier_pooling", " or ".join(_POOLING))
     positions = config.count("max_position_embeddings", MAX_POSITIONS, 8192)
     return ModernBertConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 50_368),
         hidden_size=hidden,
         intermediate_size=config.count("intermediate_size", MAX_SIZE, 1152),
         max_model_len=min(layer.rope.max_model_len(positions) for layer in layers),
+        num_labels=read_num_labels(architecture, config),
+        pooling=_POOLING[pooling],
         num_heads=num_heads,
         norm_eps=config.number("norm_eps", 1e-5, above=0, high=1),
         norm_bias=config.flag("norm_bias"),
         attention_bias=config.flag("attention_bias"),
         mlp_bias=config.flag("mlp_bias"),
         activation=read_activation(config, "hidden_activation", "gelu"),
+        classifier_bias=config.flag("classifier_bias"),
+        classifier_activation=read_activation(config, "classifier_activation", "gelu"),
         layers=layers,
     )
 
@@ -132,7 +154,8 @@ def _read_rotations(config: Fields, head_dim: int) -> tuple[RopeConfig, RopeConf
     return full, local
 
 
+_POOLING = {"cls": PoolingKind.CLS, "mean": PoolingKind.MEAN}
 _ARCHITECTURE = EncoderArchitecture(read, ModernBert, base="model.", unused=("head.", "decoder."))
 ARCHITECTURES: Mapping[str, EncoderArchitecture[ModernBertConfig]] = dict.fromkeys(
-    ("ModernBertModel", "ModernBertForMaskedLM"), _ARCHITECTURE
+    ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"), _ARCHITECTURE
 )

@@ -12,6 +12,7 @@ from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
 from services.worker.models.layers import (
     MLP,
+    Classifier,
     Embeddings,
     EncoderBlock,
     EncoderStack,
@@ -20,9 +21,11 @@ from services.worker.models.layers import (
     PositionTable,
     PostNormBlock,
     full_form,
+    tanh,
 )
 from services.worker.models.reading import read_activation, read_head_count
 from services.worker.ops import Activation, Heads
+from services.worker.pooling import read_num_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +58,7 @@ class MPNet(EncoderStack):
         buckets = [bucket(distance) for distance in range(-_MAX_DISTANCE, _MAX_DISTANCE + 1)]
         bias = layers.distance_bias("relative_attention_bias.weight", _NUM_BUCKETS, config.num_heads, buckets)
         blocks = [block(config, bias, layers.inside(f"layer.{i}")) for i in range(config.num_layers)]
-        super().__init__(embeddings, blocks)
+        super().__init__(embeddings, blocks, classifier=classifier(config, build) if config.num_labels else None)
 
 
 def block(config: MPNetConfig, bias: Tensor, build: Build) -> EncoderBlock:
@@ -77,6 +80,16 @@ def block(config: MPNetConfig, bias: Tensor, build: Build) -> EncoderBlock:
             config.activation,
         ),
         LayerNorm(build, "output.LayerNorm", hidden, config.norm_eps),
+    )
+
+
+def classifier(config: MPNetConfig, build: Build) -> Classifier:
+    hidden, head = config.hidden_size, build.inside("classifier")
+    return Classifier(
+        head,
+        Matrix("dense", hidden, hidden, has_bias=True),
+        tanh,
+        Matrix("out_proj", config.num_labels, hidden, has_bias=True),
     )
 
 
@@ -104,6 +117,7 @@ def read(architecture: str, config: Fields) -> MPNetConfig:
         hidden_size=hidden,
         intermediate_size=config.count("intermediate_size", MAX_SIZE, 3072),
         max_model_len=config.count("max_position_embeddings", MAX_POSITIONS, 512, low=_OFFSET + 1) - _OFFSET,
+        num_labels=read_num_labels(architecture, config),
         num_layers=config.count("num_hidden_layers", MAX_LAYERS, 12),
         num_heads=read_head_count(config, "num_attention_heads", hidden),
         norm_eps=config.number("layer_norm_eps", 1e-12, above=0, high=1),
@@ -113,5 +127,6 @@ def read(architecture: str, config: Fields) -> MPNetConfig:
 
 _UNUSED = ("lm_head.", "pooler.dense.weight", "pooler.dense.bias", "embeddings.position_ids")
 ARCHITECTURES: Mapping[str, EncoderArchitecture[MPNetConfig]] = dict.fromkeys(
-    ("MPNetModel", "MPNetForMaskedLM"), EncoderArchitecture(read, MPNet, "mpnet.", _UNUSED)
+    ("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
+    EncoderArchitecture(read, MPNet, "mpnet.", _UNUSED),
 )

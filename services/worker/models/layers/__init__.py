@@ -9,6 +9,7 @@ from services.worker.models.layers.blocks import (
     PreNormBlock,
     SandwichBlock,
 )
+from services.worker.models.layers.classifier import Classifier, relu, tanh
 from services.worker.models.layers.encoder_stack import Embeddings, EncoderBlock, EncoderStack
 from services.worker.models.layers.full_attention import FullAttention, full_form
 from services.worker.models.layers.group_router import ExpertGroups, GroupRouter
@@ -28,6 +29,7 @@ __all__ = [
     "Block",
     "BranchNormBlock",
     "ChosenSoftmaxRouter",
+    "Classifier",
     "Embeddings",
     "EncoderBlock",
     "EncoderStack",
@@ -60,7 +62,9 @@ __all__ = [
     "gated_mlp",
     "output_projection",
     "qkv_projections",
+    "relu",
     "rows_by_group",
     "rows_by_head",
+    "tanh",
     "tokens_and_head",
 ]

@@ -52,9 +52,10 @@ class EncoderStack:
         embeddings: Embeddings,
         blocks: Sequence[EncoderBlock],
         norm: Callable[[Tensor], Tensor] | None = None,
+        classifier: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """`norm`: of the last block's outputs."""
-        self._embeddings, self._blocks, self._norm = embeddings, blocks, norm
+        """`norm`: of the last block's outputs; `classifier`: from pooled hidden states to its outputs."""
+        self._embeddings, self._blocks, self._norm, self._classifier = embeddings, blocks, norm, classifier
 
     def hidden_states(self, step: EncoderStep) -> Tensor:
         """See `EncoderNetwork`."""
@@ -62,3 +63,8 @@ class EncoderStack:
         for block in self._blocks:
             x = block(x, step.batch)
         return x if self._norm is None else self._norm(x)
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """See `EncoderNetwork`."""
+        assert self._classifier is not None
+        return self._classifier(pooled)

@@ -167,7 +167,7 @@ def test_llama_3_s_rope_scaling_is_a_tensor_of_divisors(tmp_path: Path) -> None:
     plain = rope.__class__(rope.rotary_dim, rope.theta)
     file = tmp_path / "model.gguf"
     write_gguf(file, tmp_path)
-    divisors = (plain._inverse_frequencies(1) / rope._inverse_frequencies()).numpy()
+    divisors = (plain._inverse_frequencies(1) / rope._inverse_frequencies(1)).numpy()
     assert divisors.max() == pytest.approx(8.0)
     set_tensor(file, "rope_freqs.weight", divisors)
     torch.testing.assert_close(rope_of(read_gguf_config(file)).cos_sin(512), rope.cos_sin(512), rtol=1e-4, atol=1e-4)

@@ -42,6 +42,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         ARCEE | {"architectures": ["DogeForCausalLM"], "model_type": "doge"},
         "the model cannot run on paged attention",
     ),
+    "an encoder": (
+        {"architectures": ["BertLMHeadModel"], "model_type": "bert", "max_position_embeddings": 64},
+        "the model has a mask of its own, which is not supported",
+    ),
+    "positions of its own": (
+        {"architectures": ["RobertaForCausalLM"], "model_type": "roberta", "is_decoder": True},
+        "positions that begin after the padding token's id are not supported",
+    ),
     "recurrent state": (
         ARCEE | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"},
         "models with recurrent state are not supported yet",

@@ -52,6 +52,7 @@ CASES = [
     *_cases(HEADS, "nemotron", "seed_oss"),
     *_cases(DENSE, "apertus", "bitnet", "cohere", "gpt_bigcode", "granite", "nanochat", "olmo", "olmo2", "phi"),
     *_cases(DENSE, "stablelm"),
+    *_cases(LAYERS | {"is_decoder": True}, "bert", "bert-generation", "electra", "ernie", "roc_bert"),
     *_cases(LAYERS, "biogpt", "gpt-sw3", "gpt2", "gpt_neox", "persimmon", "ctrl"),
     *_cases(HEADS | WINDOW, "cohere2", "cwm", "gemma2", "ministral", "ministral3", "mistral", "moshi", "vaultgemma"),
     *_cases(HEADS | WINDOW | {"num_hidden_layers": 7}, "gemma3_text"),

@@ -47,6 +47,8 @@ class Skeleton:
         self._is_scaled_by_length = False
         self._long_ropes: list[tuple[Any, Any]] = []  # rotations by LongRoPE, and the configuration of each
         for module in self.model.modules():
+            if hasattr(module, "create_position_ids_from_input_ids"):
+                raise ModelError(f"{where}: positions that begin after the padding token's id are not supported")
             self._hold_rotation(module)
 
     def _hold_rotation(self, module: Any) -> None:
@@ -141,7 +143,9 @@ class Skeleton:
         the model. Leaves out those that it stores in parts or together with others."""
         own = self.model.state_dict()
         stored = {id(tensor): name for name, tensor in self._reverted(own).items()}
-        return {name: stored[id(tensor)] for name, tensor in own.items() if id(tensor) in stored}
+        names = {name: stored[id(tensor)] for name, tensor in own.items() if id(tensor) in stored}
+        tied: dict[str, str] = getattr(self.model, "all_tied_weights_keys", {})
+        return names | {name: names[other] for name, other in tied.items() if other in names}
 
     def stored_parts(self, name: str) -> dict[str, Tensor]:
         """Returns the tensors, without data, in which a checkpoint stores the tensor `name`."""

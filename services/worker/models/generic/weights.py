@@ -46,6 +46,7 @@ class _Take:
         self._stored = skeleton.stored_names()
         self._shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.model.state_dict().items()}
         self._taken: set[str] = set()  # names of parameters
+        self._tensors: dict[str, Tensor] = {}  # by the stored name
         self._products: dict[int, Linear] = {}  # by the parameter, which embedding and output layer can share
 
     def layers(self) -> None:
@@ -106,7 +107,7 @@ class _Take:
             elif name in wide and len(shape) == 1:
                 _set(self._model, name, self._build.wide_vector(stored, *shape))
             else:
-                _set(self._model, name, self._build.tensor(stored, shape))
+                _set(self._model, name, self._tensor(name, shape))
 
     def _name(self, name: str) -> str:
         """Returns the name with which a checkpoint stores the parameter."""
@@ -114,6 +115,13 @@ class _Take:
             where = self._skeleton.where
             raise ModelError(f"{where}: checkpoints store {name} together with others, which is not supported")
         return self._stored[name]
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns a parameter that is no matrix. Several can share a stored tensor, which is read once."""
+        stored = self._name(name)
+        if stored not in self._tensors:
+            self._tensors[stored] = self._build.tensor(stored, shape)
+        return self._tensors[stored]
 
     def _norm(self, prefix: str, form: NormForm) -> RMSNorm | LayerNorm:
         name, (size,) = self._name(f"{prefix}.weight").removesuffix(".weight"), self._shapes[f"{prefix}.weight"]
@@ -127,16 +135,18 @@ class _Take:
         shape = self._shapes[f"{prefix}.weight"]
         outputs, inputs = reversed(shape) if is_transposed else shape
         name = self._name(f"{prefix}.weight").removesuffix(".weight")
-        return Matrix(name, outputs, inputs, f"{prefix}.bias" in self._shapes, is_transposed)
+        return Matrix(name, outputs, inputs, self._stored.get(f"{prefix}.bias") == f"{name}.bias", is_transposed)
 
     def _product(self, prefix: str) -> Linear:
         matrix, weight = self._matrix(prefix), self._modules[prefix].weight
-        if id(weight) not in self._products:
+        is_first = id(weight) not in self._products
+        if is_first:
             self._products[id(weight)] = self._build.linear(matrix)
-        elif matrix.has_bias:  # an output layer that is tied to the embeddings
-            bias = self._build.tensor(self._name(f"{prefix}.bias"), (matrix.outputs,))
-            return _with_bias(self._products[id(weight)], bias)
-        return self._products[id(weight)]
+        product = self._products[id(weight)]
+        if f"{prefix}.bias" not in self._shapes or (is_first and matrix.has_bias):
+            return product
+        # An output layer that is tied to the embeddings, or whose bias has a name of its own.
+        return _with_bias(product, self._tensor(f"{prefix}.bias", (matrix.outputs,)))
 
 
 def _is_linear(module: nn.Module | None) -> bool:

@@ -102,8 +102,9 @@ CASES = [
         _QWEN | {"deepstack_visual_indexes": [0]},
         mechanism="experts that one tensor stores",
     ),
-    _images("aya_vision", {"model_type": "cohere2", "sliding_window": 9}),
-    _images("cohere2_vision", {"model_type": "cohere2", "sliding_window": 9}),
+    # transformers leaves the factor of the logits out, by mistake: the language model was trained with it.
+    _images("aya_vision", {"model_type": "cohere2", "sliding_window": 9, "logit_scale": 1.0}),
+    _images("cohere2_vision", {"model_type": "cohere2", "sliding_window": 9, "logit_scale": 1.0}),
     _images(
         "aria", EXPERTS | {"moe_num_experts": 4, "moe_topk": 2, "head_dim": 16}, mechanism="text by transformers' code"
     ),

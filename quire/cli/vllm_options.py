@@ -99,7 +99,7 @@ OPTIONS: Mapping[str, VllmOption] = {
         value("data-parallel-rpc-port", short="-dpp", refusal=_MORE_PARTS),
         value("data-parallel-backend", short="-dpb", note=_ONE_GPU),
         value("api-server-count", "1", refusal="start more routers: quire router (docs/architecture.md)"),
-        switch("enable-expert-parallel", False, refusal="mixtures of experts are not implemented yet"),
+        switch("enable-expert-parallel", False, refusal="one device holds all experts"),
         value("distributed-executor-backend", note=_ONE_GPU),
         switch("disable-custom-all-reduce", note=_ONE_GPU),
         switch("disable-frontend-multiprocessing", note="gateway, router, scheduler and worker are always processes"),

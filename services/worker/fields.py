@@ -93,7 +93,9 @@ class Fields:
             return None
         if not all(isinstance(value, Mapping) for value in nested):
             raise self.wrong(name, f"an object with {' and '.join(keys)}")
-        return [Fields({**self.values, name: value}, self.where) for value in nested]
+        # RoPE in the form of transformers 4 (`rope_scaling`) would win over that of each part.
+        others = {key: value for key, value in self.values.items() if key != "rope_scaling"}
+        return [Fields({**others, name: value}, self.where) for value in nested]
 
     def wrong(self, name: str, expected: str) -> ModelError:
         return ModelError(f"{self.where}: {name} is {show(self.values.get(name))}; expected {expected}")

@@ -26,10 +26,11 @@ class Generic:
         self._model, self._base = skeleton.model, skeleton.base
         calls = config.trial.calls
         self._attention = Attention(build.ops, calls, tuple(build.attention(call.heads) for call in calls))
-        take_weights(skeleton, config.trial, build)
         if build.ops is not None:
+            # Before the weights, because transformers also initializes those of a module that has buffers.
             _compute_buffers(skeleton, build.ops)
             skeleton.choose_frequencies(build.max_positions)
+        take_weights(skeleton, config.trial, build)
         self._given = _Given()
         for name, module in list(self._model.named_modules()):
             if module is self._base:

@@ -31,7 +31,7 @@ from benchmarks.gpu.forms import FORMS
 from benchmarks.gpu.supervisor import Supervisor, num_cores
 
 # One module per kind of kernel, in the order in which they start.
-KERNEL_MODULES = ("products", "attention", "sampling", "elementwise")
+KERNEL_MODULES = ("products", "attention", "experts", "sampling", "elementwise")
 ENGINE_MODULES = ("serving", "encoder")
 # Upper estimate of the GPU memory of one process: its largest tensors and half a gigabyte for the CUDA context.
 KERNEL_BYTES = 6 << 30

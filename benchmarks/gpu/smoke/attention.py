@@ -38,19 +38,23 @@ class Heads:
     dim: int
     window: int | None = None
     soft_cap: float | None = None
+    latent: int | None = None  # elements of a key that are its value, too
 
     def __str__(self) -> str:
         text = f"{self.query} heads of {self.dim} on {self.kv}"
         text += "" if self.window is None else f", window {self.window}"
+        text += "" if self.latent is None else f", latent {self.latent}"
         return text + ("" if self.soft_cap is None else f", soft cap {self.soft_cap:g}")
 
 
-# Heads of Llama-3.1-8B, TinyLlama, Qwen 32B and Gemma, and heads that are not grouped.
+# Heads of Llama-3.1-8B, TinyLlama, Qwen 32B and Gemma, heads that are not grouped, the latent caches of DeepSeek-V3 and
+# DeepSeek-V2-Lite, and Gemma 4's large heads.
 HEADS = (
     Heads(32, 8, 128), Heads(32, 4, 64), Heads(40, 8, 128), Heads(16, 8, 256, 512, 50.0), Heads(8, 8, 80),
-    Heads(32, 8, 128, 256),
+    Heads(32, 8, 128, 256), Heads(128, 1, 576, latent=512), Heads(16, 1, 576, latent=512), Heads(16, 2, 512),
 )  # fmt: skip
-TINY_HEADS = (Heads(2, 1, 16), Heads(2, 2, 16, 8, 30.0))
+TINY_HEADS = (Heads(2, 1, 16), Heads(2, 2, 16, 8, 30.0), Heads(4, 1, 24, latent=16))
+MAX_FP8_DIM = 256
 # The limits are those of the engine in `lease`, so that both share their compiled kernels.
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 128, 8192
 
@@ -69,9 +73,12 @@ def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
 def _of_type(setting: Setting, name: str, fp8_pages: bool, batch_invariant: bool) -> Iterator[Case]:
     dtype = DTYPES[name]
     for heads in TINY_HEADS if setting.dry_run else HEADS:
+        if fp8_pages and (heads.latent is not None or heads.dim > MAX_FP8_DIM):
+            continue
         shape = AttentionShape(
-            heads.query, heads.kv, heads.dim, heads.dim, BLOCK_SIZE, dtype, FP8 if fp8_pages else dtype
-        )
+            heads.query, heads.kv, heads.dim, heads.latent or heads.dim, BLOCK_SIZE, dtype,
+            FP8 if fp8_pages else dtype, heads.latent is not None,
+        )  # fmt: skip
         for step, rows in (TINY_STEPS if setting.dry_run else STEPS).items():
             yield Case(f"{step}, {heads}", partial(_attend, shape, heads, rows, batch_invariant))
 
@@ -84,7 +91,9 @@ def _attend(shape: AttentionShape, heads: Heads, rows: Rows, batch_invariant: bo
     size = (len(rows) * blocks, heads.kv, BLOCK_SIZE, heads.dim)
     scales = (0.5, 0.25) if shape.kv_dtype is FP8 else (1.0, 1.0)  # different, to detect a swap
     keys, values = (draw(*size, dtype=torch.float32, device=DEVICE).to(shape.kv_dtype) for _ in range(2))
-    pages = KVPages(keys, values, *scales)
+    if shape.is_latent:
+        values = keys[..., : shape.value_dim]
+    pages = KVPages(keys, values, *scales, is_latent=shape.is_latent)
     starts = np.cumsum([0, *(scheduled for _, scheduled in rows)], dtype=np.int32)
     positions = np.concatenate([np.arange(at, at + count, dtype=np.int32) for at, count in rows])
     fused = draw(len(positions), heads.query + 2 * heads.kv, heads.dim, dtype=shape.dtype, device=DEVICE)

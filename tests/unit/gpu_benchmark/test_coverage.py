@@ -16,6 +16,7 @@ GROUPS = {
         "products int4 fp32",
     ),
     "attention": ("attention fp32",),
+    "experts": ("experts fp32",),
     "sampling": ("sampling 300",),
     "elementwise": ("elementwise fp32", "step inputs"),
 }  # fmt: skip
@@ -25,7 +26,7 @@ NEEDS_A_LARGER_SHAPE = {"join_splits_kernel"}
 # products, draws).
 RUN_BY_OTHER_MODULES = {
     "computes_with", "linear", "embedding", "fuse_layers", "prepare_attention", "plan_attention", "paged_attention",
-    "sample_gumbel", "experts", "headwise_linear",
+    "sample_gumbel", "headwise_linear",
 }  # fmt: skip
 
 RUN = """

@@ -20,7 +20,7 @@ _GROUPS = (
     (
         "products",
         r"gemm|gemv|matmul|nvjet|cutlass|cublas|splitk|split_k|xmma|linear|aten::mm|addmm|scaled_mm|_int_mm|bmm|"
-        r"eight_bit|four_bit|join_splits|quantize",
+        r"eight_bit|four_bit|join_splits|quantize|experts_kernel|add_choices",
     ),
     (
         "sampling",

@@ -15,6 +15,8 @@ import transformers
 from tokenizers import Tokenizer, processors
 
 from quire import Client
+from services.router.http.operation import Example, Operation
+from services.router.openapi.paths import OPERATIONS
 from tests.e2e.conftest import ROOT, Server, serving
 from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_encoders import save_encoder
@@ -83,6 +85,15 @@ def test_one_label_has_its_probability(reranker: tuple[Server, Any, Any]) -> Non
     [entry] = post(server, "/classify", {"input": QUERY})["data"]
     assert entry["probs"] == pytest.approx([torch.sigmoid(outputs(model, tokenizer, QUERY))[0].item()], abs=1e-5)
     assert (entry["label"], entry["num_classes"]) == ("LABEL_0", 1)
+
+
+@pytest.mark.parametrize(
+    ("operation", "example"),
+    [(one, example) for one in OPERATIONS if one.name.startswith("createClassification") for example in one.examples],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_every_example_is_answered(reranker: tuple[Server, Any, Any], operation: Operation, example: Example) -> None:
+    assert post(reranker[0], operation.path, {**operation.body_of(example), "model": "tiny"})["data"]
 
 
 def test_a_cross_encoder_refuses_other_requests(reranker: tuple[Server, Any, Any]) -> None:

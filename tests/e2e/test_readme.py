@@ -109,6 +109,7 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "docs/architecture.md": {" openai SDK": ("is a drawing", ())},
     "docs/clients.md": {
         "pip install anthropic": ("needs a package index; test_the_clients_are_those_of_the_examples checks it", ()),
+        "quire serve BAAI/bge": ("downloads a model; test_classification.py ranks with a tiny one", ()),
     },
     "docs/grpc-errors.md": {"from google.rpc": ("needs grpcio-status, which Quire does not; it is parsed", ())},
     "docs/operations.md": {

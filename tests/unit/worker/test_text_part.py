@@ -250,8 +250,8 @@ def test_every_family_has_a_language_model_that_is_supported(architecture: str) 
             "model_type is unheard: encoder-decoder models are not supported",
         ),
         (
-            {"architectures": ["LlavaForConditionalGeneration"], "text_config": {"model_type": "bert"}},
-            "its language model is bert, which is not supported",
+            {"architectures": ["LlavaForConditionalGeneration"], "text_config": {"model_type": "xmod"}},
+            "its language model is xmod, which is not supported",
         ),
         (
             {"architectures": ["LlavaForConditionalGeneration"], "text_config": 3},

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 IS_LONG = os.environ.get("QUIRE_TEST_MODELS") == "all"
 NUM_SAMPLES, NUM_GENERIC_SAMPLES = 40, 6
-MAX_SECONDS = 2.0  # of the processor
+MAX_SECONDS = 30.0  # of CPU time; what is refused late takes minutes
 MAX_GROWTH = 1 << 30  # bytes
 MAX_ELEMENTS = 1 << 21  # of all weights, for a model to be loaded
 HOSTILE: list[Any] = [
@@ -45,6 +45,11 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 GENERIC = ("llama", "olmoe", "mimo_v2_flash", "minicpm3")
 NATIVE = list({case.model_type: case for case in ALL if case.implementation == "auto"}.values())
+
+
+@pytest.fixture(autouse=True)
+def no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "services.worker")  # it warns of tokens outside the vocabulary
 
 
 @pytest.mark.parametrize("case", NATIVE, ids=str)
@@ -60,7 +65,6 @@ def test_transformers_code_is_refused_as_well(model_type: str) -> None:
 
 def check(case: Case, num_samples: int | None) -> None:
     """`num_samples`: None for each value that config.json can have."""
-    logging.getLogger("services.worker").setLevel(logging.ERROR)  # it warns of tokens outside the vocabulary
     values = config_json(case)
     plain = read(case, values).network
     changes = [(path, value) for path in paths(values) for value in HOSTILE]

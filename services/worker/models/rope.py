@@ -154,8 +154,8 @@ def read_rope(
     theta = fields.number("rope_theta", default_theta, above=1, high=MAX_THETA)
     if kind not in ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn"):
         raise ModelError(
-            f"{config.where}: RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3, longrope, "
-            "proportional and yarn"
+            f"{config.where}: RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, "
+            "llama3, longrope, proportional and yarn"
         )
     partial = config.number("partial_rotary_factor", partial, above=0, high=1)
     partial = fields.number("partial_rotary_factor", partial, above=0, high=1)

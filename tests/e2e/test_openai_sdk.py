@@ -11,8 +11,8 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.e2e.conftest import ROOT, Server
-from tests.e2e.parts import metric, pid_of
-from tests.e2e.worker_script import go_on, stop_at, wait_stopped
+from tests.e2e.parts import metric, num_sequences, pid_of
+from tests.e2e.worker_script import go_on, stop_after, stop_at, wait_stopped
 from tests.fakes.waiting import wait_until
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 2 plus 3?"}]
@@ -116,20 +116,27 @@ async def test_the_async_client(server: Server) -> None:
     assert refused.value.param == "messages"
 
 
-def test_curl_shows_tokens_one_by_one(server: Server) -> None:
-    """The first events are there while the answer is still being made."""
+def test_curl_shows_tokens_while_the_answer_is_made(server: Server) -> None:
+    """The worker stops itself twice, and each time curl has more tokens. A busy router puts several into one event."""
     body = {"model": server.model, "prompt": "Once", "max_tokens": 2_000, "ignore_eos": True, "stream": True}
-    command = ["curl", "-sN", f"{server.url}/v1/completions", "-d", json.dumps(body)]
+    command = ["curl", "-sN", f"{server.url}/v1/completions", "-d", json.dumps(body | {"return_token_ids": True})]
     worker = pid_of("worker", server)
-    server.script.give(worker, stop_at(num_sequences=1, num_tokens=20))
+    wait_until(lambda: not num_sequences(server))
+    server.script.give(worker, stop_at(num_sequences=1, num_tokens=20), stop_after(20))
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as curl:
         assert curl.stdout is not None
-        wait_stopped(worker, [])
+        num_tokens = 0
         try:
-            for _ in range(5):
-                while not curl.stdout.readline().startswith(b"data: {"):
-                    assert curl.poll() is None
-            wait_until(lambda: metric(server, "vllm:num_requests_running") == 1)
+            # Some tokens fewer than the worker has made, because the last ones are still in the worker.
+            for num_expected in (10, 30):
+                wait_stopped(worker, [])
+                while num_tokens < num_expected:
+                    line = curl.stdout.readline()
+                    assert line
+                    if line.startswith(b"data: {"):
+                        num_tokens += len(json.loads(line.removeprefix(b"data: "))["choices"][0]["token_ids"])
+                wait_until(lambda: metric(server, "vllm:num_requests_running") == 1)
+                go_on(worker)
         finally:
             curl.kill()
             go_on(worker)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.fields import Fields
 from services.worker.json_files import is_inside, read_json
 
 _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 
 
 def read_dtype(config: Fields, directory: Path) -> str:
@@ -30,23 +26,29 @@ def read_dtype(config: Fields, directory: Path) -> str:
 
 def _stored_dtype(directory: Path) -> str | None:
     """Returns None if there is no file that can be read. The loader reports broken files."""
+    from safetensors import SafetensorError, safe_open
+
     counts: Counter[str] = Counter()
     try:
-        for tensor in _read_header(directory).values():
-            if tensor.get("dtype") in _NAMES:
-                counts[tensor["dtype"]] += math.prod(tensor["shape"])
-    except (OSError, ModelError, ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error):
+        path = _first_file(directory)
+        if path is None:
+            return None
+        with safe_open(path, framework="numpy") as file:  # reads only the header
+            for tensor in map(file.get_slice, file.keys()):
+                if tensor.get_dtype() in _NAMES:
+                    counts[tensor.get_dtype()] += math.prod(tensor.get_shape())
+    except (OSError, ModelError, SafetensorError, ValueError):
         return None
     return _NAMES[counts.most_common(1)[0][0]] if counts else None
 
 
-def _read_header(directory: Path) -> dict[str, Any]:
-    """Returns the description of each tensor in the first safetensors file."""
+def _first_file(directory: Path) -> Path | None:
+    """Returns the first safetensors file; None if the index names none inside `directory`."""
     index = read_json(directory / "model.safetensors.index.json")
-    name = "model.safetensors" if index is None else min(index["weight_map"].values())
-    if not is_inside(name):
-        return {}
-    with (directory / name).open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        header: dict[str, Any] = json.loads(file.read(size)) if size <= _MAX_HEADER_BYTES else {}
-    return header
+    if index is None:
+        return directory / "model.safetensors"
+    files = index.get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
+        return None
+    name = min(files.values())
+    return directory / name if is_inside(name) else None

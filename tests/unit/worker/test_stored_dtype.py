@@ -39,6 +39,15 @@ def test_else_the_type_of_most_floats_in_the_first_file_counts(tmp_path: Path) -
     assert dtype(tmp_path) == "bfloat16"
 
 
+def test_no_data_of_a_tensor_is_read(tmp_path: Path) -> None:
+    num_bytes = 1 << 36  # more than a test may take
+    description = {"dtype": "F16", "shape": [num_bytes // 2], "data_offsets": [0, num_bytes]}
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(header(json.dumps({"a": description}).encode()))
+        file.truncate(file.tell() + num_bytes)  # a hole, which takes no space on the disk
+    assert dtype(tmp_path) == "float16"
+
+
 def test_without_files_a_quantized_checkpoint_is_taken_for_bfloat16(tmp_path: Path) -> None:
     assert dtype(tmp_path) == "float32"
     assert dtype(tmp_path, quantization_config={"quant_method": "mxfp4"}) == "bfloat16"
@@ -60,6 +69,7 @@ def header(content: bytes) -> bytes:
         header(b'{"a": {"dtype": "F16", "shape": "wide"}}'),
         header(b'{"a": {"dtype": ["F16"], "shape": [1]}}'),
         header(b"[" * 100_000),
+        header(b'{"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}') + b"cut",
     ],
 )
 def test_a_broken_file_is_left_to_the_loader(tmp_path: Path, content: bytes) -> None:
@@ -68,8 +78,12 @@ def test_a_broken_file_is_left_to_the_loader(tmp_path: Path, content: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    "index", ["{", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}']
-)
+    "index",
+    [
+        "{", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": "\\ud800"}}',
+    ],
+)  # fmt: skip
 def test_a_broken_index_is_left_to_the_loader(tmp_path: Path, index: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(index)
     assert dtype(tmp_path) == "float32"

@@ -73,11 +73,24 @@ Try: quire serve              serve the bundled model on http://127.0.0.1:8000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    if argv is None:
-        # Without `argv`, this process is the quire command. The processes that it starts with multiprocessing must not
-        # import from the current directory.
-        os.environ["PYTHONSAFEPATH"] = "1"
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Runs a command and returns its exit status. Without `argv`, this process is the quire command."""
+    if argv is not None:
+        return _run(list(argv))
+    # The processes that this one starts with multiprocessing must not import from the current directory.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        try:
+            return _run(sys.argv[1:], is_process=True)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output, such as head, has read enough. Without this, Python would report the error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(words: list[str], *, is_process: bool = False) -> int:
     name, rest = (words[0], words[1:]) if words else ("help", [])
     if name in ("help", "--help", "-h") and rest:
         name, rest = rest[0], ["--help"]
@@ -91,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         print(f"quire: there is no command {name!r}; see quire --help", file=sys.stderr)
         return 2
-    if argv is None:
+    if is_process:
         sys.stderr = dropping(sys.stderr)
         if command.serves:
             sys.stdout = dropping(sys.stdout)
@@ -110,17 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = install_command(command.extra)
         print(f"quire {name}: the package {missing} is missing; install it with: {hint}", file=sys.stderr)
         return 1
-    try:
-        code = int(module.main(rest))
-        if argv is None and sys.stdout is not None:
-            sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        if argv is not None:
-            raise
-        # The reader of the output, such as head, has read enough. Without this, Python would report the error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return int(module.main(rest))
 
 
 def _warn_of_variables(name: str) -> None:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 INT4_GROUP_SIZE = 128
 _LEAST_GROUP_SIZE = 16  # for the kernels, and for precision
-# Matrices that stay in floats beside the routers of experts: those that `Build.absorbed` takes apart into floats, and
-# the small tables of positions in transformers' code.
-_IN_FLOATS = ("wpe", "embed_positions", "positions_embed", "kv_b_proj")
+# Matrices that stay in floats beside the routers of experts: those that `Build.absorbed` takes apart into floats, the
+# classifier of a decoder, and the small tables of positions and token types in transformers' code.
+_IN_FLOATS = (
+    "kv_b_proj", "score", "wpe", "embed_positions", "positions_embed", "position_embeddings", "token_type_embeddings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

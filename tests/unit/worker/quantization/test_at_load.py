@@ -85,7 +85,13 @@ def test_int4_takes_the_largest_groups_that_divide_the_inputs(tmp_path: Path) ->
         AT_LOAD["int4"].form.quantize(torch.ones(8, 200))
 
 
-@pytest.mark.parametrize("layer", ["model.layers.0.mlp.gate", "model.layers.0.mlp.router", "transformer.wpe"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "model.layers.0.mlp.gate", "model.layers.0.mlp.router", "transformer.wpe", "score",
+        "bert.embeddings.position_embeddings", "bert.embeddings.token_type_embeddings",
+    ],
+)  # fmt: skip
 def test_small_matrices_that_decide_much_stay_in_floats(layer: str) -> None:
     assert not any(scheme.applies(layer, tied=True) for scheme in AT_LOAD.values())
 

@@ -16,7 +16,7 @@ import transformers
 from services.worker.errors import ModelError
 from services.worker.models.encoder_config import read_encoder_config
 from services.worker.plan.step_plan import F32
-from services.worker.pooling.config import PoolingKind
+from services.worker.pooling.config import PoolingKind, read_pooling
 from services.worker.pooling.params import ClassificationParams, PoolingParams
 from services.worker.startup.encoder import EncoderStart
 from services.worker.step.model_runner import ModelRunner
@@ -155,8 +155,22 @@ def test_a_classifier_pools_as_it_was_trained(tmp_path: Path) -> None:
     start = EncoderStart(config)
     assert start.default_pooling is PoolingKind.MEAN
     start.check_pooling(PoolingKind.MEAN)
-    with pytest.raises(ModelError, match="--pooling-type is cls, but this classifier was trained with mean"):
+    with pytest.raises(ModelError, match="classifier was trained with mean: use --pooling-type mean"):
         start.check_pooling(PoolingKind.CLS)
+
+
+def test_pooling_type_overrides_the_files_of_a_classifier(tmp_path: Path) -> None:
+    save_encoder(tmp_path, Case("modernbert", {"classifier_pooling": "mean"}, head="SequenceClassification"))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    config = read_encoder_config(tmp_path)
+    assert config is not None
+    start = EncoderStart(config)
+    with pytest.raises(ModelError, match="use --pooling-type mean"):
+        start.check_pooling(read_pooling(tmp_path, "auto", start.default_pooling).kind)
+    start.check_pooling(read_pooling(tmp_path, "mean", start.default_pooling).kind)
 
 
 def test_models_refuse_what_they_do_not_compute(tmp_path: Path) -> None:

@@ -62,8 +62,10 @@ class ModelStart(Protocol):
 
 
 def check_classifier_pooling(kind: PoolingKind, trained_with: PoolingKind) -> None:
-    """Raises ModelError if a classifier's scores would be made of other hidden states than it was trained with."""
+    """Raises ModelError if a classifier would get hidden states that are pooled in another way than in its
+    training."""
     if kind is not trained_with:
         raise ModelError(
-            f"--pooling-type is {kind.value}, but this classifier was trained with {trained_with.value}: use auto"
+            f"--pooling-type or the model's files ask for {kind.value}, but this classifier was trained with "
+            f"{trained_with.value}: use --pooling-type {trained_with.value}"
         )

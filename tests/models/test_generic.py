@@ -34,10 +34,19 @@ def read(directory: Path, config: dict[str, Any], implementation: Implementation
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers": (
         ARCEE | {"num_hidden_layers": 10**9},
-        "num_hidden_layers is 1000000000; expected an integer up to 512",
+        "num_hidden_layers is 1000000000; expected an integer from -1 to 512",
     ),
-    "vocabulary": (ARCEE | {"vocab_size": 10**12}, "vocab_size is 1000000000000; expected an integer up to"),
-    "head size": (ARCEE | {"hidden_size": "wide"}, "transformers refuses this configuration"),
+    "vocabulary": (ARCEE | {"vocab_size": 10**12}, "vocab_size is 1000000000000; expected an integer from -1 to"),
+    "hidden size": (
+        ARCEE | {"hidden_size": "wide"},
+        "config.json: transformers refuses this configuration: StrictDataclassFieldValidationError: Validation error "
+        "for field 'hidden_size': TypeError: Field 'hidden_size' expected int, got str",
+    ),
+    "activation": (ARCEE | {"hidden_act": "wow"}, "transformers refuses this configuration: KeyError: 'wow'"),
+    "attention of its own": (
+        {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_layer": 2, "n_embd": 64, "n_head": 4},
+        "the model does not attend through transformers' attention interface",
+    ),
     "a mask of its own": (
         ARCEE | {"architectures": ["DogeForCausalLM"], "model_type": "doge"},
         "the model cannot run on paged attention",
@@ -54,6 +63,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         ARCEE | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"},
         "models with recurrent state are not supported yet",
     ),
+    "weights in another layout": (
+        ARCEE | {"architectures": ["HrmTextForCausalLM"], "model_type": "hrm_text"},
+        "checkpoints store model.L_module.layers.0.mlp.gate_proj.weight together with others, which is not supported",
+    ),
     "another model's architecture": (ARCEE | {"architectures": ["MysteryForCausalLM"]}, "`quire models` lists what is"),
 }
 
@@ -63,7 +76,9 @@ def test_what_cannot_run_is_refused(case: str, tmp_path: Path) -> None:
     config, sentence = REFUSED[case]
     with pytest.raises(ModelError) as refusal:
         read(tmp_path, config, "transformers")
+    assert str(refusal.value).startswith(str(tmp_path))
     assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_types_that_are_not_proven_run_only_if_asked_for(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def read(architecture: str, config: Fields) -> GenericConfig:
         if isinstance(value, int) and not isinstance(value, bool):
             high = next((bound for word, bound in _BOUNDS.items() if word in name), MAX_SIZE)
             if not -1 <= value <= high:
-                raise config.wrong(name, f"an integer up to {high:,}")
+                raise config.wrong(name, f"an integer from -1 to {high:,}")
     from services.worker.models.generic.skeleton import Skeleton
 
     skeleton = Skeleton(config.values, config.where)
@@ -56,6 +56,7 @@ def read(architecture: str, config: Fields) -> GenericConfig:
         max_model_len=skeleton.max_positions,
         tie_word_embeddings=skeleton.is_tied,
         model_type=skeleton.config.model_type,
+        where=config.where,
         values=config.values,
         trial=skeleton.try_out(),
     )

@@ -15,5 +15,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class GenericConfig(NetworkConfig):
     model_type: str
-    values: Mapping[str, Any]  # config.json
+    where: str  # path of config.json, for errors
+    values: Mapping[str, Any]  # of config.json
     trial: Trial

@@ -20,7 +20,7 @@ class Generic:
     """See `Network`. The modules are transformers'. Quire's own operations compute their products and look-ups."""
 
     def __init__(self, config: GenericConfig, build: Build) -> None:
-        skeleton = Skeleton(config.values, "config.json")
+        skeleton = Skeleton(config.values, config.where)
         skeleton.attend_on_pages()
         self._last = config.max_model_len - 1
         self._model, self._base = skeleton.model, skeleton.base

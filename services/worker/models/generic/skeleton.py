@@ -39,10 +39,11 @@ class Skeleton:
                     self.config, attn_implementation=trial.NAME, dtype=torch.float32
                 ).eval()
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise ModelError(f"{where}: transformers refuses this configuration: {reason}") from error
+            if error.args == (trial.NAME,):  # a KeyError: the model looks for its attention in a table of its own
+                raise trial.goes_around_interface(where) from error
+            raise ModelError(f"{where}: transformers refuses this configuration: {trial.describe(error)}") from error
         if self.config._attn_implementation != trial.NAME:
-            raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
+            raise trial.goes_around_interface(where)
         self.base = self._find_base()
         self._is_scaled_by_length = False
         self._long_ropes: list[tuple[Any, Any]] = []  # rotations by LongRoPE, and the configuration of each

@@ -8,6 +8,7 @@ the mask is what counts here.
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from services.worker.ops import Heads
 
 NAME = "quire_trial"
 NUM_TOKENS = 2
+_MAX_ERROR_CHARS = 300
 # Arguments of a call that change nothing here: what they say is in the mask, or in the types of the tensors.
 _SILENT = {"sliding_window", "dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions"}
 
@@ -71,17 +73,23 @@ def run(model: nn.Module, where: str) -> Trial:
     except ModelError:
         raise
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise ModelError(
-            f"{where}: the model cannot run on paged attention: {type(error).__name__}: {reason}"
-        ) from error
+        raise ModelError(f"{where}: the model cannot run on paged attention: {describe(error)}") from error
     finally:
         _TRIALS.pop()
     if not calls:
-        raise ModelError(f"{where}: the model does not attend through transformers' attention interface")
+        raise goes_around_interface(where)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     weights = [(given, names[weight]) for given, weight in products.taken if weight in names]
     return Trial(tuple(calls), frozenset(name for _, name in weights), tuple(_with_one_input(weights)))
+
+
+def goes_around_interface(where: str) -> ModelError:
+    return ModelError(f"{where}: the model does not attend through transformers' attention interface")
+
+
+def describe(error: Exception) -> str:
+    """Returns the type and the text of an error of transformers or torch in one line, shortened if it is long."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", _MAX_ERROR_CHARS, placeholder=" …")
 
 
 def _with_one_input(weights: Sequence[tuple[_Input, str]]) -> Iterator[tuple[str, ...]]:

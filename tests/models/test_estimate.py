@@ -26,6 +26,7 @@ from services.worker.models import (
 )
 from services.worker.ops.reference import ReferenceOps
 from services.worker.pages import allocate_pages
+from services.worker.quantization import COMPUTED
 from services.worker.quantization.at_load import AT_LOAD
 from services.worker.quantization.kinds import Weight
 from services.worker.weights import load_decoder, load_encoder, open_weights
@@ -160,6 +161,20 @@ def test_bytes_are_those_that_are_loaded(case: Case, tmp_path: Path) -> None:
     pages = allocate_pages(config, 10, 8, CPU, torch.float32)
     allocated = sum(tensor.nbytes for layer in pages for tensor in layer.tensors)
     assert kv_bytes_per_token(config, 4) * 8 * 10 == allocated
+
+
+def test_quantizing_at_load_leaves_experts_that_the_device_computes_with_floats(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = first("qwen3_moe")
+    save(tmp_path, case)
+    config, scheme = read(tmp_path, case), AT_LOAD["int8"]
+    monkeypatch.setitem(COMPUTED, "cpu", COMPUTED["cuda"])
+    assert weight_bytes(config, 4, scheme, COMPUTED["cuda"]) == loaded_bytes(tmp_path, config, "int8")
+    assert weight_bytes(config, 4, scheme) < weight_bytes(config, 4, scheme, COMPUTED["cuda"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the reference operations compute experts with floats: --quantization int8 leaves the experts as they are"
+    ]
 
 
 def test_absorbed_matrices_in_fp8_blocks_are_floats(tmp_path: Path) -> None:

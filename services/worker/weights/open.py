@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from services.worker.errors import ModelError
 from services.worker.models import EncoderConfig, ModelConfig
 from services.worker.ops import Ops
 from services.worker.progress import Progress
-from services.worker.quantization import AtLoad
+from services.worker.quantization import COMPUTED, AtLoad
 from services.worker.weights.dummy_source import DummySource
 from services.worker.weights.source import NativeSource, QuantizingSource, WeightSource
+
+logger = logging.getLogger(__name__)
 
 
 def open_weights(
@@ -41,5 +44,19 @@ def open_weights(
         source = SafetensorsSource(path, config, progress, ops.device)
     if at_load is not None:
         is_tied = isinstance(config, ModelConfig) and config.network.tie_word_embeddings
-        source = QuantizingSource(source, at_load, ops, is_tied)
+        source = QuantizingSource(source, at_load, ops, is_tied, _experts_in_floats(config, ops, at_load))
     return NativeSource(source, ops)
+
+
+def _experts_in_floats(config: ModelConfig | EncoderConfig, ops: Ops, at_load: AtLoad) -> frozenset[str]:
+    """Returns the matrices of experts if the operations would turn them back into floats: to quantize them would cost
+    precision and save no memory."""
+    experts, computed = config.declaration.of_experts, COMPUTED[ops.device.type]
+    if not experts or at_load.kind not in computed.matrices - computed.experts:
+        return frozenset()
+    logger.warning(
+        "the %s operations compute experts with floats: --quantization %s leaves the experts as they are",
+        ops.name,
+        at_load.name,
+    )
+    return experts

@@ -37,16 +37,19 @@ class WeightSource(Protocol):
 class QuantizingSource:
     """Quantizes the floating-point weights of another source."""
 
-    def __init__(self, source: WeightSource, scheme: AtLoad, ops: Ops, tied: bool) -> None:
-        self._source, self._scheme, self._ops, self._tied = source, scheme, ops, tied
+    def __init__(
+        self, source: WeightSource, scheme: AtLoad, ops: Ops, tied: bool, left_out: frozenset[str] = frozenset()
+    ) -> None:
+        """`left_out`: names of matrices that stay as they are."""
+        self._source, self._scheme, self._ops, self._tied, self._left_out = source, scheme, ops, tied, left_out
         self._told = False
 
     def weight(self, layer: str) -> Weight:
-        """Returns a layer's matrix. Quantizes a matrix of floats, unless the scheme leaves this layer out. If `ops`
+        """Returns a layer's matrix. Quantizes a matrix of floats, unless it is left out. If `ops`
         cannot compute with quantized activations, only the weights are quantized. Raises ModelError if `ops` cannot
         compute with the quantized weights either."""
         weight = self._source.weight(layer)
-        if not isinstance(weight, Tensor) or not self._scheme.applies(layer, self._tied):
+        if not isinstance(weight, Tensor) or layer in self._left_out or not self._scheme.applies(layer, self._tied):
             return weight
         quantized = self._scheme.form.quantize(weight)
         computed = quantized if isinstance(quantized, Tensor) else in_a_form_of(quantized, self._ops)

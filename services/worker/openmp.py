@@ -10,5 +10,6 @@ SPIN_COUNT = 1000
 
 
 def limit_spinning() -> None:
-    """Call it before torch is imported, which is when libgomp reads the environment."""
+    """Sets SPIN_COUNT, unless the environment has another count. Call it before torch is imported: libgomp reads the
+    environment at that moment."""
     os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))

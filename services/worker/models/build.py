@@ -34,8 +34,8 @@ class Matrix:
     outputs: int
     inputs: int
     has_bias: bool = False  # stored as `name`.bias, or with a `place` as `name`_bias [count, outputs]
-    # Whether floats are stored as [inputs, outputs]; quantized formats say themselves. None: their shape tells, and a
-    # square matrix is not transposed.
+    # Whether floats are stored as [inputs, outputs]; quantized formats define their own layout. None: the stored shape
+    # decides, and a square matrix is not transposed.
     is_transposed: bool | None = False
     # Returns which output of the stored matrix comes first, second, ...; None: as stored. It is called once the stored
     # shape is known to be right, because config.json can name any size.

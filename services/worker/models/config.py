@@ -92,11 +92,11 @@ class ModelConfig:
 
     @property
     def runs_with(self) -> str:
-        """Whose code computes the forward pass, and what of the model is left out, for people."""
+        """Whose code computes the forward pass, and which parts of the model are left out, as text for the log."""
         return self.kind.code if self.text_part is None else f"{self.kind.code}; {self.text_part}"
 
     def own_name(self, stored: str) -> str | None:
-        """Returns the network's name of a tensor in the checkpoint; None for one that the network has no part in."""
+        """Returns the network's name of a tensor in the checkpoint; None for one that the network does not need."""
         return stored if self.text_part is None else self.text_part.own_name(stored)
 
     @property

@@ -44,10 +44,6 @@ class Declaration:
     absorbed: frozenset[str]  # names of the matrices that `Build.absorbed` turns into floats
     left_out: tuple[str, ...]  # starts of the names of stored tensors that the network does not need
 
-    @property
-    def has_experts(self) -> bool:
-        return bool(self.mixtures)
-
 
 def declare(create: Callable[[ConfigT, Build], object], config: ConfigT, where: str = "config.json") -> Declaration:
     """`create`: a network's constructor. `where`: the file that `config` comes from, for the error. Raises ModelError

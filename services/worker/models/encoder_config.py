@@ -34,7 +34,7 @@ class EncoderConfig:
     eos_token_ids: tuple[int, ...] = ()
     default_sampling: GenerationDefaults = field(default_factory=GenerationDefaults)
 
-    # Whose code computes the forward pass, for people.
+    # Whose code computes the forward pass, as text for the log.
     runs_with: ClassVar[str] = "Quire's own code, as an encoder"
 
     @property

@@ -11,7 +11,7 @@ from services.worker.models.generic import PROVEN
 from services.worker.models.text_part import TEXT_PARTS
 
 NATIVE, TRANSFORMERS, TEXT, BODY, ENCODER = "native", "transformers", "text", "body", "encoder"
-# What each word means, for whoever lists the architectures.
+# The meaning of each kind, for lists of architectures.
 MEANINGS = {
     NATIVE: "a decoder that Quire's own code computes",
     TRANSFORMERS: "a decoder that transformers' code computes, on Quire's KV cache and with its matrix products",

@@ -15,7 +15,7 @@ class TextModel:
     """A type of language model, as `text_config` names it."""
 
     architecture: str
-    # What a key means that `text_config` leaves out. transformers leaves out the values of its configuration class.
+    # Values of keys that `text_config` leaves out. transformers does not write the defaults of its configuration class.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 

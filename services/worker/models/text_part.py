@@ -31,12 +31,13 @@ class TextPart:
 
     left_out: str  # for a log line: the parts that are not loaded
     refused: str  # for a log line: inputs that are refused in requests
-    towers: tuple[str, ...]  # first parts of the names of their tensors, which can stand after `model.`
+    towers: tuple[str, ...]  # starts of the names of tensors that are not loaded, without a leading `model.`
     text_type: str  # the language model's type if config.json does not give it
     # Where config.json has the language model's values. A path such as `thinker_config.text_config` leads inwards.
     config_key: str = "text_config"
     prefixes: tuple[tuple[str, str], ...] = _PREFIXES
-    # Whether `text_config` alone cannot tie the embeddings. transformers 5 writes a default there that means nothing.
+    # Whether only config.json itself can tie the embeddings. transformers 5 also writes a value into `text_config`, but
+    # it means nothing.
     ties_outside: bool = False
 
     def own_name(self, stored: str) -> str | None:
@@ -154,7 +155,7 @@ def find_text_part(architectures: list[str]) -> TextPart | None:
 
 
 def text_fields(part: TextPart, config: Fields) -> Fields:
-    """Returns config.json as that of the language model alone, with its class as the only one of `architectures`.
+    """Returns the config.json that the language model alone would have. Its `architectures` name the language model.
 
     Raises ModelError if Quire cannot run the language model."""
     *around, nested = _path(config, part.config_key)
@@ -194,7 +195,7 @@ def _path(config: Fields, keys: str) -> list[Fields | None]:
 
 
 def _own_names(part: TextPart, settings: Any) -> Any:
-    """Returns quantization settings with the names of layers that the language model alone has."""
+    """Returns quantization settings in which layers have the names that the language model alone gives them."""
     if isinstance(settings, Mapping):
         return {_own_names(part, key): _own_names(part, value) for key, value in settings.items()}
     if isinstance(settings, list):

@@ -134,8 +134,8 @@ def _tell_factors(rope: RopeConfig, max_positions: int) -> None:
     original = rope.original_max_positions
     if max_positions > original:
         logger.info(
-            "RoPE has the frequencies for sequences of over %d tokens, and so for all; --max-model-len %d chooses "
-            "those for short sequences",
+            "LongRoPE uses the frequencies for sequences of more than %d tokens, for shorter sequences as well; "
+            "--max-model-len %d selects the frequencies for short sequences",
             original,
             original,
         )

@@ -13,8 +13,8 @@ from services.worker.models.generic.skeleton import Skeleton
 
 
 def take_experts(skeleton: Skeleton, prefix: str, module: Any, num_chosen: int, build: Build) -> None:
-    """Replaces the computation of the module `prefix`, one that `is_experts`. The model still routes by itself.
-    `num_chosen`: experts that a token takes."""
+    """Lets Quire compute the experts of the module `prefix`, for which `is_experts` holds. The model's own router still
+    chooses among them. `num_chosen`: experts that a token takes."""
     if module.has_post_expert_norm:
         raise ModelError(f"{skeleton.where}: {prefix} norms the outputs of its experts, which is not supported")
     first = "gate_up_proj" if module.has_gate else "up_proj"
@@ -23,7 +23,8 @@ def take_experts(skeleton: Skeleton, prefix: str, module: Any, num_chosen: int, 
     experts = build.experts(up, [matrix for (matrix,) in down], activate, num_chosen)
 
     def compute(hidden_states: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
-        # Some routers leave the order of the chosen experts to the batch. Outputs are added in this order.
+        # With some routers, the order of a token's experts depends on the batch. Outputs are added in this order, so it
+        # is made the same in every batch.
         expert_ids, order = expert_ids.sort(dim=-1)
         return experts(hidden_states, expert_ids, weights.gather(-1, order).to(hidden_states.dtype))
 

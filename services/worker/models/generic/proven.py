@@ -1,7 +1,7 @@
 """The decoders of transformers that run here, by `model_type`, with the architecture that config.json names.
 
-Each is compared with transformers to the token, in tests/models/cases/generic.py. Others may compute something that
-goes around the attention interface and that nothing here would notice.
+Tests compare every token of each with transformers (tests/models/cases/generic.py). Another decoder may compute
+something outside the attention interface, and Quire would not notice it.
 """
 
 from __future__ import annotations

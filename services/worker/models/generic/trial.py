@@ -1,9 +1,9 @@
 """Finds out how a model of transformers attends: runs it on two tokens without data, and notes each call of the
 attention.
 
-The configuration alone does not tell. Whether a layer has a window is in the configuration of some models, in the
-arguments of the call in others, and only in the mask in a third group. In eager mode, transformers obeys the mask; so
-the mask is what counts here.
+The configuration alone is not enough. Some models have a layer's window in their configuration, some pass it as an
+argument of the call, and some have it only in the mask. transformers' eager attention follows the mask, so the trial
+reads windows and chunks from the mask.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class _Products(TorchFunctionMode):
         return result
 
 
-# Of the trial that runs now. The interfaces of transformers are global, and know no trial.
+# The calls and the file of each trial that runs now. transformers calls `_attend` and `_make_mask` by their registered
+# names, so neither can get them as an argument.
 _TRIALS: list[tuple[list[Call], str]] = []
 
 

@@ -18,9 +18,9 @@ Norm = Callable[["Tensor"], "Tensor"]
 
 
 def rows_by_group(num_groups: int, parts: tuple[int, ...], dim: int) -> Callable[[], Sequence[int]]:
-    """Returns `Matrix.rows` of a matrix that is stored as [num_groups, sum(parts), dim] outputs. Wanted are the first
-    parts[0] of all groups, then the next parts[1] of all groups, and so on: such as query heads, each group of them
-    stored with its key and its value."""
+    """Returns `Matrix.rows` of a matrix that is stored as [num_groups, sum(parts), dim] outputs. In the new order, the
+    first parts[0] of all groups come first, then the next parts[1] of all groups, and so on. For example, each group of
+    query heads can be stored with its key and its value."""
 
     def rows() -> list[int]:
         starts = [sum(parts[:index]) for index in range(len(parts))]
@@ -36,8 +36,8 @@ def rows_by_group(num_groups: int, parts: tuple[int, ...], dim: int) -> Callable
 
 
 def rows_by_head(num_heads: int, num_parts: int, dim: int) -> Callable[[], Sequence[int]]:
-    """Returns `Matrix.rows` of a matrix that is stored as [num_heads, num_parts, dim] outputs and is wanted as
-    [num_parts, num_heads, dim], such as queries, keys and values head by head."""
+    """Returns `Matrix.rows` that turn the stored outputs [num_heads, num_parts, dim] into [num_parts, num_heads, dim],
+    such as queries, keys and values that are stored head by head."""
     return rows_by_group(num_heads, (1,) * num_parts, dim)
 
 

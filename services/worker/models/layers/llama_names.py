@@ -1,4 +1,4 @@
-"""Parts under the names that Llama's checkpoints gave them, and most families after it."""
+"""Layers with the weight names of Llama's checkpoints, which most families use."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Router(Protocol):
 
 
 class MoE:
-    """Σ w_e · expert_e(x) over the experts that the router chooses for each token, plus what all tokens share."""
+    """Σ w_e · expert_e(x) over the experts that the router chooses for each token, plus shared(x)."""
 
     def __init__(
         self,
@@ -40,7 +40,8 @@ class MoE:
         activation: Activation,
         shared: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """`gate`: from a token to its router logits; `gate_up` and `down`: the matrices of each expert."""
+        """`gate`: from a token to its router logits; `gate_up` and `down`: the matrices of each expert; `shared`: the
+        experts that every token takes."""
         self._router, self._shared = router, shared
         self._gate = build.linear(gate)
         self._experts = build.experts(gate_up, down, activation, router.num_chosen)

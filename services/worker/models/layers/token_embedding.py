@@ -17,7 +17,7 @@ class TokenEmbedding:
 
     def __init__(self, ops: Ops, tokens: Linear, scale: Tensor | float | None = None) -> None:
         """`tokens`: one row per id; `scale`: factor of what is looked up. Given embeddings are scaled already, as
-        transformers' `inputs_embeds` are. A factor that transformers applies to both belongs into `Stack.embed`."""
+        transformers' `inputs_embeds` are. A factor that transformers applies to both belongs in `Stack.embed`."""
         self._ops, self._tokens, self._scale = ops, tokens, scale
 
     def __call__(self, step: Step) -> Tensor:

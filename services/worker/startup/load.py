@@ -49,7 +49,7 @@ def load_worker(config: WorkerConfig, report: Report, device: torch.device | Non
         return _load(config, report, device, swap)
     except Exception as error:
         # If `error` is a CUDA error after which the device cannot be used, `after` raises DeviceLostError.
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not type it
             create_device_check(device).after(error)
         raise
 

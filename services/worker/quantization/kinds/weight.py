@@ -28,5 +28,5 @@ def join(weights: Sequence[Weight]) -> Weight | None:
     for kind in (Fp8Weight, Fp8BlockWeight, Int8Weight, Int4Weight, Fp4Weight):
         alike = [weight for weight in weights if isinstance(weight, kind)]
         if len(alike) == len(weights):
-            return kind.join(alike)  # type: ignore[arg-type]
+            return kind.join(alike)  # type: ignore[arg-type]  # mypy does not see that all are of this kind
     return None

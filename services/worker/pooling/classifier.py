@@ -45,11 +45,11 @@ def read_classifier(architecture: str, config: Fields) -> ClassifierConfig | Non
 
 def _read_labels(config: Fields) -> tuple[str, ...]:
     named = config.nested("id2label")
+    if named is not None and len(named.values) > MAX_LABELS:
+        raise config.wrong("id2label", f"at most {MAX_LABELS:,} labels")
     num_labels = config.count("num_labels", MAX_LABELS, 2 if named is None else len(named.values))
     if named is None or len(named.values) != num_labels:
         return tuple(f"LABEL_{index}" for index in range(num_labels))  # as transformers names them
-    if num_labels > MAX_LABELS:
-        raise config.wrong("id2label", f"at most {MAX_LABELS:,} labels")
     labels = tuple(str(named.values.get(str(index), "")) for index in range(num_labels))
     if any(str(index) not in named.values for index in range(num_labels)):
         raise config.wrong("id2label", f"a label for each number from 0 to {num_labels - 1:,}")

@@ -72,6 +72,7 @@ class Product(Tensor):
             scores = x.new_empty(x.shape[:-1].numel(), weight.shape[0] + 1)[:, :-1]
             scores.copy_(weight.product(x.reshape(-1, x.shape[-1]).to(weight.ops.dtype)))
             return (scores if bias is None else scores.add_(bias)).unflatten(0, x.shape[:-1])
+        # torch does not type it.
         return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 

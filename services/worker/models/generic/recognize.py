@@ -79,7 +79,7 @@ def gated_form(module: nn.Module) -> GatedForm | None:
         outputs = 2 * _INNER // len(gate_up)
         small = {name: _small_linear(_SIZE, outputs, random) for name in gate_up}
         small[down] = _small_linear(_INNER, _SIZE, random)
-        output = _try(lambda: _with_layers(module, small)(x))  # noqa: B023
+        output = _try(lambda: _with_layers(module, small)(x))  # noqa: B023 - called at once
         gate, up = torch.cat([small[name](x) for name in gate_up], dim=-1).chunk(2, dim=-1)
         for activation, kind in ACTIVATIONS.items():
             if _agree(output, small[down](activation()(gate) * up)):

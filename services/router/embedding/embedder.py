@@ -22,6 +22,9 @@ from shared.placement import prompt_key
 # Maximum number of prompts of one request that schedulers have at a time, so that a long list does not fill their
 # queues.
 MAX_OPEN = 256
+# Maximum number of tokens of these prompts together; the last prompt may exceed it. A long query that is paired with
+# each of 2,048 documents has as many tokens as a thousand usual requests.
+MAX_OPEN_TOKENS = 524_288
 
 
 class Embedder:
@@ -33,7 +36,7 @@ class Embedder:
 
     async def all_vectors(self, request: PooledRequest) -> list[bytes]:
         """Returns the vectors in the order of the prompts. Raises ApiError."""
-        vectors = [b""] * len(request.prompts)
+        vectors = [b""] * request.num_prompts
         async with aclosing(self.embed(request)) as done:
             async for index, vector in done:
                 vectors[index] = vector
@@ -45,17 +48,19 @@ class Embedder:
         self._generator.check_room()
         self._generator.began()
         timer = self._metrics.start(request.model.info.name, request.num_tokens)
-        mailbox, left = Mailbox(self._generator.deliveries), iter(enumerate(request.prompts))
-        timeout, clock = request.timeout, asyncio.get_running_loop().time
+        mailbox, left = Mailbox(self._generator.deliveries), iter(range(request.num_prompts))
+        timeout, clock = request.caller.timeout, asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         num_bytes = 4 * request.num_values
         indices: dict[SubmittedSequence, int] = {}
-        num_done = 0
+        num_done = num_open_tokens = 0
         try:
-            while num_done < len(request.prompts):
-                while len(indices) < MAX_OPEN and (following := next(left, None)) is not None:
-                    index, prompt = following
-                    submission = _submission(request, index, prompt, deadline, mailbox)
+            while num_done < request.num_prompts:
+                while len(indices) < MAX_OPEN and num_open_tokens < MAX_OPEN_TOKENS:
+                    if (index := next(left, None)) is None:
+                        break
+                    submission = _submission(request, index, deadline, mailbox)
+                    num_open_tokens += len(submission.prompt_token_ids)
                     indices[submission.sequences[0]] = index
                     self._placement.submit(submission)
                 for sequence in await mailbox.take():
@@ -65,6 +70,7 @@ class Embedder:
                         raise internal()
                     timer.finished("stop")
                     num_done += 1
+                    num_open_tokens -= len(sequence.submission.prompt_token_ids)
                     yield indices.pop(sequence), sequence.embedding
         except ApiError:
             timer.failed()
@@ -72,16 +78,14 @@ class Embedder:
         finally:
             for sequence in indices:
                 self._placement.close(sequence.submission)
-            timer.closed(completed=num_done == len(request.prompts))
+            timer.closed(completed=num_done == request.num_prompts)
             self._generator.ended()
 
 
-def _submission(
-    request: PooledRequest, index: int, prompt: list[int], deadline: float | None, mailbox: Mailbox
-) -> Submission:
-    info = request.model.info
+def _submission(request: PooledRequest, index: int, deadline: float | None, mailbox: Mailbox) -> Submission:
+    info, prompt = request.model.info, request.prompt(index)
     return Submission(
-        request_id=request.request_id,
+        request_id=request.caller.request_id,
         model=info,
         prompt_token_ids=prompt,
         work=Pool(request.params(index)),
@@ -91,7 +95,7 @@ def _submission(
         mailbox=mailbox,
         cache_salt=request.cache_salt,
         priority=request.priority,
-        tenant=request.tenant,
+        tenant=request.caller.tenant,
         affinity=prompt_key(info.name, request.cache_salt, ids_to_bytes(prompt)),
     )
 

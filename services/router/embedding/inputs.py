@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.model import ServedModel
-from services.router.parameters import ClassificationParams, ClassifierInfo, EmbeddingInfo
+from services.router.parameters import ClassifierInfo, EmbeddingInfo
 from services.router.prompt import check_token_range
+from services.router.text import PairTemplate, TokenPair
 
 # Maximum number of inputs in one request, as in OpenAI's API.
 MAX_INPUTS = 2048
@@ -70,38 +71,35 @@ async def encode_pairs(
     texts: tuple[Sequence[str], Sequence[str]],
     params: tuple[Sequence[str], Sequence[str]],
     options: InputOptions,
-) -> tuple[list[list[int]], list[int | None]]:
-    """Returns the token ids of each pair of texts, and the index of the second text's first token if the tokenizer
-    tells texts apart. `texts`: the first texts of all pairs, or one for all of them, and the second texts. `params`:
-    the texts' names in errors. Raises ApiError for a pair that is too long and may not be cut."""
-    tokenizer, (firsts, seconds) = model.tokenizer, texts
-    max_tokens, adds_special = options.max_tokens(model), options.add_special_tokens
+) -> tuple[PairTemplate, list[TokenPair]]:
+    """Returns the tokens of each pair of texts, and how they become one sequence. `texts`: the first texts of all
+    pairs, or one for all of them, and the second texts. `params`: the texts' names in errors. Raises ApiError for a
+    pair that is too long and may not be cut."""
+    tokenizer, limit, max_tokens = model.tokenizer, model.info.max_model_len, options.max_tokens(model)
+    template = tokenizer.pair_template(add_special_tokens=options.add_special_tokens)
+    num_special = template.num_special
     if max_tokens is None:
         for some, names in zip(texts, params, strict=True):
             _check_least(model, some, names, options)
-    parts = [await tokenizer.encode_parts(some, names) for some, names in zip(texts, params, strict=True)]
-    ones, others = parts[0] * (len(seconds) if len(firsts) == 1 else 1), parts[1]
-    num_special = tokenizer.num_special_tokens(is_pair=True) if adds_special else 0
+    firsts, seconds = [
+        await tokenizer.encode_parts(some, max_tokens, names) for some, names in zip(texts, params, strict=True)
+    ]
     if max_tokens is None:
-        for one, param in zip(parts[0], params[0], strict=True):
-            if len(one) + num_special > model.info.max_model_len:
-                raise _too_long(model, str(len(one) + num_special), param, options)
-    lengths = [len(one) + len(other) + num_special for one, other in zip(ones, others, strict=True)]
-    for length, param in zip(lengths, params[1], strict=True):
+        for first, param in zip(firsts, params[0], strict=True):
+            if first.num_tokens + num_special > limit:
+                raise _too_long(model, str(first.num_tokens + num_special), param, options)
+    room = None if max_tokens is None else max(0, max_tokens - num_special)
+    copies = len(seconds) if len(firsts) == 1 else 1
+    pairs: list[TokenPair] = []
+    for first, other, second, param in zip(firsts * copies, [*params[0]] * copies, seconds, params[1], strict=True):
+        pair = TokenPair.of(first, second, room)
+        length = template.num_tokens(pair)
         if not length:
             raise invalid(f"Invalid '{param}': it has no tokens.", param)
-        if max_tokens is None and length > model.info.max_model_len:
-            count = f"{length} together with '{params[0][0]}'" if len(firsts) == 1 else f"{length} with its first text"
-            raise _too_long(model, count, param, options)
-    work = sum(min(length, model.info.max_model_len) for length in lengths)
-    return await tokenizer.threads.run(
-        work, lambda: tokenizer.join_pairs(list(zip(ones, others, strict=True)), adds_special, max_tokens)
-    )
-
-
-def pair_params(starts: Sequence[int | None], *, activates: bool) -> list[ClassificationParams]:
-    """Returns the parameters of each pair. `starts`: from `encode_pairs`."""
-    return [ClassificationParams(start, activates) for start in starts]
+        if max_tokens is None and length > limit:
+            raise _too_long(model, f"{length} together with '{other}'", param, options)
+        pairs.append(pair)
+    return template, pairs
 
 
 def check_token_inputs(

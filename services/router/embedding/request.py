@@ -2,82 +2,71 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from services.router.embedding.inputs import classifier_of, embedding_of
 from services.router.model import ServedModel
 from services.router.parameters import ClassificationParams, PoolingParams
 from services.router.rpc import Caller
-
-
-class PooledRequest(Protocol):
-    """Prompts, each of which ends with a vector. `timeout` and the properties after it are as in GenerationRequest."""
-
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def model(self) -> ServedModel: ...
-    @property
-    def prompts(self) -> tuple[list[int], ...]: ...
-    @property
-    def timeout(self) -> float | None: ...
-    @property
-    def traceparent(self) -> str: ...
-    @property
-    def cache_salt(self) -> str: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def tenant(self) -> str: ...
-
-    @property
-    def num_values(self) -> int:
-        """Number of values in each vector."""
-        ...
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens of all prompts."""
-        ...
-
-    def params(self, index: int) -> PoolingParams | ClassificationParams:
-        """Returns the parameters of one prompt."""
-        ...
+from services.router.text import PairTemplate, TokenPair
 
 
 @dataclass(frozen=True, slots=True)
-class _Prompts:
-    request_id: str
+class PooledRequest(ABC):
+    """Prompts, each of which ends with a vector. `traceparent` and the fields after it are as in GenerationRequest."""
+
     model: ServedModel
-    prompts: tuple[list[int], ...]
-    timeout: float | None
+    caller: Caller
     traceparent: str
-    cache_salt: str
-    priority: int
-    tenant: str
+    cache_salt: str = field(default="", kw_only=True)
+    priority: int = field(default=0, kw_only=True)
+
+    @property
+    @abstractmethod
+    def num_prompts(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def num_tokens(self) -> int:
+        """Number of tokens of all prompts."""
+
+    @property
+    @abstractmethod
+    def num_values(self) -> int:
+        """Number of values in each vector."""
+
+    @abstractmethod
+    def prompt(self, index: int) -> list[int]:
+        """Returns the token ids of one prompt."""
+
+    @abstractmethod
+    def params(self, index: int) -> PoolingParams | ClassificationParams:
+        """Returns the parameters of one prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedPrompts(PooledRequest):
+    prompts: Sequence[list[int]]
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompts)
 
     @property
     def num_tokens(self) -> int:
         return sum(map(len, self.prompts))
 
+    def prompt(self, index: int) -> list[int]:
+        return self.prompts[index]
+
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingRequest(_Prompts):
-    """See `PooledRequest`. Asks for embeddings."""
+class EmbeddingRequest(_ListedPrompts):
+    """Asks for embeddings."""
 
     pooling: PoolingParams
-
-    @classmethod
-    def of(
-        cls, model: ServedModel, caller: Caller, traceparent: str, prompts: Sequence[list[int]],
-        pooling: PoolingParams, *, cache_salt: str = "", priority: int = 0,
-    ) -> EmbeddingRequest:  # fmt: skip
-        return cls(
-            caller.request_id, model, tuple(prompts), caller.timeout, traceparent, cache_salt, priority,
-            caller.tenant, pooling,
-        )  # fmt: skip
 
     @property
     def num_values(self) -> int:
@@ -88,24 +77,42 @@ class EmbeddingRequest(_Prompts):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassificationRequest(_Prompts):
-    """See `PooledRequest`. Asks for a classifier's scores."""
+class ClassificationRequest(_ListedPrompts):
+    """Asks for a classifier's scores of texts."""
 
-    each: tuple[ClassificationParams, ...]  # one for each prompt
-
-    @classmethod
-    def of(
-        cls, model: ServedModel, caller: Caller, traceparent: str, prompts: Sequence[list[int]],
-        each: Sequence[ClassificationParams], *, cache_salt: str = "", priority: int = 0,
-    ) -> ClassificationRequest:  # fmt: skip
-        return cls(
-            caller.request_id, model, tuple(prompts), caller.timeout, traceparent, cache_salt, priority,
-            caller.tenant, tuple(each),
-        )  # fmt: skip
+    activates: bool
 
     @property
     def num_values(self) -> int:
         return len(classifier_of(self.model).labels)
 
     def params(self, index: int) -> ClassificationParams:
-        return self.each[index]
+        return ClassificationParams(None, self.activates)
+
+
+@dataclass(frozen=True, slots=True)
+class PairRequest(PooledRequest):
+    """Asks for a classifier's scores of pairs of texts. A prompt is made when it is read: the same first text can be
+    part of thousands of prompts, which would take gigabytes together."""
+
+    template: PairTemplate
+    pairs: Sequence[TokenPair]
+    activates: bool
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(self.template.num_tokens, self.pairs))
+
+    @property
+    def num_values(self) -> int:
+        return len(classifier_of(self.model).labels)
+
+    def prompt(self, index: int) -> list[int]:
+        return self.template.join(self.pairs[index])
+
+    def params(self, index: int) -> ClassificationParams:
+        return ClassificationParams(self.template.second_text_at(self.pairs[index]), self.activates)

@@ -15,9 +15,8 @@ from services.router.embedding.inputs import (
     embedding_of,
     encode_pairs,
     encode_texts,
-    pair_params,
 )
-from services.router.embedding.request import ClassificationRequest, EmbeddingRequest, PooledRequest
+from services.router.embedding.request import EmbeddingRequest, PairRequest, PooledRequest
 from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.parameters import PoolingParams
@@ -67,7 +66,7 @@ class CosineScoring:
 class PairScoring:
     """See `Scoring`. Computes each pair as one sequence."""
 
-    request: ClassificationRequest
+    request: PairRequest
 
     async def scores(self, embedder: Embedder) -> list[float]:
         """See `Scoring`."""
@@ -84,18 +83,17 @@ async def plan_scores(
         if num_labels > 1:
             message = f"The model `{model.info.name}` has {num_labels} labels, and scores need one. Use /classify."
             raise invalid(message, "model")
-        prompts, starts = await encode_pairs(model, (pairs.first, pairs.second), pairs.names, options)
-        each = pair_params(starts, activates=activates)
+        template, encoded = await encode_pairs(model, (pairs.first, pairs.second), pairs.names, options)
         return PairScoring(
-            ClassificationRequest.of(
-                model, caller, traceparent, prompts, each, cache_salt=cache_salt, priority=priority
+            PairRequest(
+                model, caller, traceparent, template, encoded, activates, cache_salt=cache_salt, priority=priority
             )
         )
     embedding_of(model)
     names = [*pairs.names[0], *pairs.names[1]]
     prompts = await encode_texts(model, [*pairs.first, *pairs.second], names, options)
     return CosineScoring(
-        EmbeddingRequest.of(model, caller, traceparent, prompts, UNIT_LENGTH, cache_salt=cache_salt, priority=priority),
+        EmbeddingRequest(model, caller, traceparent, prompts, UNIT_LENGTH, cache_salt=cache_salt, priority=priority),
         len(pairs.first),
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from tokenizers import Encoding
 from tokenizers import Tokenizer as Library
 
 from services.router.limits import check_text_size, num_bytes
 from services.router.template import ChatTemplate, from_tokenizer_config, special_tokens
 from services.router.text.detokenizer import Vocabulary
+from services.router.text.pairs import PairTemplate, TextPart
 from services.router.text.threads import TextThreads
 
 # A request's texts are tokenized in groups of at most this many bytes. A longer text is a separate group; only one such
@@ -86,35 +87,21 @@ class Tokenizer:
 
         return await self._in_groups(texts, params, work)
 
-    def num_special_tokens(self, *, is_pair: bool) -> int:
-        """Returns the number of tokens that the tokenizer adds to a text, or to a pair of texts."""
-        return self._library.num_special_tokens_to_add(is_pair=is_pair)
+    async def encode_parts(
+        self, texts: Sequence[str], max_tokens: int | None, params: Sequence[str] = ()
+    ) -> list[TextPart]:
+        """Encodes texts without special tokens, as parts of pairs. Keeps at most `max_tokens` token ids of each. Raises
+        ApiError as `encode` does."""
 
-    async def encode_parts(self, texts: Sequence[str], params: Sequence[str] = ()) -> list[Encoding]:
-        """Encodes texts for `join_pairs`, without special tokens. Raises ApiError as `encode` does."""
-        return await self._in_groups(
-            texts, params, lambda group: self._library.encode_batch(group, add_special_tokens=False)
-        )
+        def work(group: Sequence[str]) -> list[TextPart]:
+            encodings = self._library.encode_batch_fast(group, add_special_tokens=False)
+            return [TextPart(array("I", encoding.ids[:max_tokens]), len(encoding)) for encoding in encodings]
 
-    def join_pairs(
-        self, pairs: Sequence[tuple[Encoding, Encoding]], add_special_tokens: bool, max_tokens: int | None
-    ) -> tuple[list[list[int]], list[int | None]]:
-        """Returns the token ids of each pair, and the index of the second text's first token; None if the tokenizer
-        does not tell texts apart. With `max_tokens`, cuts the longer text of a pair that has more tokens, as
-        transformers does by default."""
-        joined: list[list[int]] = []
-        starts: list[int | None] = []
-        room = None
-        if max_tokens is not None:
-            added = self.num_special_tokens(is_pair=True) if add_special_tokens else 0
-            room = max(0, max_tokens - added)
-        for first, second in pairs:
-            if room is not None and len(first) + len(second) > room:
-                first, second = _cut_pair(first, second, room)
-            encoding = self._library.post_process(first, second, add_special_tokens=add_special_tokens)
-            joined.append(encoding.ids)
-            starts.append(encoding.type_ids.index(1) if 1 in encoding.type_ids else None)
-        return joined, starts
+        return await self._in_groups(texts, params, work)
+
+    def pair_template(self, *, add_special_tokens: bool) -> PairTemplate:
+        """Returns how the tokenizer writes pairs of texts."""
+        return PairTemplate.of(self._library, add_special_tokens=add_special_tokens)
 
     async def _in_groups(
         self, texts: Sequence[str], params: Sequence[str], work: Callable[[Sequence[str]], list[T]]
@@ -139,18 +126,6 @@ class Tokenizer:
             sum(map(len, prompts)),
             lambda: self._library.decode_batch(prompts, skip_special_tokens=skip_special_tokens),
         )
-
-
-def _cut_pair(first: Encoding, second: Encoding, room: int) -> tuple[Encoding, Encoding]:
-    """Returns copies that have `room` tokens together: cuts the longer text, or both to half of the room if both are
-    longer than that."""
-    shorter = min(len(first), len(second))
-    sizes = (room // 2, room - room // 2) if shorter > room // 2 else (shorter, room - shorter)
-    ends = sizes if len(first) <= len(second) else sizes[::-1]
-    copies = Encoding.merge([first]), Encoding.merge([second])
-    for encoding, end in zip(copies, ends, strict=True):
-        encoding.truncate(end)
-    return copies
 
 
 def _groups(texts: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[Sequence[str], int]]:

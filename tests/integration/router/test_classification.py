@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, processors
-from transformers import PreTrainedTokenizerFast
 
 from quire import AsyncClient, QuireError
 from quire.inference.v1 import pooling_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from services.router.text import TextThreads
-from services.router.text import Tokenizer as RouterTokenizer
 from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, RefusedError, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, unpack
 from tests.integration.router.small_tokenizers import byte_level
@@ -204,19 +201,3 @@ async def test_an_invocation_with_inputs_goes_to_what_the_model_does(start_route
     api = await start_router(classifier(*LABELS))
     reply = (await api.post("CreateInvocation", {"input": "Hello"})).json
     assert reply["data"][0]["num_classes"] == 3
-
-
-@pytest.mark.parametrize("limit", [None, 4, 5, 6, 9, 10, 40])
-def test_pairs_are_cut_as_transformers_cuts_them(limit: int | None) -> None:
-    library = with_pairs(byte_level())
-    reference = PreTrainedTokenizerFast(tokenizer_object=with_pairs(library))  # type: ignore[no-untyped-call]
-    tokenizer = RouterTokenizer(library.to_str().encode(), b"{}", TextThreads(1))
-    texts = ["a", "abc", "quick jumps over", "0123456789" * 3]
-    for one in texts:
-        for other in texts:
-            parts = [library.encode(text, add_special_tokens=False) for text in (one, other)]
-            (ids,), (start,) = tokenizer.join_pairs([(parts[0], parts[1])], True, limit)
-            expected = reference(one, other, truncation=limit is not None, max_length=limit, return_token_type_ids=True)
-            assert ids == expected["input_ids"]
-            types = expected["token_type_ids"]
-            assert (len(ids) if start is None else start) == (types.index(1) if 1 in types else len(types))

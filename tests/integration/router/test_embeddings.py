@@ -18,7 +18,8 @@ import pytest
 from quire import AsyncClient, Client, QuireError
 from quire.inference.v1 import pooling_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from services.router.embedding.embedder import MAX_OPEN
+from services.router.embedding import embedder
+from services.router.embedding.embedder import MAX_OPEN, MAX_OPEN_TOKENS
 from services.router.http.json import PIECE_BYTES
 from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, RefusedError, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, unpack
@@ -93,9 +94,11 @@ async def test_inputs_are_cut_where_that_is_asked_for(start_router: StartRouter)
         assert [len(unpack(submit.prompt_token_ids)) for submit in scheduler.submits[-2:]] == [length, length]
 
 
+@pytest.mark.parametrize(("max_tokens", "num_open"), [(MAX_OPEN_TOKENS, MAX_OPEN), (20, 10)])
 async def test_many_inputs_are_offered_a_few_at_a_time_and_the_answer_comes_in_pieces(
-    start_router: StartRouter,
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch, max_tokens: int, num_open: int
 ) -> None:
+    monkeypatch.setattr(embedder, "MAX_OPEN_TOKENS", max_tokens)
     held = asyncio.Event()
 
     def slow(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
@@ -108,12 +111,12 @@ async def test_many_inputs_are_offered_a_few_at_a_time_and_the_answer_comes_in_p
     api = await start_router(scheduler)
     inputs = [[1 + index % 100, index % 7] for index in range(2048)]
     call = asyncio.ensure_future(api.post("CreateEmbedding", {"input": inputs}))
-    await scheduler.wait_for(lambda: len(scheduler.submits) == MAX_OPEN)
+    await scheduler.wait_for(lambda: len(scheduler.submits) == num_open)
     # Were there another Submit, it would come before that of a later request.
     later = asyncio.ensure_future(api.post("CreateEmbedding", {"input": [[1, 2]]}))
-    await scheduler.wait_for(lambda: len(scheduler.submits) > MAX_OPEN)
-    assert unpack(scheduler.submits[MAX_OPEN].prompt_token_ids) == [1, 2]
-    assert len(scheduler.submits) == MAX_OPEN + 1
+    await scheduler.wait_for(lambda: len(scheduler.submits) > num_open)
+    assert unpack(scheduler.submits[num_open].prompt_token_ids) == [1, 2]
+    assert len(scheduler.submits) == num_open + 1
     held.set()
     await later
     reply = await call

@@ -69,7 +69,7 @@ async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, tracep
     pooling.check(embedding_of(model), "dimensions")
     options = InputOptions(None if body.truncate is False else -1, remedy="leave 'truncate' out")
     prompts = await encode_texts(model, body.texts, body.params, options)
-    return EmbeddingRequest.of(model, caller, traceparent, prompts, pooling)
+    return EmbeddingRequest(model, caller, traceparent, prompts, pooling)
 
 
 async def embedded(request: EmbeddingRequest, model: str, embedder: Embedder) -> Iterator[bytes]:

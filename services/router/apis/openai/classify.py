@@ -14,7 +14,6 @@ from services.router.dispatch import Placement
 from services.router.embedding import ClassificationRequest, Embedder, classifier_of, floats_of
 from services.router.generation import Tracing
 from services.router.http import Items, in_pieces, texts_of, write_pieces
-from services.router.parameters import ClassificationParams
 from services.router.rpc import Calls, Prepared, caller_of
 
 
@@ -36,8 +35,8 @@ class ClassificationService:
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             classifier_of(model)
             prompts = await body.encode(model, messages)
-            request = ClassificationRequest.of(
-                model, caller, span.traceparent, prompts, [ClassificationParams(None, body.activates)] * len(prompts),
+            request = ClassificationRequest(
+                model, caller, span.traceparent, prompts, body.activates,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
             return span.prepared(self._answer, request, context)

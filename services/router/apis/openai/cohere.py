@@ -137,7 +137,7 @@ class CohereService:
                 raise invalid(message, "embedding_types")
             texts, names = body.named_texts()
             prompts = await _encode(body, model, texts, names)
-            request = EmbeddingRequest.of(
+            request = EmbeddingRequest(
                 model, caller, span.traceparent, prompts, pooling, priority=body.priority or 0
             )  # fmt: skip
             return span.prepared(self._answer, request, context, body.types, texts)

@@ -54,7 +54,7 @@ class EmbeddingService:
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             pooling = PoolingParams(body.dimensions, body.normalize)
             pooling.check(embedding_of(model), "dimensions")
-            request = EmbeddingRequest.of(
+            request = EmbeddingRequest(
                 model, caller, span.traceparent, await body.encode(model, messages), pooling,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip

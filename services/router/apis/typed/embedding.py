@@ -38,7 +38,7 @@ async def embedding_from_proto(
         prompts = await encode_texts(model, [given.text for given in request.inputs], names, options)
     else:
         prompts = check_token_inputs(model, [list(given.token_ids.ids) for given in request.inputs], names, options)
-    return EmbeddingRequest.of(
+    return EmbeddingRequest(
         model, caller, traceparent, prompts, pooling, cache_salt=request.cache_salt, priority=request.priority
     )
 

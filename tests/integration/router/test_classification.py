@@ -199,5 +199,9 @@ async def test_models_say_that_they_classify(start_router: StartRouter) -> None:
 
 async def test_an_invocation_with_inputs_goes_to_what_the_model_does(start_router: StartRouter) -> None:
     api = await start_router(classifier(*LABELS))
-    reply = (await api.post("CreateInvocation", {"input": "Hello"})).json
+    # /classify ignores `dimensions`, and /v1/embeddings refuses 0.
+    reply = (await api.post("CreateInvocation", {"input": "Hello", "dimensions": 0})).json
     assert reply["data"][0]["num_classes"] == 3
+    for model in (5, "unknown"):
+        refused = await api.refused("CreateInvocation", {"input": "Hello", "model": model})
+        assert refused.error["param"] == "model"

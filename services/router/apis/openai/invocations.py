@@ -37,11 +37,13 @@ class Invoked(Enum):
     CHAT = auto()
     COMPLETION = auto()
     EMBEDDING = auto()
+    CLASSIFICATION = auto()
     RERANK = auto()
     SCORE = auto()
 
 
-# Fields that select the API. If a body has several of them, the first in this order counts.
+# Fields that select the API. If a body has several of them, the first in this order counts. For a classifier, `input`
+# selects CLASSIFICATION instead of EMBEDDING.
 _FIELDS = {
     "messages": Invoked.CHAT,
     "prompt": Invoked.COMPLETION,
@@ -52,9 +54,9 @@ _FIELDS = {
 }
 
 
-def invoked(body: bytes) -> Invoked:
-    """Returns the API that a body is meant for. Raises ApiError if the body is not a JSON object, has too many values,
-    or has no field that selects an API."""
+def invoked(body: bytes) -> tuple[Invoked, object]:
+    """Returns the API that a body's fields select, and the value of `model`, which is not validated. Raises ApiError if
+    the body is not a JSON object, has too many values, or has no field that selects an API."""
     check_json(body)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
@@ -64,6 +66,6 @@ def invoked(body: bytes) -> Invoked:
         raise invalid("The JSON body of a request must be an object.")
     for name, api in _FIELDS.items():
         if name in value:
-            return api
+            return api, value.get("model")
     names = ", ".join(f"'{name}'" for name in _FIELDS)
     raise invalid(f"The body must have one of these fields, which select the API: {names}.")

@@ -105,17 +105,18 @@ class OpenAIServicer:
         methods = {
             Invoked.CHAT: self.CreateChatCompletion,
             Invoked.COMPLETION: self.CreateCompletion,
-            Invoked.EMBEDDING: self._embed_or_classify,
+            Invoked.EMBEDDING: self.CreateEmbedding,
+            Invoked.CLASSIFICATION: self.CreateClassification,
             Invoked.RERANK: self.CreateRerank,
             Invoked.SCORE: self.CreateScore,
         }
-        method = methods[await self.threads.run(parsing_work(data), lambda: invoked(data))]
-        return await method(request, context)
-
-    async def _embed_or_classify(self, request: HttpBody, context: Any) -> Prepared:
-        model = await self.placement.model((await self._parse(request.data, EmbeddingBody)).model)
-        method = self.CreateEmbedding if model.info.classifier is None else self.CreateClassification
-        return await method(request, context)
+        api, name = await self.threads.run(parsing_work(data), lambda: invoked(data))
+        # If `model` is not a string, the method below refuses it.
+        if api is Invoked.EMBEDDING and (name is None or isinstance(name, str)):
+            model = await self.placement.model(name)
+            if model.info.classifier is not None:
+                api = Invoked.CLASSIFICATION
+        return await methods[api](request, context)
 
     async def CreateCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data

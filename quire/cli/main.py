@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
+        if sys.stdout is None or not _has_no_reader(sys.stdout.fileno()):
+            raise
         # The reader of the output, such as head, has read enough. Without this, Python would report the error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -124,6 +127,14 @@ def _run(words: list[str], *, is_process: bool = False) -> int:
         print(f"quire {name}: the package {missing} is missing; install it with: {hint}", file=sys.stderr)
         return 1
     return int(module.main(rest))
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    """Returns whether the reader of a pipe or socket has closed it. If standard output still has a reader, a
+    BrokenPipeError comes from another pipe or socket."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _warn_of_variables(name: str) -> None:

@@ -68,6 +68,18 @@ def test_a_reader_that_goes_away_ends_a_command_silently(words: str, unbuffered:
     assert result.returncode == 1 or (words, unbuffered) == ("models --help", "1")
 
 
+def test_another_pipe_that_breaks_is_reported() -> None:
+    code = (
+        "import sys, types; from quire.cli import main as cli\n"
+        "def fail(argv): raise BrokenPipeError('the pipe to a part')\n"
+        "sys.modules['failing'] = types.SimpleNamespace(main=fail)\n"
+        "cli.COMMANDS['fail'] = cli.Command('failing', '', ''); sys.argv = ['quire', 'fail']; sys.exit(cli.main())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S)
+    assert result.returncode == 1
+    assert "the pipe to a part" in result.stderr
+
+
 def test_a_command_that_is_not_there_is_told() -> None:
     result = run("sevre")
 

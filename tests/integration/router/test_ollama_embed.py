@@ -76,3 +76,14 @@ async def test_a_model_without_embeddings_says_so(start_router: StartRouter) -> 
     api = await start_router(fake_scheduler())
     _, error = await error_of(api, "Embed", {"model": MODEL, "input": "x"})
     assert error == {"error": f"The model `{MODEL}` does not support embeddings."}
+
+
+async def test_a_model_that_only_embeds_says_so(start_router: StartRouter) -> None:
+    for is_encoder, capability in ((True, "embedding"), (False, "completion")):
+        scheduler = embedding_scheduler()
+        scheduler.model.is_encoder = is_encoder
+        api = await start_router(scheduler)
+        (data,) = await post(api, "ShowModel", {"model": MODEL})
+        capabilities = json.loads(data)["capabilities"]
+        assert capabilities[0] == capability
+        assert ("embedding" in capabilities) == is_encoder

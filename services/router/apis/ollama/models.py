@@ -11,7 +11,7 @@ from services.router.apis.ollama.writer import timestamp
 from services.router.dispatch import Placement
 from services.router.errors import ApiError, ErrorKind, model_not_found
 from services.router.http import Body
-from services.router.model import ServedModel
+from services.router.model import ModelInfo, ServedModel
 
 _TAG = ":latest"
 _FOREVER = "9999-12-31T23:59:59Z"
@@ -75,11 +75,6 @@ def description(model: ServedModel) -> dict[str, Any]:
     info = model.info
     template = model.tokenizer.chat_template
     source = "" if template is None else template.source
-    capabilities = ["completion"]
-    if "tools" in source:
-        capabilities.append("tools")
-    if "enable_thinking" in source or "reasoning_content" in source:
-        capabilities.append("thinking")
     return {
         "modelfile": f"FROM {info.name}\n",
         "parameters": "",
@@ -90,9 +85,21 @@ def description(model: ServedModel) -> dict[str, Any]:
             f"{info.architecture}.context_length": info.max_model_len,
             f"{info.architecture}.vocab_size": info.vocab_size,
         },
-        "capabilities": capabilities,
+        "capabilities": _capabilities(info, source),
         "modified_at": timestamp(model.created),
     }
+
+
+def _capabilities(info: ModelInfo, template: str) -> list[str]:
+    """Returns the names of what the model can do. As in Ollama, only models that do not generate have "embedding"."""
+    if "generate" not in info.tasks:
+        return ["embedding"] if "embed" in info.tasks else []
+    capabilities = ["completion"]
+    if "tools" in template:
+        capabilities.append("tools")
+    if "enable_thinking" in template or "reasoning_content" in template:
+        capabilities.append("thinking")
+    return capabilities
 
 
 def details(model: ServedModel) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class ModelDescription(Reply):
     template: str = Field(description="Chat template of the model, in Jinja.")
     details: ModelDetails
     model_info: dict[str, str | int]
-    capabilities: list[Literal["completion", "tools", "thinking"]]
+    capabilities: list[Literal["completion", "embedding", "tools", "thinking"]]
     modified_at: Timestamp
 
 

@@ -19,11 +19,14 @@ import types
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from shared.option_parser import TRUTH, OptionParser, StoreItems, StoreOnce
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 # Minimum difflib ratio between an unknown variable's name and the name that the warning suggests for it.
 _LIKENESS = 0.8
@@ -118,7 +121,7 @@ def build(
     hints = typing.get_type_hints(config_class)
     values: dict[str, Any] = {}
     not_built: list[str] = []
-    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+    for field in dataclasses.fields(config_class):
         found = find(field.name, flags, environment, file or {})
         if found is None:
             continue
@@ -165,7 +168,7 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
     arguments = vars(parser.parse_args(argv))
     try:
         file = read_file(arguments.pop("config"))
-        known = {flag(field)[2:] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+        known = {flag(field)[2:] for field in dataclasses.fields(config_class)}
         if unknown := sorted(file.keys() - known):
             raise ConfigError(f"{unknown[0]} in the configuration file is not an option of {prog}")
         return build(config_class, arguments, file=file)

@@ -29,7 +29,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-def configure_logging(service: str, level: str = "info", format: str = "text") -> None:  # noqa: A002
+def configure_logging(service: str, level: str = "info", format: str = "text") -> None:  # noqa: A002 - the option's name
     """Configures the root logger. Call it once, at a service's start. `format` is text or json."""
     handler = logging.StreamHandler(sys.stderr)
     if format == "json":

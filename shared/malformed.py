@@ -180,7 +180,10 @@ def _guarded(
 
     construct: Any = _CONSTRUCTORS[is_streamed, bool(handler.response_streaming)]
     behaviour = _guarded_behaviour(_behaviour(handler), refuse)
-    return construct(behaviour, request_deserializer=parse, response_serializer=handler.response_serializer)  # type: ignore[no-any-return]
+    parsing: grpc.RpcMethodHandler[Any, Any] = construct(
+        behaviour, request_deserializer=parse, response_serializer=handler.response_serializer
+    )
+    return parsing
 
 
 def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:

@@ -28,7 +28,7 @@ class OptionParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]  # typeshed has overloads for namespaces
         words = list(sys.argv[1:] if args is None else args)
         namespace, unknown = self.parse_known_args(self._plain(words), namespace)
         if unknown:

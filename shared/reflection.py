@@ -33,7 +33,7 @@ def add_reflection(services: Iterable[str], server: Any) -> None:
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(NAMES[0], {"ServerReflectionInfo": handler})])
 
 
-class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # grpc's class has no types
     def _file_containing_symbol(self, request: Any, fully_qualified_name: str) -> Any:
         """Answers with the proto file that declares a symbol. Also finds methods, as the protocol requires. The base
         class does not find methods, because the descriptor pool does not count them as symbols."""

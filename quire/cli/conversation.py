@@ -57,7 +57,7 @@ class Conversation:
                 messages=messages,
                 stream=True,
                 stream_options={"include_usage": True},
-                **self._options,  # type: ignore[call-overload]
+                **self._options,  # type: ignore[call-overload]  # their names are known at run time
             ) as stream:
                 for chunk in stream:
                     if chunk.usage is not None:

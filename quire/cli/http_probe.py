@@ -18,7 +18,7 @@ async def ask(
     *,
     method: str = "GET",
     api_key: str | None = None,
-    timeout: float = 2.0,  # noqa: ASYNC109
+    timeout: float = 2.0,  # noqa: ASYNC109 - a timeout is a failure like any other, so it becomes an OSError
 ) -> Answer:
     """Sends a request to `address` (`host:port` or `unix:/path`) and returns the answer. Raises OSError if no answer
     arrives within `timeout` seconds."""

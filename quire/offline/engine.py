@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -211,7 +212,7 @@ class Engine:
         missing = sorted(token_ids - self._token_texts.keys())
         for start in range(0, len(missing), _MAX_TOKENS_PER_CALL):
             part = missing[start : start + _MAX_TOKENS_PER_CALL]
-            texts = await self._patiently(lambda part=part: self._client.token_texts(part))  # type: ignore[misc]
+            texts = await self._patiently(functools.partial(self._client.token_texts, part))
             self._token_texts.update(zip(part, texts, strict=True))
         return self._token_texts
 

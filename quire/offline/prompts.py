@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from quire.client.options import TemplateOptions
 
@@ -60,11 +60,11 @@ def _parse(prompt: object, name: str) -> Prompt:
             raise TypeError(f"{name}[{key!r}] is not a {'text' if key == 'prompt' else 'list of token ids'}")
         return replace(inner, cache_salt=prompt.get("cache_salt"), name=name)
     if _are_token_ids(prompt):
-        return Prompt(token_ids=tuple(prompt), name=name)  # type: ignore[arg-type]
+        return Prompt(token_ids=tuple(prompt), name=name)
     raise TypeError(f"{name} is {type(prompt).__name__}: use a text, a list of token ids or a mapping")
 
 
-def _are_token_ids(prompt: object) -> bool:
+def _are_token_ids(prompt: object) -> TypeGuard[Sequence[int]]:
     if isinstance(prompt, (str, bytes, Mapping)) or not isinstance(prompt, Sequence) or not prompt:
         return False
     return all(isinstance(token_id, int) and 0 <= token_id < 2**32 for token_id in prompt)

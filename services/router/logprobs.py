@@ -132,7 +132,7 @@ class _Columns(Sequence[E]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (_Columns, list, tuple)) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say that a class is not hashable
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)})"

@@ -47,7 +47,7 @@ _FINISH_REASONS = {
 
 
 def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    values = {name: getattr(message, name) for name in _OPTIONAL_SAMPLING_FIELDS if message.HasField(name)}  # type: ignore[arg-type]
+    values = {name: getattr(message, name) for name in _OPTIONAL_SAMPLING_FIELDS if message.HasField(name)}  # type: ignore[arg-type]  # HasField takes literals
     bias = tuple((entry.token_id, entry.bias) for entry in message.logit_bias)
     return SamplingParams(**values, logit_bias=bias, logprob_token_ids=tuple(message.logprob_token_ids))
 

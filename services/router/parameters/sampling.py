@@ -104,7 +104,7 @@ def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
     # Without duplicates, because each token's log probability is reported once.
     given = tuple(dict.fromkeys(sampling.logprob_token_ids))
     biases = tuple((token_id, _single(bias)) for token_id, bias in sampling.logit_bias)
-    return dataclasses.replace(sampling, logit_bias=biases, logprob_token_ids=given, **rounded)  # type: ignore[arg-type]
+    return dataclasses.replace(sampling, logit_bias=biases, logprob_token_ids=given, **rounded)  # type: ignore[arg-type]  # names known at run time
 
 
 def _single(value: float) -> float:

@@ -30,7 +30,7 @@ _M = TypeVar("_M", bound=Callable[..., Awaitable[Any]])
 
 def public(method: _M) -> _M:
     """Marks a servicer's method as open to callers without a key."""
-    method.is_public = True  # type: ignore[attr-defined]
+    method.is_public = True  # type: ignore[attr-defined]  # functions take any attribute
     return method
 
 

@@ -225,7 +225,7 @@ def import_renderer() -> None:
     """Imports the libraries for rendering. The import takes half a second, so the router runs it in parallel to other
     work at its start.
     """
-    import transformers.utils.chat_template_utils  # noqa: F401
+    import transformers.utils.chat_template_utils  # noqa: F401 - the import itself is the work
 
 
 def from_tokenizer_config(config: Mapping[str, Any], name: str = "default") -> ChatTemplate | None:

@@ -26,7 +26,7 @@ _Conversation = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_
 
 
 class ChatCompletionBatchRequest(ChatCompletionRequest):
-    # A list of conversations. In the base class, `messages` is a single conversation.
+    # A list of conversations. In the base class, `messages` is a single conversation, so mypy reports the type.
     messages: list[_Conversation] = Field(  # type: ignore[assignment]
         min_length=1,
         max_length=MAX_CONVERSATIONS,

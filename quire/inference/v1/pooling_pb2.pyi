@@ -122,7 +122,9 @@ class ClassificationParams(_message.Message):
     SECOND_TEXT_AT_FIELD_NUMBER: _builtins.int
     ACTIVATES_FIELD_NUMBER: _builtins.int
     second_text_at: _builtins.int
-    """Index of the first token of the second text, if the sequence is a pair of texts. Unset: it is one text."""
+    """Index of the first token that the tokenizer counts as part of the second text. Unset: the sequence is one text, or the
+    tokenizer does not tell the texts of a pair apart, as RoBERTa's does not.
+    """
     activates: _builtins.bool
     """Whether the classifier's outputs become scores by the activation that the model was trained with, such as softmax. Default
     true; otherwise the scores are the outputs.

@@ -31,7 +31,7 @@ class ClassifierInfo:
 class ClassificationParams:
     """Parameters of one sequence, as in quire/inference/v1/pooling.proto."""
 
-    # None: the sequence is one text.
+    # None: the sequence is one text, or the tokenizer does not tell the texts of a pair apart.
     second_text_at: int | None = None
     activates: bool = True
 

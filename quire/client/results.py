@@ -277,7 +277,8 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The similarity of the two texts of each pair: a number from -1 to 1 per pair, in the order of `text_2`."""
+    """One score per pair of texts, in the order of `text_2`: the cosine similarity of the embeddings, from -1 to 1, or the
+    score that a cross-encoder gives to the pair."""
 
     scores: tuple[float, ...]
     usage: Usage

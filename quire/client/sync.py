@@ -119,7 +119,7 @@ class Client:
         model: str = "",
         **options: Unpack[ScoreOptions],
     ) -> Scores:
-        """Returns one similarity for each text of `text_2`. If `text_1` is a single text, all texts of `text_2` are
+        """Returns one score for each text of `text_2`. If `text_1` is a single text, all texts of `text_2` are
         compared with it; otherwise each is compared with the text of `text_1` at the same index."""
         response = self._call(self._stub.Score, score_request(model, text_1, text_2, options))
         return Scores(tuple(response.scores), usage_from_proto(response.usage))

@@ -169,8 +169,8 @@ class LLM:
         pooling_params: PoolingParams | None = None,
     ) -> list[ScoringRequestOutput]:
         """Compares one text with each text of a list, or two lists of equal length pair by pair. Returns for each pair
-        the cosine similarity of its two embeddings. Raises ValueError for lists of other lengths, and the same errors
-        as `embed`."""
+        the cosine similarity of its two embeddings; cross-encoders are refused. Raises ValueError for lists of other
+        lengths, and the same errors as `embed`."""
         first, second = parse_texts(data_1, "data_1"), parse_texts(data_2, "data_2")
         if len(first) not in (1, len(second)):
             raise ValueError(f"data_1 has {len(first)} texts: use one, or {len(second)} as in data_2")

@@ -277,8 +277,8 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """One score per pair of texts, in the order of `text_2`: the cosine similarity of the embeddings, from -1 to 1, or the
-    score that a cross-encoder gives to the pair."""
+    """One score per pair of texts, in the order of `text_2`: the cosine similarity of the embeddings, from -1 to 1, or
+    the score that a cross-encoder gives to the pair."""
 
     scores: tuple[float, ...]
     usage: Usage

@@ -1,4 +1,4 @@
-"""Converts the inputs of an embedding request to token ids that fit the model."""
+"""Converts the inputs of a request for embeddings, classes or scores to token ids that fit the model."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pydantic
@@ -16,6 +17,7 @@ from services.router.text import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
+R = TypeVar("R")
 
 # Cost of parsing a body; the unit is the cost of tokenizing one character. PARSED_BYTES_PER_CHAR bytes cost one unit,
 # and each value costs _CHARS_PER_VALUE units.
@@ -55,18 +57,27 @@ _BOUNDS = {
 
 
 async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
-    """Parses a body as `parse_body` does. Long bodies are parsed on a thread; of the bodies above LARGE_BODY_BYTES,
-    only one at a time. Also raises ApiError if the body has too many values (json_bounds.py), or if too many large
-    bodies wait (large_bodies.py)."""
-    await threads.large_bodies.enter(len(body))
+    """Parses a body with `parse_body`, on a thread if the body is long (see `parse_with`). Raises ApiError."""
 
-    def work() -> B:
-        check_json(body)
+    def parse(body: bytes) -> B:
         parsed = parse_body(body, model)
-        # `num_ignored_fields` visits the whole body, so it is computed in `work`, which runs on a thread if the body is
-        # long. The property caches its result.
+        # `num_ignored_fields` visits the whole body, so it is computed here, on a thread if the body is long. The
+        # property caches its result.
         _ = parsed.num_ignored_fields
         return parsed
+
+    return await parse_with(threads, body, parse)
+
+
+async def parse_with(threads: TextThreads, body: bytes, parse: Callable[[bytes], R]) -> R:
+    """Returns `parse(body)`. Long bodies are parsed on a thread; of the bodies above LARGE_BODY_BYTES, only one at a
+    time. Raises ApiError if the body has too many values (json_bounds.py), or if too many large bodies wait
+    (large_bodies.py)."""
+    await threads.large_bodies.enter(len(body))
+
+    def work() -> R:
+        check_json(body)
+        return parse(body)
 
     if len(body) <= LARGE_BODY_BYTES:
         return await threads.run(parsing_work(body), work)

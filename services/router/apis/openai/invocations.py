@@ -15,7 +15,6 @@ from services.router.apis.openai.pooling_replies import Classification, Embeddin
 from services.router.apis.openai.replies import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
 from services.router.apis.openai.scoring import RerankBody, ScoreBody
 from services.router.errors import invalid
-from services.router.limits import check_json
 
 
 # Used only for the OpenAPI document. A request's body is validated by the API that `invoked` returns for it.
@@ -56,8 +55,7 @@ _FIELDS = {
 
 def invoked(body: bytes) -> tuple[Invoked, object]:
     """Returns the API that a body's fields select, and the value of `model`, which is not validated. Raises ApiError if
-    the body is not a JSON object, has too many values, or has no field that selects an API."""
-    check_json(body)
+    the body is not a JSON object, or has no field that selects an API."""
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:

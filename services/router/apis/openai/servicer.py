@@ -38,6 +38,7 @@ from services.router.http import (
     answer_all,
     dump,
     in_pieces,
+    parse_with,
     parsing_work,
     prepare_all,
     read_body,
@@ -100,8 +101,6 @@ class OpenAIServicer:
         return Prepared(answer)
 
     async def CreateInvocation(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
-        data = request.data
-        await self.threads.large_bodies.enter(len(data))
         methods = {
             Invoked.CHAT: self.CreateChatCompletion,
             Invoked.COMPLETION: self.CreateCompletion,
@@ -110,7 +109,7 @@ class OpenAIServicer:
             Invoked.RERANK: self.CreateRerank,
             Invoked.SCORE: self.CreateScore,
         }
-        api, name = await self.threads.run(parsing_work(data), lambda: invoked(data))
+        api, name = await parse_with(self.threads, request.data, invoked)
         # If `model` is not a string, the method below refuses it.
         if api is Invoked.EMBEDDING and (name is None or isinstance(name, str)):
             model = await self.placement.model(name)

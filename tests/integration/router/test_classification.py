@@ -151,6 +151,16 @@ async def test_what_a_classifier_cannot_do_is_named(
     assert not scheduler.submits
 
 
+async def test_an_answer_has_a_largest_number_of_scores(start_router: StartRouter) -> None:
+    scheduler = classifier(*["x"] * 65_536)
+    api = await start_router(scheduler)
+    refused = await api.refused("CreateClassification", {"input": ["a"] * 129})
+    assert refused.error["param"] == "input"
+    assert "Expected at most 128 elements, but got 129" in refused.error["message"]
+    assert not scheduler.submits
+    assert len((await api.post("CreateClassification", {"input": ["a"] * 2})).json["data"]) == 2
+
+
 async def test_other_models_do_not_classify(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler())
     refused = await api.refused("CreateClassification", {"input": "x"})

@@ -12,9 +12,13 @@ from services.router.apis.openai.input_body import InputBody
 from services.router.apis.openai.pooling_body import ActivationFields, usage_of
 from services.router.dispatch import Placement
 from services.router.embedding import ClassificationRequest, Embedder, classifier_of, floats_of
+from services.router.errors import too_many
 from services.router.generation import Tracing
 from services.router.http import Items, in_pieces, texts_of, write_pieces
 from services.router.rpc import Calls, Prepared, caller_of
+
+# Scores in one answer: 32 MiB, which the router holds until the last input is classified.
+MAX_SCORES = 8_388_608
 
 
 class ClassifyBody(InputBody, ActivationFields):
@@ -33,8 +37,10 @@ class ClassificationService:
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
-            classifier_of(model)
+            max_inputs = max(1, MAX_SCORES // len(classifier_of(model).labels))
             prompts = await body.encode(model, messages)
+            if len(prompts) > max_inputs:
+                raise too_many("input", max_inputs, len(prompts))
             request = ClassificationRequest(
                 model, caller, span.traceparent, prompts, body.activates,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,

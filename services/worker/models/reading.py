@@ -47,6 +47,14 @@ def read_head_count(config: Fields, key: str, hidden_size: int, default: int | N
     return num_heads
 
 
+def read_equal_head_dim(config: Fields, hidden_size: int, num_heads: int) -> int:
+    """Returns the size of a head, an equal part of the hidden size. Raises ModelError if config.json says otherwise."""
+    dim = hidden_size // num_heads
+    if config.count("head_dim", hidden_size, dim) != dim:
+        raise config.wrong("head_dim", f"{dim}, as hidden_size and num_attention_heads say")
+    return dim
+
+
 def spelling(config: Fields, *keys: str) -> str:
     """Returns the first of `keys` that has a value; the last one if none has."""
     return next((key for key in keys if config.values.get(key) is not None), keys[-1])

@@ -21,7 +21,7 @@ from services.worker.models.layers import (
     full_form,
     relu,
 )
-from services.worker.models.reading import read_activation
+from services.worker.models.reading import read_activation, read_head_count
 from services.worker.ops import Activation, Heads
 from services.worker.pooling import read_num_labels
 
@@ -84,9 +84,7 @@ def classifier(config: DistilBertConfig, build: Build) -> Classifier:
 
 def read(architecture: str, config: Fields) -> DistilBertConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
-    hidden, num_heads = config.count("dim", MAX_SIZE, 768), config.count("n_heads", MAX_SIZE, 12)
-    if hidden % num_heads:
-        raise config.wrong("n_heads", f"a divisor of the hidden size, {hidden}")
+    hidden = config.count("dim", MAX_SIZE, 768)
     return DistilBertConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 30_522),
         hidden_size=hidden,
@@ -94,7 +92,7 @@ def read(architecture: str, config: Fields) -> DistilBertConfig:
         max_model_len=config.count("max_position_embeddings", MAX_POSITIONS, 512),
         num_labels=read_num_labels(architecture, config),
         num_layers=config.count("n_layers", MAX_LAYERS, 6),
-        num_heads=num_heads,
+        num_heads=read_head_count(config, "n_heads", hidden, 12),
         activation=read_activation(config, "activation", "gelu"),
     )
 

@@ -20,7 +20,7 @@ from services.worker.models.layers import (
     full_form,
     tanh,
 )
-from services.worker.models.reading import read_activation, read_head_count
+from services.worker.models.reading import read_activation, read_equal_head_dim, read_head_count
 from services.worker.models.rope import RopeConfig, read_rope_of_whole_heads
 from services.worker.ops import Activation, Heads
 from services.worker.pooling import read_num_labels
@@ -90,9 +90,7 @@ def read(architecture: str, config: Fields) -> GteConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     hidden = config.count("hidden_size", MAX_SIZE, 768)
     num_heads = read_head_count(config, "num_attention_heads", hidden)
-    if config.count("head_dim", hidden, hidden // num_heads) != hidden // num_heads:
-        raise config.wrong("head_dim", f"{hidden // num_heads}, as hidden_size and num_attention_heads say")
-    rope = read_rope_of_whole_heads(config, hidden // num_heads, theta=160_000.0)
+    rope = read_rope_of_whole_heads(config, read_equal_head_dim(config, hidden, num_heads), theta=160_000.0)
     return GteConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 250_048),
         hidden_size=hidden,

@@ -19,7 +19,7 @@ from services.worker.models.layers import (
     PostNormBlock,
     full_form,
 )
-from services.worker.models.reading import read_activation, read_head_count, require
+from services.worker.models.reading import read_activation, read_equal_head_dim, read_head_count, require
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import Activation, Heads
 
@@ -79,9 +79,7 @@ def read(architecture: str, config: Fields) -> NomicBertConfig:
         raise ModelError(f"{config.where} sets num_experts: encoders with experts are not supported")
     hidden = config.count("hidden_size", MAX_SIZE, 768)
     num_heads = read_head_count(config, "num_attention_heads", hidden)
-    if config.count("head_dim", hidden, hidden // num_heads) != hidden // num_heads:
-        raise config.wrong("head_dim", f"{hidden // num_heads}, as hidden_size and num_attention_heads say")
-    rope = read_rope(config, hidden // num_heads, theta=1000.0)
+    rope = read_rope(config, read_equal_head_dim(config, hidden, num_heads), theta=1000.0)
     return NomicBertConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 30_528),
         hidden_size=hidden,

@@ -85,3 +85,22 @@ def test_other_networks_of_nomic_are_refused(tmp_path: Path, changes: dict[str, 
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED_NOMIC | changes))
     with pytest.raises(ModelError, match=message):
         read_encoder_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values", "message"),
+    [
+        ("NomicBertModel", {"head_dim": 32}, "head_dim is 32; expected 64, as hidden_size and num_attention_heads say"),
+        ("GteModel", {"head_dim": 32}, "head_dim is 32; expected 64, as hidden_size and num_attention_heads say"),
+        ("GteModel", {"num_attention_heads": 5}, "num_attention_heads is 5; expected a divisor of the hidden size"),
+        ("DistilBertModel", {"n_heads": 5}, "n_heads is 5; expected a divisor of the hidden size, 768"),
+        ("ModernBertModel", {"layer_types": [[]] * 22}, "expected sliding_attention or full_attention for each layer"),
+    ],
+)
+def test_what_the_forward_pass_does_not_cover_is_refused(
+    tmp_path: Path, architecture: str, values: dict[str, Any], message: str
+) -> None:
+    config = {"architectures": [architecture], "num_attention_heads": 12}
+    (tmp_path / "config.json").write_text(json.dumps(config | values))
+    with pytest.raises(ModelError, match=message):
+        read_encoder_config(tmp_path)

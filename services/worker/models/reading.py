@@ -79,15 +79,22 @@ def read_heads(
     return Heads(num_heads, num_kv_heads, head_dim, head_dim)
 
 
+def read_layer_types(config: Fields, key: str, num_layers: int, *types: str) -> list[str] | None:
+    """Returns the type of each layer from the list `key`; None if config.json has no such list. Raises ModelError
+    unless each type is one of `types`."""
+    given = config.items(key, num_layers)
+    if given is not None and any(kind not in types for kind in given):
+        raise config.wrong(key, f"{' or '.join(types)} for each layer")
+    return given
+
+
 def read_windows(config: Fields, num_layers: int, *, default: int, interval: int) -> tuple[int | None, ...]:
     """Returns each layer's sliding window in tokens; None for a layer that sees all tokens before it. `layer_types`
     names the layers with a window. If it is missing, all layers but every `interval`-th have one. `default`: the window
     if config.json does not name one. Null means that there are no windows."""
-    types = config.items("layer_types", num_layers)
+    types = read_layer_types(config, "layer_types", num_layers, "sliding_attention", "full_attention")
     if types is None:
         types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(num_layers)]
-    if any(kind not in ("sliding_attention", "full_attention") for kind in types):
-        raise config.wrong("layer_types", "sliding_attention or full_attention for each layer")
     is_null = config.values.get("sliding_window", default) is None
     window = None if is_null else config.count("sliding_window", MAX_POSITIONS, default)
     return tuple(window if kind == "sliding_attention" else None for kind in types)

@@ -214,6 +214,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "expected 8 numbers over 0",
     ),
     "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "layers of another type": (
+        {"architectures": ["MinistralForCausalLM"], "layer_types": ["chunked_attention"] * LLAMA["num_hidden_layers"]},
+        "expected sliding_attention or full_attention for each layer",
+    ),
     "clipped": (
         {"architectures": ["IQuestCoderForCausalLM"], "clip_qkv": 8.0},
         "sets clip_qkv, which is not supported",

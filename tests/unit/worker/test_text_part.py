@@ -317,6 +317,7 @@ def test_numbers_of_gemma_4_s_layers_can_begin_with_zeros(tmp_path: Path) -> Non
         ({"vocab_size_per_layer_input": 99}, "vocab_size_per_layer_input is 99; expected an integer from 100"),
         ({"per_layer_config": {"2": {"hidden_activation": "relu"}}}, "sets hidden_activation, which is not supported"),
         ({"layer_types": ["linear_attention"] * 6}, "expected full_attention or sliding_attention for each layer"),
+        ({"layer_types": [[]] * 6}, "expected full_attention or sliding_attention for each layer"),
     ],
 )
 def test_what_gemma_4_cannot_have_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
@@ -344,6 +345,7 @@ def test_llama_4_leaves_out_which_layers_have_chunks_and_experts(tmp_path: Path)
         ({"moe_layers": 3}, "moe_layers is 3; expected a list of layers"),
         ({"num_experts_per_tok": 17}, "num_experts_per_tok is 17; expected an integer from 1 to 16"),
         ({"layer_types": ["sliding_attention"] * 6}, "expected chunked_attention or full_attention for each layer"),
+        ({"layer_types": [[]] * 6}, "expected chunked_attention or full_attention for each layer"),
     ],
 )
 def test_what_llama_4_cannot_have_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:

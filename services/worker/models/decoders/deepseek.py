@@ -20,7 +20,7 @@ from services.worker.models.decoders.deepseek_moe import (
 )
 from services.worker.models.layers import LatentAttention, LowRankProjection, RMSNorm
 from services.worker.models.network import Architecture
-from services.worker.models.reading import require
+from services.worker.models.reading import read_layer_types, require
 from services.worker.models.rope import RopeConfig, read_rope, read_score_factor
 
 if TYPE_CHECKING:
@@ -77,10 +77,8 @@ def read(architecture: str, given: Fields) -> DeepSeekConfig:
     if architecture == "YoutuForCausalLM":
         return read_network(config, attention.rope, [attention] * num_layers, [False] * num_layers, None)
     if architecture == "Glm4MoeLiteForCausalLM":
-        types = config.items("mlp_layer_types", num_layers) or ["dense"] + ["sparse"] * (num_layers - 1)
-        if any(kind not in ("dense", "sparse") for kind in types):
-            raise config.wrong("mlp_layer_types", "dense or sparse for each layer")
-        has_experts = [kind == "sparse" for kind in types]
+        types = read_layer_types(config, "mlp_layer_types", num_layers, "dense", "sparse")
+        has_experts = [kind == "sparse" for kind in types or ["dense"] + ["sparse"] * (num_layers - 1)]
     else:
         has_experts = read_experts_from(config, num_layers)
     routing = read_v2_routing(config) if architecture == "DeepseekV2ForCausalLM" else read_v3_routing(config)

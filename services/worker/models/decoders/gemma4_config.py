@@ -9,7 +9,7 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.fields import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.network import NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, read_layer_types
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import Activation
 
@@ -85,10 +85,10 @@ def _read_cap(config: Fields) -> float | None:
 
 def _read_layers(config: Fields, *, is_unified: bool) -> tuple[LayerConfig, ...]:
     num_layers = config.count("num_hidden_layers", MAX_LAYERS, 30)
-    types = config.items("layer_types", num_layers) or [_TYPES[(i + 1) % 6 != 0] for i in range(num_layers)]
+    types = read_layer_types(config, "layer_types", num_layers, *_TYPES)
+    if types is None:
+        types = [_TYPES[(i + 1) % 6 != 0] for i in range(num_layers)]
     types = [*types[:-1], "full_attention"]  # the last layer is always of this type
-    if not set(types) <= set(_TYPES):
-        raise config.wrong("layer_types", f"{' or '.join(_TYPES)} for each layer")
     num_shared = config.count("num_kv_shared_layers", num_layers - 1, 0, low=0)
     own = types[: num_layers - num_shared]
     if not set(types) <= set(own):

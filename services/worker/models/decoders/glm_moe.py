@@ -19,7 +19,7 @@ from services.worker.models.decoders.deepseek_moe import (
 )
 from services.worker.models.layers import Attention, RMSNorm, output_projection, qkv_projections
 from services.worker.models.network import Architecture
-from services.worker.models.reading import read_heads
+from services.worker.models.reading import read_heads, read_layer_types
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import AttentionForm, Heads
 
@@ -88,11 +88,9 @@ def _read_windows(config: Fields, num_layers: int) -> list[int | None]:
     """Returns each layer's window: `sliding_window` in layers of that type, or in those from `max_window_layers` on."""
     window = config.optional_count("sliding_window", MAX_POSITIONS)
     first = config.count("max_window_layers", MAX_LAYERS, low=0)
-    types = config.items("layer_types", num_layers)
+    types = read_layer_types(config, "layer_types", num_layers, "sliding_attention", "full_attention")
     if types is None:
         return [window if index >= first else None for index in range(num_layers)]
-    if any(kind not in ("sliding_attention", "full_attention") for kind in types):
-        raise config.wrong("layer_types", "sliding_attention or full_attention for each layer")
     return [window if kind == "sliding_attention" else None for kind in types]
 
 

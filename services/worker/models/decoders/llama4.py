@@ -23,7 +23,7 @@ from services.worker.models.layers import (
     tokens_and_head,
 )
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, read_heads
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, read_heads, read_layer_types
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads
@@ -190,11 +190,9 @@ def _read_layers(config: Fields) -> tuple[LayerConfig, ...]:
     # An empty list is that of a checkpoint that keeps the default.
     given = config.items("no_rope_layers", num_layers) if config.values.get("no_rope_layers") else None
     has_rope = [bool(flag) for flag in given or [(index + 1) % interval for index in range(num_layers)]]
-    types = config.items("layer_types", num_layers) or [
-        "chunked_attention" if flag else "full_attention" for flag in has_rope
-    ]
-    if not set(types) <= {"chunked_attention", "full_attention"}:
-        raise config.wrong("layer_types", "chunked_attention or full_attention for each layer")
+    types = read_layer_types(config, "layer_types", num_layers, "chunked_attention", "full_attention")
+    if types is None:
+        types = ["chunked_attention" if flag else "full_attention" for flag in has_rope]
     chunk = None
     if "chunked_attention" in types:
         is_given = "attention_chunk_size" in config.values

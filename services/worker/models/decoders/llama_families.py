@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, Fields
+from services.worker.models.reading import read_layer_types
 
 
 class Windowed(Enum):
@@ -142,12 +143,12 @@ def layer_windows(family: Family, config: Fields, rope: list[bool]) -> list[int 
     is_given = "sliding_window" in config.values
     window = config.optional_count("sliding_window", MAX_POSITIONS, low=0) if is_given else family.default_window
     optional = kind in (Windowed.TYPED_ELSE_LAST, Windowed.TYPED_ELSE_WITHOUT_ROPE)
+    types = None
+    if kind not in (Windowed.NONE, Windowed.ALL):
+        types = read_layer_types(config, "layer_types", len(rope), "sliding_attention", "full_attention")
     if kind is Windowed.NONE or not window or (optional and not config.flag("use_sliding_window")):
         return [None] * len(rope)
-    types = None if kind is Windowed.ALL else config.items("layer_types", len(rope))
-    if kind is Windowed.ALL:
-        windowed = [True] * len(rope)
-    elif types is not None:
+    if types is not None:
         windowed = [layer_type == "sliding_attention" for layer_type in types]
     elif kind is Windowed.TYPED_ELSE_LAST:
         first = config.count("max_window_layers", MAX_LAYERS, 28, low=0)

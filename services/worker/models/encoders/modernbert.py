@@ -20,7 +20,7 @@ from services.worker.models.layers import (
     PreNormBlock,
     full_form,
 )
-from services.worker.models.reading import read_activation, read_head_count
+from services.worker.models.reading import read_activation, read_head_count, read_layer_types
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
 from services.worker.ops import Activation, Heads
 from services.worker.pooling import PoolingKind, read_num_labels
@@ -130,15 +130,13 @@ def read(architecture: str, config: Fields) -> ModernBertConfig:
 def _read_layers(config: Fields, head_dim: int) -> tuple[LayerConfig, ...]:
     num_layers = config.count("num_hidden_layers", MAX_LAYERS, 22)
     interval = config.count("global_attn_every_n_layers", MAX_LAYERS, 3)
-    types = config.items("layer_types", num_layers) or [
-        "sliding_attention" if index % interval else "full_attention" for index in range(num_layers)
-    ]
+    types = read_layer_types(config, "layer_types", num_layers, "sliding_attention", "full_attention")
+    if types is None:
+        types = ["sliding_attention" if index % interval else "full_attention" for index in range(num_layers)]
     # `local_attention` counts the tokens of both sides; that of the query is seen besides.
     window = config.count("local_attention", MAX_POSITIONS, 128) // 2
     full, local = _read_rotations(config, head_dim)
     layers = {"sliding_attention": LayerConfig(window, local), "full_attention": LayerConfig(None, full)}
-    if any(kind not in layers for kind in types):
-        raise config.wrong("layer_types", "sliding_attention or full_attention for each layer")
     return tuple(layers[kind] for kind in types)
 
 

@@ -119,15 +119,15 @@ def test_spellings_of_one_configuration_read_the_same(
         (GROUPS | {"num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn is 3; expected an integer from 1 to 2"),
         (GROUPS | {"parallel_attn": False}, "sets new_decoder_architecture without parallel_attn"),
         (MPT | {"no_bias": False}, "sets no_bias to false, which is not supported"),
-        (MPT | {"norm_type": "rmsnorm"}, "sets norm_type to rmsnorm, which is not supported"),
+        (MPT | {"norm_type": "rmsnorm"}, 'norm_type is "rmsnorm"; expected low_precision_layernorm or layernorm'),
         (MPT | {"logit_scale": "inv_sqrt_d_model"}, "sets logit_scale, which is not supported"),
         (MPT | {"attn_config": {"alibi": False}}, "attn_config sets alibi to false, which is not supported"),
         (MPT | {"attn_config": {"qk_ln": True}}, "attn_config sets qk_ln to true, which is not supported"),
         (MPT | {"attn_config": {"prefix_lm": True}}, "attn_config sets prefix_lm to true, which is not supported"),
-        (MPT | {"attn_config": {"attn_type": "multiquery_attention"}}, "sets attn_type to multiquery_attention"),
+        (MPT | {"attn_config": {"attn_type": "multiquery_attention"}}, 'attn_type is "multiquery_attention"; expected'),
         (MPT | {"attn_config": {"sliding_window_size": 64}}, "sliding_window_size is 64; expected -1"),
         (MPT | {"attn_config": {"clip_qkv": -1}}, "clip_qkv is -1; expected a number over 0"),
-        (MPT | {"ffn_config": {"ffn_type": "mptglu"}}, "ffn_config sets ffn_type to mptglu, which is not supported"),
+        (MPT | {"ffn_config": {"ffn_type": "mptglu"}}, 'ffn_config: ffn_type is "mptglu"; expected mptmlp'),
     ],
 )
 def test_a_model_that_cannot_be_run_is_refused_with_a_sentence(

@@ -106,11 +106,12 @@ def require(config: Fields, key: str, *, value: bool) -> None:
         raise ModelError(f"{config.where} sets {key} to {str(not value).lower()}, which is not supported")
 
 
-def require_text(config: Fields, key: str, *values: str) -> None:
-    """Raises ModelError if the string `key` is none of `values`, of which the first is its default."""
+def read_choice(config: Fields, key: str, *values: str) -> str:
+    """Returns the string `key`. Raises ModelError if it is none of `values`, of which the first is its default."""
     value = config.text(key, values[0])
     if value not in values:
-        raise ModelError(f"{config.where} sets {key} to {value}, which is not supported")
+        raise config.wrong(key, " or ".join(values))
+    return value
 
 
 def refuse(config: Fields, *keys: str) -> None:

@@ -195,7 +195,7 @@ def test_the_longest_input_is_what_sentence_transformers_were_told_else_what_has
     ("changes", "message"),
     [
         ({"hidden_act": "mish"}, "hidden_act is mish, which is not supported"),
-        ({"position_embedding_type": "relative_key"}, "position embeddings that are not absolute"),
+        ({"position_embedding_type": "relative_key"}, 'position_embedding_type is "relative_key"; expected absolute'),
         ({"is_decoder": True}, "sets is_decoder to true, which is not supported"),
         ({"intermediate_size": 95}, r"is \(96, 48\); config.json says \(95, 48\)|is \(96,\); config.json says \(95,\)"),
         ({"num_hidden_layers": 4}, "lacks bert.encoder.layer.3.attention.output.LayerNorm.bias and 15 more"),

@@ -22,7 +22,7 @@ from services.worker.models.layers import (
     tokens_and_head,
 )
 from services.worker.models.network import NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, require
+from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, read_choice, require
 from services.worker.models.rope import RopeConfig
 from services.worker.models.step import Step
 from services.worker.ops import Activation
@@ -175,16 +175,16 @@ def read_experts_from(config: Fields, num_layers: int) -> list[bool]:
 
 def read_v2_routing(config: Fields) -> RoutingConfig:
     require(config, "norm_topk_prob", value=False)  # DeepSeek's code and transformers differ when it is true
-    method = _read_choice(config, "topk_method", "greedy", ("greedy", "group_limited_greedy"))
-    _read_choice(config, "scoring_func", "softmax", ("softmax",))
+    method = read_choice(config, "topk_method", "greedy", "group_limited_greedy")
+    read_choice(config, "scoring_func", "softmax")
     num_experts = config.count("n_routed_experts", MAX_EXPERTS)
     groups = None if method == "greedy" else _read_groups(config, num_experts, num_best=1)
     return _read_routing(config, num_experts, groups, is_v3=False, normalizes=False)
 
 
 def read_v3_routing(config: Fields) -> RoutingConfig:
-    _read_choice(config, "topk_method", "noaux_tc", ("noaux_tc",))
-    _read_choice(config, "scoring_func", "sigmoid", ("sigmoid", "noaux_tc"))  # dots.llm1 gives it the method's name
+    read_choice(config, "topk_method", "noaux_tc")
+    read_choice(config, "scoring_func", "sigmoid", "noaux_tc")  # dots.llm1 gives it the method's name
     num_experts = config.count("n_routed_experts", MAX_EXPERTS)
     groups = _read_groups(config, num_experts, num_best=2)
     return _read_routing(config, num_experts, groups, is_v3=True, normalizes=config.flag("norm_topk_prob"))
@@ -213,10 +213,3 @@ def _read_groups(config: Fields, num_experts: int, num_best: int) -> ExpertGroup
         raise config.wrong("n_group", f"a divisor of {num_experts} experts, with at least {num_best} in each group")
     num_chosen = config.count("topk_group", num_groups)
     return None if num_chosen == num_groups else ExpertGroups(num_groups, num_chosen, num_best)
-
-
-def _read_choice(config: Fields, key: str, default: str, supported: tuple[str, ...]) -> str:
-    value = config.text(key, default)
-    if value not in supported:
-        raise config.wrong(key, " or ".join(supported))
-    return value

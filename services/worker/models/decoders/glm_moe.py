@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.worker.errors import ModelError
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, Fields
 from services.worker.models.build import Build
 from services.worker.models.decoders.deepseek_moe import (
@@ -20,7 +19,7 @@ from services.worker.models.decoders.deepseek_moe import (
 from services.worker.models.layers import Attention, RMSNorm, output_projection, qkv_projections
 from services.worker.models.network import Architecture
 from services.worker.models.reading import read_heads, read_layer_types
-from services.worker.models.rope import RopeConfig, read_rope
+from services.worker.models.rope import RopeConfig, read_rope, read_rope_of_whole_heads
 from services.worker.ops import AttentionForm, Heads
 
 
@@ -77,9 +76,10 @@ def read_attention(config: Fields, *, theta: float, partial: float | None = None
     """Returns attention without biases and norms. `theta` and `partial`: defaults of the rotation; `partial` None: all
     of a head is rotated, and config.json must not say otherwise."""
     heads = read_heads(config, config.count("hidden_size", MAX_SIZE))
-    rope = read_rope(config, heads.key_dim, theta=theta, partial=partial or 1.0)
-    if rope.rotary_dim != heads.key_dim and partial is None:
-        raise ModelError(f"{config.where} sets partial_rotary_factor, which is not supported for this architecture")
+    if partial is None:
+        rope = read_rope_of_whole_heads(config, heads.key_dim, theta=theta)
+    else:
+        rope = read_rope(config, heads.key_dim, theta=theta, partial=partial)
     norm_eps = config.number("rms_norm_eps", 1e-6, above=0, high=1)
     return GroupedAttentionConfig(heads, rope, norm_eps)
 

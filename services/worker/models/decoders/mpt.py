@@ -14,7 +14,7 @@ from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCA
 from services.worker.models.build import Build, Matrix
 from services.worker.models.layers import MLP, Attention, LayerNorm, Stack, alibi_slopes
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import MAX_FACTOR, read_head_count, refuse, require, require_text
+from services.worker.models.reading import MAX_FACTOR, read_choice, read_head_count, refuse, require
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads
 
@@ -78,16 +78,16 @@ def read(architecture: str, config: Fields) -> MPTConfig:
     attention = config.nested("attn_config") or Fields({}, config.where)
     mlp = config.nested("ffn_config") or Fields({}, config.where)
     require(config, "no_bias", value=True)
-    require_text(config, "norm_type", "low_precision_layernorm", "layernorm")
+    read_choice(config, "norm_type", "low_precision_layernorm", "layernorm")
     refuse(config, "logit_scale", "final_logit_softcapping", "block_overrides")
     require(attention, "alibi", value=True)
-    require_text(attention, "attn_type", "multihead_attention")
+    read_choice(attention, "attn_type", "multihead_attention")
     for flag in ("prefix_lm", "qk_ln", "qk_gn", "attn_uses_sequence_id"):
         require(attention, flag, value=False)
     refuse(attention, "attn_logit_softcapping")
     if attention.values.get("sliding_window_size", -1) != -1:
         raise attention.wrong("sliding_window_size", "-1; windows are not supported")
-    require_text(mlp, "ffn_type", "mptmlp")
+    read_choice(mlp, "ffn_type", "mptmlp")
     refuse(mlp, "ffn_act_fn")
     hidden = config.count("d_model", MAX_SIZE, 2048)
     num_heads = read_head_count(config, "n_heads", hidden)

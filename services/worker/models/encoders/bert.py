@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from services.worker.errors import ModelError
 from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, MAX_SIZE, MAX_VOCAB_SIZE, Fields
 from services.worker.models.build import Build, Matrix
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetworkConfig
@@ -22,7 +21,7 @@ from services.worker.models.layers import (
     full_form,
     tanh,
 )
-from services.worker.models.reading import read_activation, read_head_count, require
+from services.worker.models.reading import read_activation, read_choice, read_head_count, require
 from services.worker.ops import Activation, Heads
 from services.worker.pooling import read_num_labels
 
@@ -93,8 +92,7 @@ def classifier(config: BertConfig, build: Build) -> Classifier:
 def read(architecture: str, config: Fields) -> BertConfig:
     """Raises ModelError for a configuration that the forward pass does not cover."""
     is_roberta = not architecture.startswith("Bert")
-    if config.text("position_embedding_type", "absolute") != "absolute":
-        raise ModelError(f"{config.where} has position embeddings that are not absolute, which is not supported")
+    read_choice(config, "position_embedding_type", "absolute")
     require(config, "is_decoder", value=False)
     require(config, "add_cross_attention", value=False)
     num_positions = config.count("max_position_embeddings", MAX_POSITIONS, 512)

@@ -20,7 +20,7 @@ from services.worker.models.layers import (
     PreNormBlock,
     full_form,
 )
-from services.worker.models.reading import read_activation, read_head_count, read_layer_types
+from services.worker.models.reading import read_activation, read_choice, read_head_count, read_layer_types
 from services.worker.models.rope import MAX_THETA, RopeConfig, read_rope
 from services.worker.ops import Activation, Heads
 from services.worker.pooling import PoolingKind, read_num_labels
@@ -104,9 +104,7 @@ def read(architecture: str, config: Fields) -> ModernBertConfig:
     hidden = config.count("hidden_size", MAX_SIZE, 768)
     num_heads = read_head_count(config, "num_attention_heads", hidden)
     layers = _read_layers(config, hidden // num_heads)
-    pooling = config.text("classifier_pooling", "cls")
-    if pooling not in _POOLING:
-        raise config.wrong("classifier_pooling", " or ".join(_POOLING))
+    pooling = read_choice(config, "classifier_pooling", *_POOLING)
     positions = config.count("max_position_embeddings", MAX_POSITIONS, 8192)
     return ModernBertConfig(
         vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE, 50_368),

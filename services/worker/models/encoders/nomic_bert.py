@@ -19,7 +19,7 @@ from services.worker.models.layers import (
     PostNormBlock,
     full_form,
 )
-from services.worker.models.reading import read_activation, read_equal_head_dim, read_head_count, require
+from services.worker.models.reading import read_activation, read_choice, read_equal_head_dim, read_head_count, require
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import Activation, Heads
 
@@ -101,8 +101,7 @@ def _renamed(config: Fields) -> Fields:
         return config
     for key, value in _FLAGS.items():
         require(config, key, value=value)
-    if config.text("activation_function", "swiglu") != "swiglu":
-        raise config.wrong("activation_function", "swiglu")
+    read_choice(config, "activation_function", "swiglu")
     if config.number("rotary_emb_fraction", 1.0, above=0, high=MAX_SIZE) != 1:
         raise config.wrong("rotary_emb_fraction", "1")
     values = dict(config.values) | {new: config.values[old] for old, new in _KEYS.items() if old in config.values}

@@ -33,16 +33,12 @@ class _Ecma:
     @staticmethod
     def search(pattern: str, text: str) -> object:
         if "[" not in pattern:
-            for escape, characters in (
-                (r"\w", "[A-Za-z0-9_]"),
-                (r"\W", "[^A-Za-z0-9_]"),
-                (r"\d", "[0-9]"),
-                (r"\D", "[^0-9]"),
-            ):
+            for escape, characters in _CLASSES:
                 pattern = pattern.replace(escape, characters)
         return regex.search(pattern, text)
 
 
+# The modules that search. They are private, so jsonschema's types do not list them.
 jsonschema._keywords.re = jsonschema._utils.re = _Ecma  # type: ignore[attr-defined]
 _FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 

@@ -13,7 +13,7 @@ PROGRAMS_PER_PROCESSOR = 8
 
 
 @triton.jit
-def read_kernel(source, results, num_tiles, BLOCK: tl.constexpr):  # noqa: N803
+def read_kernel(source, results, num_tiles, BLOCK: tl.constexpr):
     """Stores, for each program, the maximum over the XOR of its tiles, so that the compiler cannot remove a load."""
     total = tl.zeros([BLOCK], tl.int32)
     stride = tl.num_programs(0).to(tl.int64) * BLOCK

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from services.worker.transfers import timing_event
+
 Work = Callable[[], object]
 
 # Several times the size of any GPU's L2 cache.
@@ -49,7 +51,7 @@ class DeviceClock:
 
     def each(self, work: Work, repeats: int) -> list[float]:
         work()
-        events = [(_event(), _event()) for _ in range(repeats)]
+        events = [(timing_event(), timing_event()) for _ in range(repeats)]
         for start, end in events:
             self._flush.zero_()
             start.record()
@@ -70,7 +72,7 @@ class DeviceClock:
             for work in works:
                 work()
         graph.replay()
-        events = [(_event(), _event()) for _ in range(repeats)]
+        events = [(timing_event(), timing_event()) for _ in range(repeats)]
         for start, end in events:
             start.record()
             graph.replay()
@@ -97,7 +99,3 @@ class DryClock:
         for work in works:
             work()
         return 1e-3
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

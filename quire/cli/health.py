@@ -28,7 +28,7 @@ def _http(address: str) -> str:
     from quire.cli.http_probe import ask
 
     try:
-        answer = asyncio.run(ask(address, "/health", timeout=TIMEOUT_S))
+        answer = asyncio.run(ask(address, "/health", timeout_s=TIMEOUT_S))
     except OSError as error:
         return f"is not reachable: {error}"
     return "" if answer.status == 200 else f"answers {answer.status}"

@@ -18,14 +18,14 @@ async def ask(
     *,
     method: str = "GET",
     api_key: str | None = None,
-    timeout: float = 2.0,  # noqa: ASYNC109 - a timeout is a failure like any other, so it becomes an OSError
+    timeout_s: float = 2.0,
 ) -> Answer:
     """Sends a request to `address` (`host:port` or `unix:/path`) and returns the answer. Raises OSError if no answer
-    arrives within `timeout` seconds."""
+    arrives within `timeout_s` seconds."""
     try:
-        return await asyncio.wait_for(_ask(address, path, method, api_key), timeout)
+        return await asyncio.wait_for(_ask(address, path, method, api_key), timeout_s)
     except TimeoutError as error:
-        raise OSError(f"{address} did not answer within {timeout:g} s") from error
+        raise OSError(f"{address} did not answer within {timeout_s:g} s") from error
 
 
 async def _ask(address: str, path: str, method: str, api_key: str | None) -> Answer:

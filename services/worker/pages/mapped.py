@@ -18,7 +18,7 @@ def mapped_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype)
     try:
         memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise MemoryError(f"the host cannot allocate {num_bytes} bytes: {error}") from error
     # The tensor keeps `memory` alive.
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(tuple(shape))

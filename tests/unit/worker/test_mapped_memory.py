@@ -44,3 +44,8 @@ def test_memory_that_the_host_refuses_is_out_of_memory(monkeypatch: pytest.Monke
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(MemoryError, match="40 bytes"):
         mapped_zeros((2, 5), torch.float32)
+
+
+def test_more_bytes_than_an_address_can_count_are_out_of_memory() -> None:
+    with pytest.raises(MemoryError, match="cannot allocate"):
+        mapped_zeros((1 << 62, 4), torch.float32)

@@ -67,6 +67,7 @@ def test_a_token_does_not_depend_on_longer_sequences_beside_it(implementation: I
     for others in ([], [Request(list(range(3, 90)), NUM_OUTPUTS)]):
         request = Request([5, 60, 7, 100], NUM_OUTPUTS)
         Driver(make_runner(tmp_path, implementation=implementation), seed=0).run(request, *others)
+        assert len(request.output) == NUM_OUTPUTS, request.error
         outputs.append(request.output)
     assert outputs[0] == outputs[1]
 

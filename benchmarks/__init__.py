@@ -1,4 +1,4 @@
-"""Benchmarks. Their torch waits as a worker's does."""
+"""Benchmarks. Idle threads of torch spin as briefly as in a worker."""
 
 from services.worker.openmp import limit_spinning
 

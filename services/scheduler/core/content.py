@@ -1,4 +1,4 @@
-"""Contents of tokens whose ids do not tell them apart: the placeholder tokens of all images are equal.
+"""What tokens stand for if their ids do not say it. For example, every image has the same placeholder tokens.
 
 The prefix cache compares the token ids of a prompt block by block. If a prompt has contents, the cache slices
 `TokensWithContents` instead, in which blocks with different contents differ.
@@ -37,9 +37,6 @@ class TokensWithContents:
         """`contents`: of the whole sequence, in order and disjoint; `first`: position of the first of `token_ids` in
         the sequence."""
         self._token_ids, self._contents, self._first = token_ids, contents, first
-
-    def __len__(self) -> int:
-        return len(self._token_ids)
 
     def __getitem__(self, part: slice) -> Block:
         start, stop = self._first + part.start // _BYTES_PER_TOKEN, self._first + part.stop // _BYTES_PER_TOKEN

@@ -84,8 +84,8 @@ class SequenceRequest:
     turn_id: Hashable = None
     group: Hashable = None  # equal for the choices of one request, which have the same prompt and contents
     cache_salt: Hashable = ""  # only sequences with equal salts share blocks
-    # Contents of prompt tokens whose ids do not tell them, such as those of images: in order, disjoint, in the prompt.
-    # Only tokens with equal contents share blocks. No message brings any yet.
+    # What some prompt tokens stand for, such as images, because the tokens' ids do not say it. The contents are in the
+    # order of the prompt and do not overlap. Only tokens with equal contents share blocks. No message has contents yet.
     contents: tuple[Content, ...] = ()
     priority: int = 0  # a sequence with a lower number starts first
     tenant: str = ""  # the client's tenant, for fair queueing

@@ -48,10 +48,9 @@ class FleetModel:
 
     @property
     def pool(self) -> Pool:
-        """The work of making one embedding, or the scores of one sequence. For an embedding of a decoder's last token,
-        earlier tokens whose keys and values are cached need not be computed again; nor for a decoder's scores, which
-        are made of its last token, too. Every other kind of embedding needs all tokens computed.
-        """
+        """The work of making one embedding, or the scores of one sequence. A decoder's scores, and some decoders'
+        embeddings, are made of the last token. For these, earlier tokens whose keys and values are cached need not be
+        computed again. Every other kind needs all tokens computed."""
         info = self.info
         is_last = info.HasField("classifier") or info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST
         return Pool(needs_all_tokens=info.is_encoder or not is_last)

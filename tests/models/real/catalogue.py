@@ -33,7 +33,7 @@ class Real:
         return (self.directory / "config.json").is_file()
 
 
-# They lie beside or in this repository.
+# Models in this repository or beside it.
 AT_HAND = [
     Real("stories260k", "llama", "../shared, by karpathy/tinyllamas", SHARED / "stories260k"),
     Real("quire-chat", "llama", "bundled", BUNDLED / "quire-chat"),

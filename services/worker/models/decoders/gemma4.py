@@ -63,8 +63,8 @@ class LayerInputs:
         self._norm = RMSNorm(build, "per_layer_projection_norm", config.input_size, config.norm_eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        """[num_tokens, hidden] -> [num_tokens, num_layers, input_size]. `x`: the embeddings. In the embedding
-        of the layer's own, tokens whose embeddings are given count as padding."""
+        """[num_tokens, hidden] -> [num_tokens, num_layers, input_size]. `x`: the embeddings. A token whose embedding is
+        given has the layers' own embeddings of the padding token."""
         ids, given = step.token_ids, step.embeddings
         ids = ids if given is None else ids.index_fill(0, given.at, self._padding_id)
         own = (self._ops.embedding(ids, self._tokens) * self._scale).view(self._shape)

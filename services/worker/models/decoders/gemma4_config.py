@@ -40,7 +40,7 @@ class Gemma4Config(NetworkConfig):
     logits_cap: float | None
     input_size: int  # of the input of each layer; 0: layers have none
     input_vocab_size: int
-    padding_id: int  # stands for tokens whose embeddings are given in the inputs of layers
+    padding_id: int  # whose layer inputs are those of tokens with given embeddings
     num_experts: int  # 0: there are none
     num_chosen: int
     expert_size: int

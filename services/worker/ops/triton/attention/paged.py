@@ -193,7 +193,7 @@ class PagedAttention:
         return out
 
     def _find(self, q: Tensor, pages: KVPages) -> _Kernels:
-        """Returns the kernels of a layer; those of any, if there is no such layer."""
+        """Returns the kernels of a layer. If there is no such layer, returns any kernels, which `_check` refuses."""
         sizes = (*q.shape[1:], pages.keys.shape[1], pages.value_dim, pages.is_latent)
         for kernels in self._kernels:
             shape = kernels.shape

@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import random
-import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from services.worker.weights.loader import load_decoder
 from tests.models.case import Case
 from tests.models.cases import ALL
 from tests.models.tiny import configure
+from tests.unit.worker.memory import growth_below
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,18 +71,18 @@ def check(case: Case, num_samples: int | None) -> None:
     if num_samples is not None:
         changes = random.Random(str(case)).sample(changes, num_samples)
     for path, value in changes:
-        before, start, sentence = peak(), time.process_time(), ""
-        try:
-            config = read(case, changed(values, path, value))
-            if config.network != plain:
-                load(config)
-        except ModelError as error:
-            sentence = str(error)
-        except Exception as error:
-            raise AssertionError(f"{path} = {value!r}") from error
+        start, sentence = time.process_time(), ""
+        with growth_below(MAX_GROWTH, (path, value)):
+            try:
+                config = read(case, changed(values, path, value))
+                if config.network != plain:
+                    load(config)
+            except ModelError as error:
+                sentence = str(error)
+            except Exception as error:
+                raise AssertionError(f"{path} = {value!r}") from error
         assert "\n" not in sentence
         assert time.process_time() - start < MAX_SECONDS, (path, value)
-        assert peak() - before < MAX_GROWTH, (path, value)
 
 
 def config_json(case: Case) -> dict[str, Any]:
@@ -123,8 +123,3 @@ def changed(values: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[s
         inner = inner[key]
     inner[path[-1]] = value
     return values
-
-
-def peak() -> int:
-    """Bytes of memory that this process has had at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

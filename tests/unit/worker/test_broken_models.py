@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from services.worker.startup.create_ops import create_ops
 from services.worker.startup.load import load_worker
 from services.worker.weights.loader import load_decoder
 from services.worker.weights.open import open_weights
+from tests.unit.worker.memory import growth_below
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -283,17 +283,10 @@ def test_the_model_is_served_as_it_is(directory: Path) -> None:
 def test_a_broken_model_is_refused_in_one_sentence(directory: Path, name: str) -> None:
     break_it, sentence = CASES[name]
     break_it(directory)
-    before = peak()
-    with pytest.raises(ModelError) as refusal:
+    with growth_below(MAX_GROWTH), pytest.raises(ModelError) as refusal:
         load(directory)
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
-    assert peak() - before < MAX_GROWTH
-
-
-def peak() -> int:
-    """Bytes of memory that this process has had at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.mark.parametrize(
@@ -302,18 +295,16 @@ def peak() -> int:
 def test_random_weights_larger_than_the_memory_are_refused(directory: Path, sizes: dict[str, int]) -> None:
     sets(layer_types=None)(directory)
     sets(**dict[str, Any](sizes))(directory)
-    before = peak()
-    with pytest.raises(ModelError, match=r"the weights of .* take [\d,.]+ GiB, but this host has [\d,.]+ GiB"):
+    message = r"the weights of .* take [\d,.]+ GiB, but this host has [\d,.]+ GiB"
+    with growth_below(MAX_GROWTH), pytest.raises(ModelError, match=message):
         load(directory, load_format="dummy")
-    assert peak() - before < MAX_GROWTH
 
 
 def test_a_long_context_costs_no_more_than_the_kv_cache_holds(directory: Path) -> None:
     """A table of rotations for 10^8 positions would take 3.2 GB."""
     sets(max_position_embeddings=10**8, rope_scaling=None)(directory)
-    before = peak()
-    load(directory, num_gpu_blocks_override=10, enable_chunked_prefill=False)
-    assert peak() - before < MAX_GROWTH
+    with growth_below(MAX_GROWTH):
+        load(directory, num_gpu_blocks_override=10, enable_chunked_prefill=False)
 
 
 def test_end_tokens_outside_the_vocabulary_are_left_out(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -392,14 +383,14 @@ def test_whatever_config_json_says_it_works_or_is_refused_in_one_sentence(
     if family is not None:
         config["architectures"] = [f"{family}ForCausalLM"]
     (directory / "config.json").write_text(json.dumps(config))
-    before, sentence = peak(), ""
-    try:
-        read(directory)
-    except ModelError as error:
-        sentence = str(error)
+    sentence = ""
+    with growth_below(MAX_GROWTH):
+        try:
+            read(directory)
+        except ModelError as error:
+            sentence = str(error)
     assert "\n" not in sentence
     assert len(sentence) <= 1001
-    assert peak() - before < MAX_GROWTH
 
 
 def read(directory: Path) -> None:
@@ -429,10 +420,10 @@ def test_whatever_is_in_the_weights_header_it_is_read_or_refused(
         data[index] = value
     path.unlink(missing_ok=True)  # The last one may still be mapped.
     path.write_bytes(data)
-    before, sentence = peak(), ""
-    try:
-        read(directory)
-    except ModelError as error:
-        sentence = str(error)
+    sentence = ""
+    with growth_below(MAX_GROWTH):
+        try:
+            read(directory)
+        except ModelError as error:
+            sentence = str(error)
     assert "\n" not in sentence
-    assert peak() - before < MAX_GROWTH

@@ -38,6 +38,7 @@ BASES = {
     "text": "gemma3",
     "dense": "llama",
     "experts": "mixtral",
+    "sparse": "qwen3_moe",
     "generic": "arcee, transformers' code",
 }
 
@@ -195,6 +196,10 @@ def mistral(**params: Any) -> Break:
     return apply
 
 
+def names_layers_again_and_again(directory: Path) -> None:
+    sets(mlp_only_layers=[0] * (2 * 10**6), num_hidden_layers=4096)(directory)
+
+
 HUGE = 10**18
 ROWS: dict[str, tuple[str, Break, str]] = {
     # Sizes that decide how much is made.
@@ -204,6 +209,7 @@ ROWS: dict[str, tuple[str, Break, str]] = {
     "no experts": ("experts", sets(num_local_experts=0), "num_local_experts is 0"),
     "more chosen than there are": ("experts", sets(num_experts_per_tok=5), "num_experts_per_tok is 5"),
     "none chosen": ("latent", sets(num_experts_per_tok=0), "num_experts_per_tok is 0"),
+    "layers named many times": ("sparse", names_layers_again_and_again, "lacks"),
     "more layers than weights": ("stacked", sets(num_hidden_layers=4000, layer_types=None), "lacks"),
     "layers": ("latent", sets(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
     "head size 0": ("windows", sets(head_dim=0), "head_dim is 0"),

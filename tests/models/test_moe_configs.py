@@ -43,3 +43,5 @@ def test_qwen3_has_windows_in_all_layers_or_in_none() -> None:
 def test_layers_without_experts_are_a_list() -> None:
     with pytest.raises(ModelError, match='mlp_only_layers is "first"; expected a list of layers'):
         read("Qwen3MoeForCausalLM", mlp_only_layers="first")
+    network: Any = read("Qwen3MoeForCausalLM", num_hidden_layers=4, mlp_only_layers=[0, 2, 2, 9]).network
+    assert network.has_experts == (False, True, False, True)

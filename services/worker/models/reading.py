@@ -88,6 +88,16 @@ def read_layer_types(config: Fields, key: str, num_layers: int, *types: str) -> 
     return given
 
 
+def read_layer_set(config: Fields, key: str) -> frozenset[int] | None:
+    """Returns the layers that the list `key` names by index; None if config.json has no such list."""
+    given = config.values.get(key)
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(type(layer) is int for layer in given):
+        raise config.wrong(key, "a list of layers")
+    return frozenset(given)
+
+
 def read_windows(config: Fields, num_layers: int, *, default: int, interval: int) -> tuple[int | None, ...]:
     """Returns each layer's sliding window in tokens; None for a layer that sees all tokens before it. `layer_types`
     names the layers with a window. If it is missing, all layers but every `interval`-th have one. `default`: the window

@@ -23,7 +23,14 @@ from services.worker.models.layers import (
     tokens_and_head,
 )
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, MAX_FACTOR, read_activation, read_heads, read_layer_types
+from services.worker.models.reading import (
+    MAX_EXPERTS,
+    MAX_FACTOR,
+    read_activation,
+    read_heads,
+    read_layer_set,
+    read_layer_types,
+)
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads
@@ -198,11 +205,9 @@ def _read_layers(config: Fields) -> tuple[LayerConfig, ...]:
         is_given = "attention_chunk_size" in config.values
         chunk = config.count("attention_chunk_size", MAX_POSITIONS, None if is_given else 8192)
     step = config.count("interleave_moe_layer_step", MAX_LAYERS, 1)
-    sparse = config.values.get("moe_layers")
+    sparse = read_layer_set(config, "moe_layers")
     if sparse is None:
-        sparse = range(step - 1, num_layers, step)
-    elif not isinstance(sparse, list) or not all(isinstance(layer, int) for layer in sparse):
-        raise config.wrong("moe_layers", "a list of layers")
+        sparse = frozenset(range(step - 1, num_layers, step))
     return tuple(
         LayerConfig(flag, chunk if kind == "chunked_attention" else None, index in sparse)
         for index, (flag, kind) in enumerate(zip(has_rope, types, strict=True))

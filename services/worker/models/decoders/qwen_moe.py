@@ -23,7 +23,14 @@ from services.worker.models.layers import (
     tokens_and_head,
 )
 from services.worker.models.network import Architecture, NetworkConfig
-from services.worker.models.reading import MAX_EXPERTS, read_activation, read_heads, read_windows, spelling
+from services.worker.models.reading import (
+    MAX_EXPERTS,
+    read_activation,
+    read_heads,
+    read_layer_set,
+    read_windows,
+    spelling,
+)
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.ops import Activation, AttentionForm, Heads
 
@@ -176,9 +183,7 @@ def read(architecture: str, given: Fields) -> MoEConfig:
 def _read_sparse_layers(config: Fields, num_layers: int) -> tuple[bool, ...]:
     """Returns which layers have experts: every `decoder_sparse_step`-th, but those in `mlp_only_layers`."""
     step = config.count("decoder_sparse_step", MAX_LAYERS, 1)
-    dense = config.values.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
-        raise config.wrong("mlp_only_layers", "a list of layers")
+    dense = read_layer_set(config, "mlp_only_layers") or frozenset()
     return tuple(index not in dense and (index + 1) % step == 0 for index in range(num_layers))
 
 

@@ -84,6 +84,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("GPTNeoForCausalLM", {"attention_types": [[["global"], 25]]}, "groups such as [[global, local], 6]"),
     ("GPTNeoForCausalLM", {"attention_types": [[["global"], 23]]}, "groups such as [[global, local], 6]"),
     ("GPTNeoForCausalLM", {"attention_types": [[["dilated"], 24]]}, "groups such as [[global, local], 6]"),
+    ("GPTNeoForCausalLM", {"attention_types": [[[[]], 24]]}, "groups such as [[global, local], 6]"),
     ("GPTNeoForCausalLM", {"attention_types": ["global"]}, "groups such as [[global, local], 6]"),
     ("GPTNeoForCausalLM", {"attention_types": 3}, "groups such as [[global, local], 6]"),
     ("GPTBigCodeForCausalLM", {"add_cross_attention": True}, "sets add_cross_attention to true"),

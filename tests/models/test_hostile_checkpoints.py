@@ -39,6 +39,8 @@ BASES = {
     "dense": "llama",
     "experts": "mixtral",
     "sparse": "qwen3_moe",
+    "own values": "gemma4_text, layers that share keys",
+    "groups": "gpt_neo",
     "generic": "arcee, transformers' code",
 }
 
@@ -200,6 +202,15 @@ def names_layers_again_and_again(directory: Path) -> None:
     sets(mlp_only_layers=[0] * (2 * 10**6), num_hidden_layers=4096)(directory)
 
 
+def names_layers_beyond_the_last(directory: Path) -> None:
+    values: dict[str, Any] = {str(10**6 + number): {} for number in range(300_000)}
+    sets(per_layer_config=values, num_hidden_layers=4096, layer_types=None)(directory)
+
+
+def names_types_of_too_many_layers(directory: Path) -> None:
+    sets(attention_types=[[["global"], 4096]] * 20_000, num_layers=4096)(directory)
+
+
 HUGE = 10**18
 ROWS: dict[str, tuple[str, Break, str]] = {
     # Sizes that decide how much is made.
@@ -210,6 +221,8 @@ ROWS: dict[str, tuple[str, Break, str]] = {
     "more chosen than there are": ("experts", sets(num_experts_per_tok=5), "num_experts_per_tok is 5"),
     "none chosen": ("latent", sets(num_experts_per_tok=0), "num_experts_per_tok is 0"),
     "layers named many times": ("sparse", names_layers_again_and_again, "lacks"),
+    "values of too many layers": ("own values", names_layers_beyond_the_last, "lacks"),
+    "types of too many layers": ("groups", names_types_of_too_many_layers, "attention_types is a list of"),
     "more layers than weights": ("stacked", sets(num_hidden_layers=4000, layer_types=None), "lacks"),
     "layers": ("latent", sets(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
     "head size 0": ("windows", sets(head_dim=0), "head_dim is 0"),

@@ -303,7 +303,8 @@ def test_gemma_4_has_larger_heads_in_layers_without_a_window(tmp_path: Path) -> 
 
 
 def test_numbers_of_gemma_4_s_layers_can_begin_with_zeros(tmp_path: Path) -> None:
-    text = GEMMA4 | {"num_hidden_layers": 12, "per_layer_config": {"05": {"head_dim": 128}, "11": {"head_dim": 64}}}
+    own = {"05": {"head_dim": 128}, "11": {"head_dim": 64}, "": {"head_dim": 32}}
+    text = GEMMA4 | {"num_hidden_layers": 12, "per_layer_config": own}
     config = read(tmp_path, "Gemma4ForConditionalGeneration", text_config=text)
     assert [heads.key_dim for heads in config.attention] == [256] * 5 + [128] + [256] * 5 + [64]
 

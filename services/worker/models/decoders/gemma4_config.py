@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,10 +97,10 @@ def _read_layers(config: Fields, *, is_unified: bool) -> tuple[LayerConfig, ...]
     lenders = {kind: index for index, kind in enumerate(own)}
     window = config.count("sliding_window", MAX_POSITIONS, 1024 if is_unified else 512)
     inner, is_wide = config.count("intermediate_size", MAX_SIZE, 9216), config.flag("use_double_wide_mlp")
-    ropes, layers = _read_ropes(config), list[LayerConfig]()
+    ropes, own_values, layers = _read_ropes(config), _read_own_values(config, num_layers), list[LayerConfig]()
     for index, kind in enumerate(types):
         is_full, is_shared = kind == "full_attention", index >= len(own)
-        num_kv_heads, head_dim = _read_heads(config, index, is_full=is_full)
+        num_kv_heads, head_dim = _read_heads(config, own_values, index, is_full=is_full)
         layer = LayerConfig(
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
@@ -126,13 +126,15 @@ def _read_ropes(config: Fields) -> dict[str, Fields]:
     return dict(zip(_TYPES, parts, strict=True))
 
 
-def _read_heads(config: Fields, index: int, *, is_full: bool) -> tuple[int, int]:
+def _read_heads(
+    config: Fields, own_values: Sequence[Fields | None] | None, index: int, *, is_full: bool
+) -> tuple[int, int]:
     """Returns the number of KV heads of a layer, and the size of its heads. transformers 5 writes what differs between
-    layers to `per_layer_config`; published checkpoints have keys for layers without a window."""
+    layers to `per_layer_config` (`own_values`); published checkpoints have keys for layers without a window."""
     heads, dim = "num_key_value_heads", "head_dim"
     values, where = {heads: config.values.get(heads), dim: config.values.get(dim)}, config.where
-    if "per_layer_config" in config.values:
-        if (of_layer := _find_layer(config, index)) is not None:
+    if own_values is not None:
+        if (of_layer := own_values[index]) is not None:
             unknown = sorted(of_layer.values.keys() - {heads, dim})
             if unknown:
                 raise ModelError(f"{of_layer.where} sets {unknown[0]}, which is not supported")
@@ -149,10 +151,12 @@ def _read_heads(config: Fields, index: int, *, is_full: bool) -> tuple[int, int]
     return num_kv_heads, own.count(dim, MAX_HEAD_DIM, 256)
 
 
-def _find_layer(config: Fields, index: int) -> Fields | None:
-    """Returns what `per_layer_config` says of a layer; None if it says nothing."""
-    layers = config.nested("per_layer_config")
-    if layers is None:
+def _read_own_values(config: Fields, num_layers: int) -> list[Fields | None] | None:
+    """Returns what `per_layer_config` says of each layer, and None for a layer that it does not name. Returns None if
+    config.json does not have it."""
+    if "per_layer_config" not in config.values:
         return None
+    layers = config.nested("per_layer_config") or Fields({}, config.where)
     # transformers pads the layers' numbers with zeros, so that they are sorted.
-    return layers.nested(next((name for name in layers.values if name.isdecimal() and int(name) == index), ""))
+    names = {int(name): name for name in layers.values if name.isdecimal()}
+    return [layers.nested(names[index]) if index in names else None for index in range(num_layers)]

@@ -92,7 +92,9 @@ def _read_windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
         groups = [[["global", "local"], 12]]
     for group in groups if isinstance(groups, list) else [groups]:
         match group:
-            case [list(kinds), int(times)] if windows.keys() >= set(kinds) and len(kinds) * times <= num_layers:
+            case [list(kinds), int(times)] if len(found) + len(kinds) * times <= num_layers:
+                if any(kind not in ("global", "local") for kind in kinds):
+                    raise wrong
                 found += [windows[kind] for kind in kinds] * times
             case _:
                 raise wrong

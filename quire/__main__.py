@@ -11,6 +11,6 @@ _HOME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 if not sys.flags.safe_path and os.path.realpath(sys.path[0]) != _HOME:
     del sys.path[0]
 
-from quire.cli.main import main  # noqa: E402 - after the path is mended
+from quire.cli.main import main  # noqa: E402 - after the change of sys.path
 
 sys.exit(main())

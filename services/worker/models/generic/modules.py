@@ -15,12 +15,52 @@ from services.worker.models.generic.trial import CASTS
 from services.worker.ops import Activation, Linear, Ops
 
 
+class Direct(nn.Module):
+    """A module that is called without torch's search for hooks. Nothing here registers any."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+
 def become(module: nn.Module, kind: type[nn.Module], **attributes: Any) -> None:
     """Makes `kind` the base class of the module's class, so that what the class itself computes stays."""
     own = type(module)
     module.__class__ = kind if own in (nn.Linear, nn.Embedding, Conv1D) else type(own.__name__, (own, kind), {})
     for name, value in attributes.items():
         setattr(module, name, value)
+
+
+def compute_with(module: Any, layer: Callable[[Tensor], Tensor], ops: Ops) -> None:
+    """Replaces the module's computation. `layer`: takes [tokens, features] in the operations' type."""
+    own = type(module)
+    module.__class__ = type(own.__name__, (RowsModule, own), {})
+    module.layer, module.ops = layer, ops
+
+
+def rows_of(x: Tensor, ops: Ops) -> Tensor:
+    """[..., features] -> [tokens, features], contiguous, in the operations' type"""
+    rows = x.reshape(-1, x.shape[-1])
+    # Most are right already, and a call of torch takes longer than a comparison.
+    if rows.dtype is not ops.dtype:
+        rows = rows.to(ops.dtype)
+    return rows if rows.is_contiguous() else rows.contiguous()
+
+
+def like(rows: Tensor, x: Tensor) -> Tensor:
+    """[tokens, features] -> [..., features], in x's type. `x`: [..., other features]."""
+    if rows.dtype is not x.dtype:
+        rows = rows.to(x.dtype)
+    return rows.view(*x.shape[:-1], rows.shape[1])
+
+
+class RowsModule(Direct):
+    """See `compute_with`."""
+
+    layer: Callable[[Tensor], Tensor]
+    ops: Ops
+
+    def forward(self, x: Tensor) -> Tensor:
+        return like(self.layer(rows_of(x, self.ops)), x)
 
 
 # torch computes the last elements of an array by another formula than the others, so that a token's activations would
@@ -37,7 +77,7 @@ ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
 }
 
 
-class ActivationModule(nn.Module):
+class ActivationModule(Direct):
     def __init__(self, ops: Ops, kind: Activation) -> None:
         super().__init__()
         self._ops, self._kind = ops, kind
@@ -76,17 +116,16 @@ class Product(Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
-class LinearModule(nn.Linear):
+class LinearModule(Direct, nn.Linear):
     product: Linear
     ops: Ops
 
     def forward(self, x: Tensor) -> Tensor:
         # The routers of some models compute in float32.
-        product = self.product(x.reshape(-1, x.shape[-1]).to(self.ops.dtype))
-        return product.to(x.dtype).view(*x.shape[:-1], -1)
+        return like(self.product(rows_of(x, self.ops)), x)
 
 
-class EmbeddingModule(nn.Embedding):
+class EmbeddingModule(Direct, nn.Embedding):
     product: Linear
     ops: Ops
 
@@ -106,24 +145,17 @@ class Joined:
     def take(self, index: int, x: Tensor) -> Tensor:
         """Returns the outputs of one product, contiguous."""
         if x is not self._input or index not in self._outputs:
-            outputs = self._product(x.reshape(-1, x.shape[-1]).to(self._ops.dtype)).split_with_sizes(
-                self._sizes, dim=-1
-            )
+            outputs = self._product(rows_of(x, self._ops)).split_with_sizes(self._sizes, dim=-1)
             self._input, self._outputs = x, dict(enumerate(outputs))
         taken = self._outputs.pop(index)
         if not self._outputs:
             self._input = None
-        return taken.contiguous().to(x.dtype).view(*x.shape[:-1], -1)
+        return like(taken.contiguous(), x)
 
 
-class JoinedModule(nn.Linear):
+class JoinedModule(Direct, nn.Linear):
     joined: Joined
     index: int
 
     def forward(self, x: Tensor) -> Tensor:
         return self.joined.take(self.index, x)
-
-
-def on_rows(layer: Callable[[Tensor], Tensor], ops: Ops) -> Callable[[Tensor], Tensor]:
-    """Returns the layer, which takes [tokens, features] in the operations' type, for any [..., features]."""
-    return lambda x: layer(x.reshape(-1, x.shape[-1]).to(ops.dtype).contiguous()).to(x.dtype).view(x.shape)

@@ -17,7 +17,7 @@ from services.worker.models.generic.modules import (
     LinearModule,
     Product,
     become,
-    on_rows,
+    compute_with,
 )
 from services.worker.models.generic.recognize import NormForm, gated_form, norm_form
 from services.worker.models.generic.skeleton import Skeleton, is_experts
@@ -55,11 +55,11 @@ class _Take:
             if is_experts(module):
                 take_experts(self._skeleton, prefix, module, self._trial.num_chosen[prefix], self._build)
             elif norm := norm_form(module):
-                module.forward = on_rows(self._norm(prefix, norm), self._build.ops)
+                compute_with(module, self._norm(prefix, norm), self._build.ops)
             elif gated := gated_form(module):
                 gate_up = tuple(self._matrix(f"{prefix}.{name}") for name in gated.gate_up)
                 down = self._matrix(f"{prefix}.{gated.down}")
-                module.forward = on_rows(GatedMLP(self._build, gate_up, down, gated.activation), self._build.ops)
+                compute_with(module, GatedMLP(self._build, gate_up, down, gated.activation), self._build.ops)
             else:
                 continue
             self._taken |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}

@@ -72,7 +72,7 @@ def shrunk(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def prefixes(parts: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
-    """Yields what a pattern stands for. `counts`: of layers, then of experts."""
+    """Yields the names that a pattern stands for. `counts`: numbers of layers and of experts."""
     place = next((at for at, part in enumerate(parts) if part in ("*", "end") or part.endswith("+")), None)
     if place is None:
         yield ".".join(parts)

@@ -55,7 +55,7 @@ class Oracle:
     loading: list[Told] = field(default_factory=list)  # from the host; cannot be evicted there
 
     def find(self, tokens: list[Token], salt: str) -> list[int | None]:
-        """The blocks of the longest prefix that is all there, None for one that is on the host only."""
+        """Returns the blocks of the longest cached prefix, with None for each block that is only on the host."""
         found: list[int | None] = []
         for end in range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE):
             wanted = (salt, tuple(tokens[:end]))

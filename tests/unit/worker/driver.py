@@ -93,7 +93,7 @@ class Driver:
         return list(requests)
 
     def compute(self, token_ids: list[int]) -> Prefix:
-        """Computes tokens in a sequence that is released then. Its blocks stay taken."""
+        """Computes tokens in a sequence, then releases the sequence. Its blocks stay taken."""
         if not token_ids:
             return Prefix([], 0)
         self._admit_one(Request(token_ids, 1))

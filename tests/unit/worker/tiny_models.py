@@ -68,7 +68,8 @@ def make_model(family: str, seed: int = 0, **overrides: Any) -> transformers.Pre
 
 
 def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) -> transformers.PreTrainedModel:
-    """With the names that the family's own checkpoints have where transformers writes Llama's."""
+    """Saves a model, with the names of tensors that the family's own checkpoints have. For some families, transformers
+    writes Llama's names instead."""
     model = make_model(family, seed, **overrides)
     model.save_pretrained(directory)
     path = directory / "config.json"

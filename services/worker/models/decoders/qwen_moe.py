@@ -56,7 +56,7 @@ class Family:
     always_normalizes: bool = False  # whatever `norm_topk_prob` says
     has_shared_expert: bool = False
     read_windows: Callable[[Fields, int], Windows] = lambda config, num_layers: (None,) * num_layers
-    # Of transformers' configuration class, for keys that config.json leaves out.
+    # Values of keys that config.json leaves out, from transformers' configuration class.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -32,7 +32,7 @@ def test_attention_equals_the_exact_one(
 def test_one_query_equals_a_softmax_written_out(
     cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, position: int
 ) -> None:
-    """The oracle's own oracle: no pages, no batch, one head."""
+    """Checks the reference operations themselves, without pages, with one sequence and one head."""
     heads = Heads(1, 1, 32)
     sequence = random_sequence(generator, position + 1, heads)
     angles = rope_table(position + 1, 32).double()
@@ -50,7 +50,7 @@ def test_one_query_equals_a_softmax_written_out(
 def test_soft_caps_and_scaled_fp8_pages_equal_a_softmax_written_out(
     exact: ReferenceOps, generator: torch.Generator
 ) -> None:
-    """The oracle's own oracle."""
+    """Checks the reference operations themselves."""
     q, k, v = (torch.randn(40, 1, 32, generator=generator).double() for _ in range(3))
     v[7, 0, 3] = 1000.0
     batch = AttentionBatch(

@@ -126,7 +126,7 @@ def awq(directory: Path) -> transformers.PreTrainedModel:
 
 
 def gptq(directory: Path) -> transformers.PreTrainedModel:
-    """Each projection with an order of inputs of its own."""
+    """Each projection has its own order of inputs."""
     settings = {"quant_method": "gptq", "bits": 4, "group_size": stored.GROUP, "desc_act": True, "sym": False}
     return stored.quantize_checkpoint(directory, "Llama", settings, stored.gptq("apart"), num_hidden_layers=1)
 

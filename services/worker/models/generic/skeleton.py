@@ -150,7 +150,7 @@ class Skeleton:
 
     def stored_parts(self, name: str) -> dict[str, Tensor]:
         """Returns the tensors, without data, in which a checkpoint stores the tensor `name`."""
-        return self._reverted({name: self.model.state_dict()[name]})
+        return self._reverted({name: self.model.get_parameter(name).detach()})
 
     def _reverted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Undoes what transformers does to the tensors of a checkpoint when it loads them."""

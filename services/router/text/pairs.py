@@ -57,15 +57,16 @@ class PairTemplate:
     pieces: tuple[_Piece, ...]
 
     @classmethod
-    def of(cls, library: Library, *, add_special_tokens: bool) -> PairTemplate:
+    def of(cls, library: Library, *, add_special_tokens: bool, has_types: bool = True) -> PairTemplate:
         """Reads the template from a pair of equal texts: the first half of the tokens that are not special is the first
-        text."""
+        text. `has_types`: whether the model gets token types, which tell the texts apart."""
         encoding = _equal_texts(library, add_special_tokens=add_special_tokens)
         is_special = list(map(bool, encoding.special_tokens_mask))
         num_first = is_special.count(False) // 2
         pieces: list[_Piece] = []
         num_seen = 0
-        for special, token_id, type_id in zip(is_special, encoding.ids, encoding.type_ids, strict=True):
+        types = encoding.type_ids if has_types else [0] * len(encoding.ids)
+        for special, token_id, type_id in zip(is_special, encoding.ids, types, strict=True):
             if special:
                 pieces.append(_Piece(None, token_id, type_id))
                 continue

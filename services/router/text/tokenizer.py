@@ -101,7 +101,9 @@ class Tokenizer:
 
     def pair_template(self, *, add_special_tokens: bool) -> PairTemplate:
         """Returns how the tokenizer writes pairs of texts."""
-        return PairTemplate.of(self._library, add_special_tokens=add_special_tokens)
+        names = self.config.get("model_input_names")
+        has_types = not isinstance(names, list) or "token_type_ids" in names
+        return PairTemplate.of(self._library, add_special_tokens=add_special_tokens, has_types=has_types)
 
     async def _in_groups(
         self, texts: Sequence[str], params: Sequence[str], work: Callable[[Sequence[str]], list[T]]

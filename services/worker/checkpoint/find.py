@@ -55,10 +55,11 @@ class Checkpoint:
         supported."""
         return read_pooling(self.path, option, default)
 
-    def read_tokenizer(self) -> TokenizerFiles:
-        """Reads the tokenizer and the chat template. Raises ModelError if there is no tokenizer that can be read or
-        converted to tokenizer.json, or if --chat-template is neither a file nor a template."""
-        return read_tokenizer(self.path, read_chat_template(self.chat_template))
+    def read_tokenizer(self, *, has_pairs: bool = False) -> TokenizerFiles:
+        """Reads the tokenizer and the chat template. `has_pairs`: see `read_tokenizer`. Raises ModelError if there is
+        no tokenizer that can be read or converted to tokenizer.json, or if --chat-template is neither a file nor a
+        template."""
+        return read_tokenizer(self.path, read_chat_template(self.chat_template), has_pairs=has_pairs)
 
 
 def find_checkpoint(

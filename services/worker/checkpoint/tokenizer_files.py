@@ -14,6 +14,7 @@ from services.worker.errors import ModelError
 from services.worker.json_files import read_file, read_json, read_text, refuse_pointer
 
 CHUNK_BYTES = 512 * 1024
+_GENERAL_CLASSES = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,16 @@ class TokenizerFiles:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 
 
-def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFiles:
-    """Reads the tokenizer of a model directory or a GGUF file. `chat_template` replaces the model's chat
-    template. Raises ModelError if there is no tokenizer that can be read or converted to tokenizer.json."""
+def read_tokenizer(path: Path, chat_template: str | None = None, *, has_pairs: bool = False) -> TokenizerFiles:
+    """Reads the tokenizer of a model directory or a GGUF file. `chat_template` replaces the model's chat template.
+    `has_pairs`: whether requests can have pairs of texts. Raises ModelError if there is no tokenizer that can be read
+    or converted to tokenizer.json."""
     tokenizer, config = _from_gguf(path) if path.suffix == ".gguf" else _from_directory(path)
     _check(path if path.suffix == ".gguf" else path / "tokenizer.json", tokenizer)
     if chat_template is not None:
         config["chat_template"] = chat_template
+    if has_pairs and "model_input_names" not in config and (names := _input_names(config)) is not None:
+        config["model_input_names"] = names
     try:
         config_json = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
     except ValueError as error:  # a lone surrogate, which JSON can escape but UTF-8 cannot encode
@@ -45,6 +49,16 @@ def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFil
     bundle = model_pb2.TokenizerBundle(tokenizer_json=tokenizer, tokenizer_config_json=config_json)
     data = bundle.SerializeToString(deterministic=True)
     return TokenizerFiles(data, hashlib.sha256(data).hexdigest())
+
+
+def _input_names(config: dict[str, Any]) -> list[str] | None:
+    """Returns the names of the inputs that the tokenizer's class makes for a model. None for a class that all kinds of
+    tokenizers share: tokenizer.json alone then decides whether the texts of a pair have different token types."""
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
+    kind: Any = None if name in _GENERAL_CLASSES else tokenizer_class_from_name(name)
+    return None if kind is None else list(kind.model_input_names)
 
 
 def _check(path: Path, tokenizer_json: bytes) -> None:

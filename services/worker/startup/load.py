@@ -62,7 +62,7 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
     model = start.model
     pooling = checkpoint.read_pooling(config.pooling_type, start.default_pooling)
     start.check_pooling(pooling.kind)
-    tokenizer = checkpoint.read_tokenizer()
+    tokenizer = checkpoint.read_tokenizer(has_pairs=encoder is not None and encoder.classifier is not None)
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())

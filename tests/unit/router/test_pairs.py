@@ -70,6 +70,24 @@ async def test_pairs_are_joined_and_cut_as_transformers_does(name: str, limit: i
     threads.close()
 
 
+@pytest.mark.parametrize(
+    ("config", "second_text_at"),
+    [
+        ("{}", 3),
+        ('{"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}', 3),
+        ('{"model_input_names": ["input_ids", "attention_mask"]}', None),
+        ('{"model_input_names": null}', 3),
+    ],
+)
+async def test_token_types_are_those_that_the_model_takes(config: str, second_text_at: int | None) -> None:
+    threads = TextThreads(1)
+    tokenizer = RouterTokenizer(LIBRARIES["bert"].to_str().encode(), config.encode(), threads)
+    template = tokenizer.pair_template(add_special_tokens=True)
+    first, second = await tokenizer.encode_parts(["a", "abc"], None)
+    assert template.second_text_at(TokenPair.of(first, second, None)) == second_text_at
+    threads.close()
+
+
 async def test_a_text_that_is_compared_with_many_is_kept_once() -> None:
     threads = TextThreads(1)
     tokenizer = RouterTokenizer(LIBRARIES["bert"].to_str().encode(), b"{}", threads)

@@ -89,6 +89,28 @@ def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, nam
     assert str(refusal.value).startswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"tokenizer_class": "BertTokenizerFast"}, ["input_ids", "token_type_ids", "attention_mask"]),
+        ({"tokenizer_class": "BertTokenizer"}, ["input_ids", "token_type_ids", "attention_mask"]),
+        ({"tokenizer_class": "LlamaTokenizer"}, ["input_ids", "attention_mask"]),
+        ({"tokenizer_class": "XLMRobertaTokenizerFast"}, ["input_ids", "attention_mask"]),
+        ({"tokenizer_class": "LlamaTokenizer", "model_input_names": ["x"]}, ["x"]),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, None),
+        ({"tokenizer_class": "OfMyOwn"}, None),
+        ({"tokenizer_class": ["x"]}, None),
+        ({}, None),
+    ],
+)
+def test_a_tokenizer_names_its_inputs_if_it_can_get_pairs(
+    config: dict[str, Any], expected: list[str] | None, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, **config)
+    assert bundle_config(read_tokenizer(tmp_path, has_pairs=True)).get("model_input_names") == expected
+    assert bundle_config(read_tokenizer(tmp_path)) == config
+
+
 def test_the_chat_template_comes_along_wherever_it_is_kept(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, chat_template="old", bos_token="<s>")
     assert bundle_config(read_tokenizer(tmp_path))["chat_template"] == "old"

@@ -30,6 +30,7 @@ from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServ
 from services.router.template import import_renderer
 from services.router.text import TextThreads
 from shared.config import resolve
+from shared.discovery import Source, StaticSource
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
@@ -65,7 +66,10 @@ _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 class Router:
     """One router process: its parts, and the order in which they start and stop."""
 
-    def __init__(self, config: RouterConfig, tracing_enabled: bool = False) -> None:
+    def __init__(
+        self, config: RouterConfig, tracing_enabled: bool = False, *, schedulers: Source | None = None
+    ) -> None:
+        """`schedulers`: discovers the schedulers. If left out, they are those of `config.scheduler`."""
         self._config = config
         self.threads = TextThreads(config.tokenizer_threads)
         self._health = asyncio.Event()
@@ -75,7 +79,7 @@ class Router:
         # The id has a random part, because two routers in containers can have equal host names and equal process ids.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
-            config.scheduler,
+            schedulers or StaticSource(config.scheduler),
             router_id=self.id,
             threads=self.threads,
             scheduler_wait=config.scheduler_wait,

@@ -294,6 +294,11 @@ class RouterCollector:
         ready = sum(connection.is_ready for connection in self._placement.connections)
         yield GaugeMetricFamily("quire:schedulers_ready", "Schedulers that this router can use.", value=ready)
         yield GaugeMetricFamily(
+            "quire:schedulers_stale",
+            "Schedulers that this router uses although discovery does not know them any more.",
+            value=self._placement.roster.num_stale,
+        )
+        yield GaugeMetricFamily(
             "quire:sequences_parked",
             "Sequences that wait for a scheduler to reconnect.",
             value=self._placement.num_parked,

@@ -1,7 +1,8 @@
 """Discovery: which parts of the fleet are known, and where they listen."""
 
+from shared.discovery.following import follow
 from shared.discovery.parts import Kind, Part, Parts
 from shared.discovery.source import Source
 from shared.discovery.static_source import StaticSource
 
-__all__ = ["Kind", "Part", "Parts", "Source", "StaticSource"]
+__all__ = ["Kind", "Part", "Parts", "Source", "StaticSource", "follow"]

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.inference.v1 import model_pb2
+from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
 from services.router.model import ModelInfo, ServedModel
 from services.router.text import TextThreads, Tokenizer
+from shared.discovery import Source
 from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class Placement:
 
     def __init__(
         self,
-        addresses: Iterable[str],
+        schedulers: Source,
         *,
         router_id: str,
         threads: TextThreads,
@@ -51,11 +53,10 @@ class Placement:
         scheduler_silence: float,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`scheduler_wait`: maximum seconds that a request waits for a scheduler. `scheduler_silence`: seconds without
-        a message after which a scheduler counts as lost. `on_change`: called when `is_ready` might have changed."""
-        self.connections = [
-            SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
-        ]
+        """`schedulers`: discovers the schedulers. `scheduler_wait`: maximum seconds that a request waits for a
+        scheduler. `scheduler_silence`: seconds without a message after which a scheduler counts as lost. `on_change`:
+        called when `is_ready` might have changed."""
+        self.roster = Roster(schedulers, router_id, self, scheduler_silence)
         self.num_resubmissions = 0
         # Number of sequences that were paused because their clients did not read.
         self.num_pauses = 0
@@ -67,9 +68,12 @@ class Placement:
         self._tokenizers: dict[str, Tokenizer] = {}
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
-        self._tasks: list[asyncio.Task[None]] = []
         # The error with which every submission fails after `fail_all`.
         self._last_error: ApiError | None = None
+
+    @property
+    def connections(self) -> list[SchedulerConnection]:
+        return self.roster.connections
 
     @property
     def is_ready(self) -> bool:
@@ -81,13 +85,11 @@ class Placement:
         return sum(len(parked.sequences) for parked in self._parked)
 
     def start(self) -> None:
-        """Starts to connect to every scheduler; returns at once."""
-        self._tasks = [asyncio.create_task(connection.run()) for connection in self.connections]
+        """Starts to connect to the schedulers that are discovered; returns at once."""
+        self.roster.start()
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.roster.stop()
         for parked in list(self._parked):
             self._fail(parked.submission, unavailable("The router is stopping."))
 
@@ -207,6 +209,7 @@ class Placement:
             self._resume(connection)
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
+        self.roster.lost(connection)
         self._on_change()
         for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:

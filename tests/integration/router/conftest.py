@@ -20,6 +20,7 @@ from quire.openai.v1 import openai_pb2, openai_pb2_grpc
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.config import RouterConfig
 from services.router.main import Router
+from shared.discovery import Source
 from tests.fidelity import own_document, published
 from tests.fidelity.answer import Answer as HttpAnswer
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, bundle_of
@@ -201,18 +202,24 @@ StartRouter = Callable[..., Any]
 
 @pytest.fixture
 async def start_router() -> AsyncIterator[StartRouter]:
-    """Starts a router with the given fake schedulers, and stops all of them at the end of the test."""
+    """Starts a router with the given fake schedulers, and stops all of them at the end of the test. `source`: discovers
+    the schedulers; if left out, the router is given their addresses."""
     async with AsyncExitStack() as stack:
 
         async def start(
-            *schedulers: FakeScheduler, wait: bool = True, tracing_enabled: bool = False, **config: Any
+            *schedulers: FakeScheduler,
+            wait: bool = True,
+            tracing_enabled: bool = False,
+            source: Source | None = None,
+            **config: Any,
         ) -> Api:
             addresses = []
             for scheduler in schedulers:
                 addresses.append(scheduler.address or await scheduler.start())
                 stack.push_async_callback(scheduler.stop)
             options: dict[str, Any] = {"listen": ("127.0.0.1:0",), "drain_timeout": 0.0, "scheduler_wait": 5.0}
-            router = Router(RouterConfig(scheduler=tuple(addresses), **(options | config)), tracing_enabled)
+            router_config = RouterConfig(scheduler=tuple(addresses), **(options | config))
+            router = Router(router_config, tracing_enabled, schedulers=source)
             stack.push_async_callback(router.stop)
             (address,) = await router.start()
             if wait:

@@ -22,6 +22,8 @@ from services.router.load import SchedulerLoad
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.text.threads import TextThreads
+from shared.discovery import StaticSource
+from tests.fakes.waiting import until
 
 TOKENIZER = (Path(__file__).parents[3] / "quire" / "models" / "quire-chat" / "tokenizer.json").read_bytes()
 
@@ -39,9 +41,14 @@ def submission(model: ModelInfo, n: int) -> Submission:
 
 @pytest_asyncio.fixture
 async def placement() -> AsyncIterator[Placement]:
-    """With one scheduler, which it does not dial."""
+    """With one scheduler, which does not exist."""
     threads = TextThreads(1)
-    yield Placement(["unix:/nowhere"], router_id="r", threads=threads, scheduler_wait=60, scheduler_silence=60)
+    schedulers = StaticSource(["unix:/nowhere"])
+    placement = Placement(schedulers, router_id="r", threads=threads, scheduler_wait=60, scheduler_silence=60)
+    placement.start()
+    await until(lambda: len(placement.connections) == 1)
+    yield placement
+    await placement.stop()
     threads.close()
 
 

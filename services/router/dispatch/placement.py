@@ -343,7 +343,7 @@ class Placement:
 
     def _resume(self, connection: SchedulerConnection) -> None:
         """Places the parked sequences that this scheduler can take."""
-        for parked in list(self._parked):
+        for parked in sorted(self._parked, key=lambda parked: parked.submission.arrival):
             # An earlier iteration can have removed this entry: if `_place` fails a submission, all parked sequences of
             # the submission are removed.
             if parked in self._parked and self._serves(connection, parked.submission):
@@ -440,10 +440,11 @@ class Placement:
 
 
 def _by_submission(sequences: Iterable[SubmittedSequence]) -> list[list[SubmittedSequence]]:
+    """Groups sequences by their submissions, in the order in which the submissions arrived."""
     groups: dict[int, list[SubmittedSequence]] = {}
     for sequence in sequences:
         groups.setdefault(id(sequence.submission), []).append(sequence)
-    return list(groups.values())
+    return sorted(groups.values(), key=lambda group: group[0].submission.arrival)
 
 
 def _have_same_model(one: SchedulerConnection, other: SchedulerConnection) -> bool:

@@ -31,6 +31,7 @@ _TOKEN_BYTES = 64
 _CANDIDATE_BYTES = 8
 
 _turn_ids = itertools.count(1)
+_arrivals = itertools.count()
 
 
 class Mailbox:
@@ -228,6 +229,7 @@ class Submission:
 
     __slots__ = (
         "affinity",
+        "arrival",
         "cache_salt",
         "deadline",
         "is_closed",
@@ -264,6 +266,8 @@ class Submission:
         affinity: bytes = b"",
     ) -> None:
         """`deadline`: seconds on the event loop's clock. `affinity`: the placement key (see shared/placement.py)."""
+        # Order of this router's submissions: those that move to another scheduler move in this order.
+        self.arrival = next(_arrivals)
         self.request_id = request_id
         self.model = model
         self.prompt_token_ids = prompt_token_ids

@@ -6,6 +6,7 @@ import heapq
 from array import array
 from bisect import insort
 from collections.abc import Hashable, Iterator
+from itertools import count
 from operator import attrgetter
 from typing import Generic
 
@@ -21,6 +22,9 @@ from services.scheduler.core.waiting import FairQueue, RankedQueue
 # One in this many slots is reserved for first sequences of requests (see `Turn.is_first`), so that one request for
 # hundreds of sequences cannot take all slots.
 _RESERVED_PART = 16
+
+# Numbers of arriving sequences. All rosters share them, because a sequence keeps its number when it moves to another.
+_arrivals = count()
 
 
 class Roster(Generic[RequestT]):
@@ -55,7 +59,6 @@ class Roster(Generic[RequestT]):
         # Wire ids that the next plan tells the worker to forget.
         self._released: array[int] = array(U32)
         self._deadlines: list[tuple[float, int, Sequence[RequestT]]] = []
-        self._next_arrival = 0
         self._next_wire_id = 1
 
     @property
@@ -101,13 +104,18 @@ class Roster(Generic[RequestT]):
 
     # -- From one place to another -------------------------------------------------------------------------------------
 
-    def enqueue(self, request: RequestT) -> Sequence[RequestT]:
+    def enqueue(self, request: RequestT, drained: Sequence[RequestT] | None = None) -> Sequence[RequestT]:
+        """Queues a sequence. `drained`: the same sequence in the scheduler that has lost its worker. It keeps its
+        arrival, and what is left of its delay. A sequence that another scheduler of the router accepted has waited
+        there, so it is not delayed again. A sequence that has run before goes before all that have not.
+        """
         num_tokens = 0 if request.shares_prompt else len(request.prompt_token_ids)
-        # A sequence with output continues after the loss of a scheduler or worker. It has had its turn before, so it is
-        # not delayed again.
-        turn = self.turns.join(request.flow, num_tokens, is_put_off=not request.output_token_ids)
-        sequence = Sequence(request, self._next_arrival, turn)
-        self._next_arrival += 1
+        delay = 0 if request.was_accepted else None
+        turn = self.turns.join(request.flow, num_tokens, delay=drained.turn.step if drained is not None else delay)
+        sequence = Sequence(request, next(_arrivals) if drained is None else drained.arrival, turn)
+        sequence.has_started |= drained is not None and drained.has_started
+        if sequence.has_started:
+            sequence.turn = Turn(0, turn.is_first)
         self.by_key[request.key] = sequence
         self._wait(sequence)
         if request.deadline is not None:
@@ -119,6 +127,7 @@ class Roster(Generic[RequestT]):
         self.waiting.remove(sequence)
         self._num_waiting_tokens -= sequence.num_outstanding_tokens
         sequence.status = Status.RUNNING
+        sequence.has_started = True
         sequence.own_token_ids()
         sequence.num_tokens_at_start = len(sequence.token_ids)
         sequence.is_in_reserve = not self._has_common_slot

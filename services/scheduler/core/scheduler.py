@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import Generic
 
@@ -40,6 +41,7 @@ from services.scheduler.core.request import RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.core.step_builder import StepBuilder
+from services.scheduler.core.turns import Turn
 
 # Besides the places that are open to every sequence, the queue has reserved places: one for each _SPARE_PART open
 # places. Only first sequences of requests (see `Turn.is_first`) get a reserved place. So one request for hundreds of
@@ -115,8 +117,9 @@ class Scheduler(Generic[RequestT]):
         raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
 
     def adopt(self, drained: Sequence[RequestT]) -> None:
-        """Queues a sequence that another scheduler's `drain` returned. A full queue does not refuse it, because it was
-        accepted before. Raises RefusedError if this scheduler can never run it."""
+        """Queues a sequence that another scheduler's `drain` returned. It keeps its arrival, and starts before new
+        sequences. A full queue does not refuse it, because it was accepted before. Raises RefusedError if this
+        scheduler can never run it."""
         output = drained.token_ids[drained.num_prompt_tokens :]
         wanted = drained.request.num_prompt_logprobs
         request = replace(
@@ -125,7 +128,7 @@ class Scheduler(Generic[RequestT]):
             num_prompt_logprobs=None if wanted is None else drained.num_prompt_logprobs,
         )
         self._check_request(request)
-        self._roster.enqueue(request).num_losses = drained.num_losses
+        self._roster.enqueue(request, drained).num_losses = drained.num_losses
 
     def abort(self, key: Hashable) -> bool:
         """Ends a sequence and frees its blocks at once. No outcome reports its end. Returns False if there is no such
@@ -266,14 +269,24 @@ class Scheduler(Generic[RequestT]):
         """Whether the request's prompt and longest possible output together fit in the context."""
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
-    def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
-        """Removes sequences, and returns them in the order of arrival for another group's scheduler to adopt. These are
-        all sequences or, if that scheduler is given as `taker`, those that fit in its context."""
+    def num_found_tokens(self, sequence: Sequence[RequestT]) -> int:
+        """Number of tokens of another scheduler's sequence that this one would not have to compute, because their
+        blocks are in the prefix cache, or are about to be."""
+        return len(self.memory.find(sequence)) * self.config.block_size
+
+    def drain(self, takers: Items[Scheduler[RequestT]] | None = None) -> list[Sequence[RequestT]]:
+        """Removes sequences, and returns them in the order of arrival for other groups' schedulers to adopt. These are
+        all sequences or, if `takers` is given, those that fit in the context of at least one of them. The `turn.step`
+        of a returned sequence is what is left of its delay, in steps."""
         sequences = [
-            sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
+            sequence
+            for sequence in self._roster.by_arrival()
+            if takers is None or any(taker.fits(sequence.request) for taker in takers)
         ]
+        num_steps = self._roster.turns.num_steps
         for sequence in sequences:
             self._roster.remove(sequence)
+            sequence.turn = Turn(max(0, sequence.turn.step - num_steps), sequence.turn.is_first)
         return sequences
 
     # -- State, for load reports and tests -----------------------------------------------------------------------------

@@ -57,6 +57,7 @@ class Sequence(Generic[RequestT]):
         "_num_tokens_at_loss",
         "arrival",
         "block_ids",
+        "has_started",
         "host_slots",
         "is_in_reserve",
         "max_num_tokens",
@@ -82,7 +83,7 @@ class Sequence(Generic[RequestT]):
 
     def __init__(self, request: RequestT, arrival: int, turn: Turn = FIRST_TURN) -> None:
         self.request = request
-        self.arrival = arrival
+        self.arrival = arrival  # unique among the sequences of all schedulers
         self.turn = turn  # must not change while the sequence is in the queue, which is sorted by it
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # The prompt, then every output token whose result was applied. Choices of one request share the prompt's array
@@ -115,6 +116,7 @@ class Sequence(Generic[RequestT]):
         self.is_in_reserve = False  # whether its slot is one of those reserved for the first sequences of requests
         self.wire_id = 0  # 0: the worker does not know the sequence
         self.status = Status.WAITING
+        self.has_started = has_output  # whether it has ever run, here or in another scheduler
         self.num_losses = 0
 
     def own_token_ids(self) -> None:

@@ -5,7 +5,8 @@ start in the order of arrival, but each counts as if it had arrived some steps l
 the sequence's request has asked for so far. A short request starts soon, no matter how much work other requests have
 asked for. Requests of equal size start in the order of arrival, so most large requests end one after the other, not all
 at the same late time. No sequence starves: after its delay has passed, no new sequence gets an earlier turn. A sequence
-that has started once is not delayed again.
+that has started once is not delayed again, and a sequence that moves here from another scheduler keeps the time that it
+has waited there.
 """
 
 from __future__ import annotations
@@ -60,17 +61,16 @@ class Turns:
         """Number of unfinished sequences that the request has in this scheduler."""
         return self._shares[request].num_sequences if request in self._shares else 0
 
-    def join(self, request: Hashable, num_tokens: int, *, is_put_off: bool = True) -> Turn:
+    def join(self, request: Hashable, num_tokens: int, *, delay: int | None = None) -> Turn:
         """Counts one more sequence of the request, and returns the sequence's turn. `num_tokens`: prompt tokens that no
-        other choice computes for the sequence. `is_put_off`: whether the sequence is delayed."""
+        other choice computes for the sequence. `delay`: in steps; None: as long as the request's work asks for."""
         is_first = request not in self._shares
         share = self._shares.setdefault(request, _Share())
         share.num_sequences += 1
         share.num_tokens += num_tokens + _UNIT
-        if not is_put_off:
-            return Turn(self.num_steps, is_first)
-        num_units = share.num_tokens // _UNIT
-        delay = min(_STEPS_OF_A_UNIT << (num_units - 1).bit_length(), _MOST_STEPS)
+        if delay is None:
+            num_units = share.num_tokens // _UNIT
+            delay = min(_STEPS_OF_A_UNIT << (num_units - 1).bit_length(), _MOST_STEPS)
         return Turn(self.num_steps + delay, is_first)
 
     def leave(self, request: Hashable) -> None:

@@ -40,7 +40,7 @@ class RankedQueue(Generic[RequestT]):
         their request (`Turn.is_first`). Returns None if there is none."""
         entries = []
         for heap in self._heaps[:1] if only_first else self._heaps:
-            while heap and heap[0][1].arrival not in self._members:
+            while heap and self._members.get(heap[0][1].arrival) is not heap[0][1]:
                 heapq.heappop(heap)
             entries += heap[:1]
         return min(entries)[1] if entries else None
@@ -51,7 +51,7 @@ class RankedQueue(Generic[RequestT]):
         if heap[0][1] is sequence:
             heapq.heappop(heap)
         elif len(heap) > 2 * len(self._members) + 64:
-            heap[:] = [entry for entry in heap if entry[1].arrival in self._members]
+            heap[:] = [entry for entry in heap if self._members.get(entry[1].arrival) is entry[1]]
             heapq.heapify(heap)
 
     def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:

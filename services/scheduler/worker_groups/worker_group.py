@@ -38,6 +38,7 @@ from services.scheduler.core import (
     StepOutcome,
     TurnRate,
     pairs,
+    share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
@@ -150,8 +151,9 @@ class WorkerGroup:
     def drain_lost(self) -> list[Sequence[RoutedRequest]]:
         """Removes and returns the sequences of all other groups that have no worker, except sequences that do not fit
         this group's context."""
+        assert self.core is not None
         others = [group for group in self._peers if group is not self and not group.ready.is_set()]
-        return [sequence for group in others if group.core is not None for sequence in group.core.drain(self.core)]
+        return [sequence for group in others if group.core is not None for sequence in group.core.drain([self.core])]
 
     @property
     def is_healthy(self) -> bool:
@@ -248,10 +250,8 @@ class WorkerGroup:
             last = self.core
             self.core = Scheduler(config, last.counters)
             self._seed_step_times(hello)
-            self._adopt(last.drain(self.core))
-            for other in self._peers:
-                if other is not self and other.core is not None:
-                    other._adopt(last.drain(other.core))
+            self._adopt(last.drain([self.core]))
+            self._hand_over(last, [other for other in self._peers if other is not self])
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
             # UNAVAILABLE lets the router try another scheduler, whose context might be larger.
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
@@ -286,12 +286,16 @@ class WorkerGroup:
         for sequence in self.core.sequences_with_losses():
             key = sequence.request.key
             key.session.add_worker_loss(key, sequence.num_losses)
-        others = [group for group in self._peers if group is not self and group.ready.is_set()]
-        for other in sorted(others, key=lambda group: group.num_unfinished):
-            # Each group takes the sequences that fit its context. Sequences that fit no other group wait for this
-            # worker.
-            if other.core is not None:
-                other._adopt(self.core.drain(other.core))
+        # Sequences that fit no other group's context wait for this worker.
+        self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
+
+    @staticmethod
+    def _hand_over(core: Scheduler[RoutedRequest], groups: list[WorkerGroup]) -> None:
+        """Spreads the sequences of `core` over the groups in whose contexts they fit."""
+        takers = [(group, group.core) for group in groups if group.core is not None]
+        cores = [taker for _, taker in takers]
+        for (group, _), sequences in zip(takers, share_out(core.drain(cores), cores), strict=True):
+            group._adopt(sequences)
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ def scheduler(**overrides: Any) -> Scheduler[SequenceRequest]:
 def request(key: str, prompt_len: int = 3, max_tokens: int = 10, **fields: object) -> SequenceRequest:
     work = Generate(max_tokens, frozenset([STOP]))
     # Nothing in common with others, unless a test wants it.
-    fields = {"work": work, "cache_salt": key} | fields
-    return SequenceRequest(key, array("I", range(prompt_len)), **fields)  # type: ignore[arg-type]
+    fields = {"work": work, "cache_salt": key, "prompt_token_ids": array("I", range(prompt_len))} | fields
+    return SequenceRequest(key, **fields)  # type: ignore[arg-type]
 
 
 def rows(plan: StepPlan[SequenceRequest] | None) -> list[tuple[int, int, int]]:

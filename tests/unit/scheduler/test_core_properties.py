@@ -252,11 +252,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert request.deadline is not None
             assert request.deadline <= self.now
 
-    @rule()
-    def worker_dies(self) -> None:
+    @rule(moves=st.booleans())
+    def worker_dies(self, moves: bool) -> None:
+        """Its sequences wait for the next worker, or move to another group."""
         for end in self.core.reset():
             assert end.sequence.num_losses == 3
             del self.requests[name(end.sequence)]
+        if moves:
+            last, self.core = self.core, Scheduler(self.config, self.core.counters)
+            for sequence in last.drain():
+                self.core.adopt(sequence)
+            last.check_integrity()
+            assert last.memory.pool.num_used == 0
         self.worker = self._new_worker()
         self.results.clear()
         self.asked.clear()

@@ -148,7 +148,7 @@ def test_a_sequence_that_fits_no_other_group_is_not_drained_for_it() -> None:
     large, small = scheduler(max_model_len=64), scheduler(max_model_len=16)
     for key, max_tokens in (("a", 60), ("b", 13), ("c", 14)):
         large.submit(request(key, prompt_len=3, max_tokens=max_tokens))
-    assert [sequence.request.key for sequence in large.drain(small)] == ["b"]
+    assert [sequence.request.key for sequence in large.drain([small])] == ["b"]
     assert [sequence.request.key for sequence in large.drain()] == ["a", "c"]
 
 

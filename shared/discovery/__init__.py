@@ -1,8 +1,10 @@
 """Discovery: which parts of the fleet are known, and where they listen."""
 
 from shared.discovery.following import follow
+from shared.discovery.known_parts import KnownParts
 from shared.discovery.parts import Kind, Part, Parts
 from shared.discovery.source import Source
+from shared.discovery.source_of import source_of
 from shared.discovery.static_source import StaticSource
 
-__all__ = ["Kind", "Part", "Parts", "Source", "StaticSource", "follow"]
+__all__ = ["Kind", "KnownParts", "Part", "Parts", "Source", "StaticSource", "follow", "source_of"]

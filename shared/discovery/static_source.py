@@ -17,3 +17,6 @@ class StaticSource:
     async def watch(self) -> AsyncIterator[Parts]:
         yield self._parts
         await asyncio.Event().wait()
+
+    def seconds_since_answer(self) -> float:
+        return 0.0

@@ -8,7 +8,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from quire.cli.child import die_with_parent
@@ -19,12 +19,17 @@ KEPT_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """How to run a part of the stack, such as the router. `argv`: its command, to which `--status-fd N` is added.
-    `stop_timeout`: seconds from SIGTERM to SIGKILL."""
+    """How to run a part of the stack, such as the router. `name`: unique in the stack, such as worker-0. `argv`: its
+    command, to which `--status-fd N` is added. `stop_timeout`: seconds from SIGTERM to SIGKILL. `kind`: parts of one
+    kind that follow each other are stopped at the same time; empty: the part is stopped alone. `environment`: variables
+    in addition to those of all parts. `is_awaited`: the stack is ready only once this part is."""
 
     name: str
     argv: tuple[str, ...]
     stop_timeout: float = 10.0
+    kind: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_awaited: bool = True
 
 
 class PartObserver(Protocol):
@@ -59,7 +64,7 @@ class Part:
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=lines_writer,
                 pass_fds=(status_writer,),
-                env=dict(environment),
+                env={**environment, **spec.environment},
                 start_new_session=True,
                 preexec_fn=die_with_parent(),
             )

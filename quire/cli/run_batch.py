@@ -50,8 +50,8 @@ class BatchConfig:
     )
     max_concurrency: int | None = option(
         None,
-        "Maximum number of requests in progress at a time. If left out, twice --max-num-seqs for its own stack, or "
-        "256 for --base-url.",
+        "Maximum number of requests in progress at a time. If left out, twice --max-num-seqs for each worker of its "
+        "own stack, or 256 for --base-url.",
         minimum=1,
         maximum=16384,
     )
@@ -175,11 +175,12 @@ async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
 
 
 def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
-    """Returns the default of --max-concurrency. For run-batch's own stack, this is twice --max-num-seqs, or the length
-    of the scheduler's queue if that is less. So about as many requests wait as run."""
+    """Returns the default of --max-concurrency. For run-batch's own stack, this is twice --max-num-seqs for each
+    worker, or the length of the schedulers' queues if that is less. So about as many requests wait as run."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
-    return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))
+    scheduled = 2 * stack.configs["worker"].max_num_seqs * stack.replicas.num_workers
+    return int(min(scheduled, stack.configs["scheduler"].max_num_queued_reqs * stack.replicas.num_schedulers))
 
 
 def _summary(config: BatchConfig, tally: Tally, is_whole: bool, seconds: float) -> str:

@@ -15,6 +15,7 @@ from quire.cli import gateway, vllm_options
 from quire.cli.display import PlainDisplay
 from quire.cli.http_probe import ask
 from quire.cli.part import PartSpec
+from quire.cli.replicas import ReplicaConfig
 from quire.cli.stack import (
     SERVICES,
     WIRING,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 PROG = "quire serve"
 DESCRIPTION = """\
-Serves a model on this host: starts gateway, router, scheduler and worker, and restarts a part that fails.
+Serves a model on this host: starts gateway, routers, schedulers and workers, and restarts a part that fails.
 Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
 vLLM's command lines work: docs/coming-from-vllm.md compares every option."""
 
@@ -68,7 +69,7 @@ async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool =
     """Runs the stack until a signal arrives or `on_ready` stops it. A `private` stack listens only on a Unix socket,
     whose address `on_ready` gets as the URL. No process is left when this function returns. Raises StackError if a part
     fails too often."""
-    with stack_directory() as directory, start_display(tuple(stack.configs), verbose) as display:
+    with stack_directory() as directory, start_display(stack.part_names, verbose) as display:
         for note in stack.notes:
             display.note(note)
         specs, environment = part_specs(stack, directory, private=private), part_environment(stack, directory)
@@ -164,6 +165,7 @@ def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] 
     from --help the options in `decided`, which users cannot set for this command."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
+    add_options(parser.add_argument_group("number of parts"), ReplicaConfig)
     for name in reversed(SERVICES):
         add_options(parser.add_argument_group(name), SERVICES[name])
     others = parser.add_argument_group()
@@ -174,4 +176,7 @@ def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] 
             action.help = argparse.SUPPRESS
         elif action.dest == "metrics_port":
             ports = ", ".join(f"{name} +{offset}" for offset, name in enumerate(SERVICES))
-            action.help = f"First of the TCP ports for Prometheus metrics ({ports}). If left out, off."
+            action.help = (
+                f"First of the TCP ports for Prometheus metrics ({ports}; for each further part of a kind "
+                f"+{len(SERVICES)} more). If left out, off."
+            )

@@ -1,7 +1,8 @@
 """The local stack: its parts, their addresses, and the command that starts each part.
 
 In the local stack, the parts listen on Unix sockets in a private directory. Containers run the same commands with other
-addresses.
+addresses. There can be several routers, schedulers and workers (replicas.py has their numbers and names): the gateway
+gets the addresses of all routers, each router those of all schedulers, and each scheduler those of all workers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import Any
 
 from deploy.envoy.config import ANY, GatewayConfig
 from quire.cli import vllm_options
+from quire.cli.host_share import share_host
 from quire.cli.part import PartSpec
+from quire.cli.replicas import ReplicaConfig, part_names
 from quire.cli.runtime_directory import runtime_directory
 from quire.cli.vllm_option import Form
 from services.router.config import RouterConfig
@@ -26,13 +29,15 @@ from services.worker.config import WorkerConfig
 from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, read_file, to_argv, unknown_variables
 from shared.python_child import child_environment, python_command
 
-# The parts in the order in which they are stopped, so that each part stops before the parts that it calls.
+# The kinds of parts in the order in which they are stopped, so that each part stops before the parts that it calls.
 SERVICES: dict[str, type] = {
     "gateway": GatewayConfig,
     "router": RouterConfig,
     "scheduler": SchedulerConfig,
     "worker": WorkerConfig,
 }
+# The kind of part that each kind calls. It has an option of this name.
+CALLED = {"gateway": "router", "router": "scheduler", "scheduler": "worker"}
 # Options that the stack sets itself.
 WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
 # Maximum length, in bytes, of the path of the directory that contains the stack's directory quire-xxxxxxxx. The kernel
@@ -45,11 +50,23 @@ STOP_MARGIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The configuration of each part, without the addresses that connect the parts. `notes`: messages to show the user
-    at the start."""
+    """The configuration of each kind of part, without the addresses that connect the parts. `notes`: messages to show
+    the user at the start. `gpus`: the GPU of each worker, as CUDA_VISIBLE_DEVICES names it; empty if workers choose by
+    themselves."""
 
     configs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    replicas: ReplicaConfig = dataclasses.field(default_factory=ReplicaConfig)
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of all parts, in the order in which they are stopped."""
+        return tuple(name for kind in self.configs for name in self.names(kind))
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Returns the names of the parts of one kind, such as worker-0 and worker-1."""
+        return part_names(kind, self.replicas.count(kind))
 
     @property
     def gateway(self) -> GatewayConfig:
@@ -86,12 +103,19 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     environment = {key: value for key, value in os.environ.items() if key not in map(variable, WIRING)}
     configs: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
+    replicas, gpus = ReplicaConfig(), tuple[str, ...]()
     problems: list[str] = []
     for name, config_class in SERVICES.items():
         try:
             configs[name] = build(config_class, flags, environment, file)
         except ConfigError as error:
             problems.append(str(error))
+    try:
+        replicas = build(ReplicaConfig, flags, environment, file)
+        if "worker" in configs:
+            gpus = share_host(configs["worker"], replicas.num_workers, environment)
+    except ConfigError as error:
+        problems.append(str(error))
     try:
         model = configs["worker"].model if "worker" in configs else str(flags.get("model", ""))
         notes = vllm_options.check(flags, environment, file, model)
@@ -119,7 +143,12 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     if base is not None:
         for offset, name in enumerate(SERVICES):
             configs[name] = dataclasses.replace(configs[name], metrics_port=base + offset)
-    return Stack(configs, notes)
+        last = base + len(SERVICES) * max(map(replicas.count, SERVICES)) - 1
+        if last > 65535:
+            raise ConfigError(f"--metrics-port is {base}, so the parts would use ports up to {last}; lower it")
+    num_workers = max(worker.workers_on_host, replicas.num_workers)
+    configs["worker"] = dataclasses.replace(configs["worker"], workers_on_host=num_workers)
+    return Stack(configs, notes, replicas, gpus)
 
 
 def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
@@ -131,23 +160,46 @@ def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
-    """Returns how to run each part. `directory`: directory of the Unix sockets on which the router, the scheduler and
-    the worker listen. The gateway of a `private` stack listens on a Unix socket in this directory, too."""
-    sockets = {name: socket_address(directory, name) for name in SERVICES}
-    wiring = {
-        "gateway": ("--router", sockets["router"], *(("--listen", sockets["gateway"]) if private else ())),
-        "router": ("--listen", sockets["router"], "--scheduler", sockets["scheduler"]),
-        "scheduler": ("--listen", sockets["scheduler"], "--worker", sockets["worker"]),
-        "worker": ("--listen", sockets["worker"]),
-    }
+    """Returns how to run each part. `directory`: directory of the Unix sockets on which the routers, the schedulers and
+    the workers listen. The gateway of a `private` stack listens on a Unix socket in this directory, too."""
     return tuple(
         PartSpec(
             name,
-            python_command("quire", name, *to_argv(config), *wiring[name]),
+            python_command(
+                "quire",
+                kind,
+                *to_argv(_config_of(stack, kind, index)),
+                *(("--listen", socket_address(directory, name)) if kind != "gateway" or private else ()),
+                *_peers(stack, directory, kind),
+            ),
             stop_timeout=max(10.0, _drain_seconds(config) + STOP_MARGIN_S),
+            kind=kind,
+            environment={"CUDA_VISIBLE_DEVICES": stack.gpus[index]} if kind == "worker" and stack.gpus else {},
+            # One scheduler suffices: a further one may have to wait until another one gives it a worker. Routers are
+            # ready only once they have a scheduler.
+            is_awaited=kind != "scheduler" or stack.replicas.num_schedulers == 1,
         )
-        for name, config in stack.configs.items()
+        for kind, config in stack.configs.items()
+        for index, name in enumerate(stack.names(kind))
     )
+
+
+def _peers(stack: Stack, directory: Path, kind: str) -> Iterator[str]:
+    """Yields the flags with the addresses of the parts that a part of this kind calls."""
+    if (peer := CALLED.get(kind)) is not None:
+        for name in stack.names(peer):
+            yield from (f"--{peer}", socket_address(directory, name))
+
+
+def _config_of(stack: Stack, kind: str, index: int) -> Any:
+    """Returns the configuration of one of several parts of a kind: with its own metrics port and step log."""
+    config, changes = stack.configs[kind], dict[str, Any]()
+    if config.metrics_port is not None:
+        changes["metrics_port"] = config.metrics_port + len(SERVICES) * index
+    if kind == "worker" and config.step_log and stack.replicas.num_workers > 1:
+        path = Path(config.step_log)
+        changes["step_log"] = str(path.with_stem(f"{path.stem}-{index}"))
+    return dataclasses.replace(config, **changes)
 
 
 def _drain_seconds(config: Any) -> float:
@@ -156,7 +208,7 @@ def _drain_seconds(config: Any) -> float:
 
 
 def socket_address(directory: Path, name: str) -> str:
-    """Returns the address of a part's Unix socket."""
+    """Returns the address of a part's Unix socket. `name`: the part's name, such as router or worker-0."""
     return f"unix:{directory}/{name}.sock"
 
 
@@ -197,7 +249,8 @@ def unknown_options(prog: str) -> dict[str, str]:
 
 
 def option_names() -> frozenset[str]:
-    return frozenset(field.name for config_class in SERVICES.values() for field in dataclasses.fields(config_class))
+    classes = (*SERVICES.values(), ReplicaConfig)
+    return frozenset(field.name for config_class in classes for field in dataclasses.fields(config_class))
 
 
 def variable(name: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Protocol
 
 from quire.cli.part import Part, PartObserver, PartSpec
@@ -90,8 +91,9 @@ class Supervisor:
     async def _start(self, on_ready: Callable[[], Awaitable[None]]) -> None:
         """Waits until the stack works, then calls `on_ready`. Raises StackError if all parts are ready but the stack
         does not answer."""
-        for ready in self._ready.values():
-            await ready.wait()
+        for spec in self._specs:
+            if spec.is_awaited:
+                await self._ready[spec.name].wait()
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while (wrong := await self._check()) is not None:
             if time.monotonic() > deadline:
@@ -127,7 +129,6 @@ class Supervisor:
         await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _stop_in_order(self) -> None:
-        for spec in self._specs:
-            part = self._parts.get(spec.name)
-            if part is not None and part.running:
-                await part.stop()
+        for _, specs in groupby(self._specs, key=lambda spec: spec.kind or spec.name):
+            parts = [self._parts[spec.name] for spec in specs if spec.name in self._parts]
+            await asyncio.gather(*(part.stop() for part in parts if part.running))

@@ -19,7 +19,7 @@ _IN_REQUESTS = "send it in requests"
 _ONE_GPU = "a model runs on one device, so there is nothing to distribute"
 
 _PARTIAL_PREFILLS = "use --target-tbt-ms to bound the part of each step that prompts take"
-_MORE_PARTS = "start more workers and schedulers: quire worker, quire scheduler (docs/architecture.md)"
+_MORE_HOSTS = "for several hosts, start the parts one by one (docs/operations.md)"
 
 OPTIONS: Mapping[str, VllmOption] = {
     option.key: option
@@ -91,14 +91,11 @@ OPTIONS: Mapping[str, VllmOption] = {
         switch("fully-sharded-loras", False, refusal=_NO_LORA),
         switch("enable-prompt-adapter", False, refusal="prompt adapters are not implemented"),
         # Several devices and processes.
-        value("data-parallel-size", "1", short="-dp", refusal=_MORE_PARTS),
-        value("data-parallel-size-local", "1", short="-dpl", refusal=_MORE_PARTS),
-        value("data-parallel-rank", "0", short="-dpn", refusal=_MORE_PARTS),
-        value("data-parallel-start-rank", "0", short="-dpr", refusal=_MORE_PARTS),
-        value("data-parallel-address", short="-dpa", refusal=_MORE_PARTS),
-        value("data-parallel-rpc-port", short="-dpp", refusal=_MORE_PARTS),
+        value("data-parallel-rank", "0", short="-dpn", refusal=_MORE_HOSTS),
+        value("data-parallel-start-rank", "0", short="-dpr", refusal=_MORE_HOSTS),
+        value("data-parallel-address", short="-dpa", refusal=_MORE_HOSTS),
+        value("data-parallel-rpc-port", short="-dpp", refusal=_MORE_HOSTS),
         value("data-parallel-backend", short="-dpb", note=_ONE_GPU),
-        value("api-server-count", "1", refusal="start more routers: quire router (docs/architecture.md)"),
         switch("enable-expert-parallel", False, refusal="one device holds all experts"),
         value("distributed-executor-backend", note=_ONE_GPU),
         switch("disable-custom-all-reduce", note=_ONE_GPU),

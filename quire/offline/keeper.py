@@ -53,13 +53,13 @@ async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
         hurry.set()
         stop.set()
 
-    with stack_directory() as directory, start_display(tuple(stack.configs), verbose=False) as display:
+    with stack_directory() as directory, start_display(stack.part_names, verbose=False) as display:
         for note in stack.notes:
             display.note(note)
 
         async def on_ready() -> None:
             display.settle()
-            reporter.ready(address=socket_address(directory, "router"))
+            reporter.ready(address=socket_address(directory, stack.names("router")[0]))
 
         async def works() -> str | None:
             return None  # No further check is needed: the router reports ready only when it can serve.

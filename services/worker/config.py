@@ -124,7 +124,15 @@ class WorkerConfig:
         "a CPU it always is.",
     )
     num_threads: int | None = option(
-        None, "CPU threads for the computation. If left out, one per physical core.", minimum=1
+        None,
+        "CPU threads for the computation. If left out, one per physical core, divided by --workers-on-host.",
+        minimum=1,
+    )
+    workers_on_host: int = option(
+        1,
+        "Number of workers that share this host's cores and memory. The defaults of --num-threads, --swap-space and, "
+        "on a CPU, --kv-cache-memory-bytes leave the other workers their share. Set by quire serve.",
+        minimum=1,
     )
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(

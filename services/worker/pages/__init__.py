@@ -2,11 +2,8 @@
 
 from services.worker.pages.create import create_device_page_copies
 from services.worker.pages.host_memory import (
-    GIB,
     Asked,
-    Available,
     SwapSpace,
-    available_memory,
     require,
     require_memory,
     resolve_swap_space,
@@ -26,10 +23,8 @@ from services.worker.pages.kv_cache import (
 from services.worker.pages.page_copies import NoPageCopies, PageCopies, PlainPageCopies
 
 __all__ = [
-    "GIB",
     "LESS_MEMORY",
     "Asked",
-    "Available",
     "Budget",
     "NoPageCopies",
     "PageCopies",
@@ -37,7 +32,6 @@ __all__ = [
     "SwapSpace",
     "allocate_pages",
     "asked_bytes",
-    "available_memory",
     "block_bytes",
     "count_blocks",
     "count_host_blocks",

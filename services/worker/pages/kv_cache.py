@@ -13,9 +13,10 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models import ModelConfig
 from services.worker.ops import Heads, KVPages, Ops
-from services.worker.pages.host_memory import Asked, SwapSpace, available_memory, in_words
+from services.worker.pages.host_memory import Asked, SwapSpace
 from services.worker.pages.mapped import mapped_zeros
 from services.worker.weights import KVScales
+from shared.host_memory import available_memory, in_words
 
 logger = logging.getLogger(__name__)
 
@@ -71,19 +72,20 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, d
     return budget.num_bytes // per_block
 
 
-def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
+def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace, num_workers: int = 1) -> Budget:
     """Returns the default size of a KV cache in host memory. It leaves room for weights and swap space, which are
-    allocated later."""
+    allocated later. `num_workers`: number of workers on this host; each takes no more than its share."""
     available = available_memory()
     if available is None:
         return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)
-    left = max(0, available.num_bytes - num_weight_bytes - swap.num_bytes)
+    left = max(0, available.num_bytes // num_workers - num_weight_bytes - swap.num_bytes)
     num_bytes = min(DEFAULT_CPU_BYTES, int(DEFAULT_CPU_FRACTION * left))
     if num_bytes < DEFAULT_CPU_BYTES:
         logger.warning(
-            "the KV cache is %s instead of %s: %s has %s of memory available, weights and swap space leave %s, and the "
-            "default takes half of that at most; --kv-cache-memory-bytes sets it",
-            in_words(num_bytes), in_words(DEFAULT_CPU_BYTES), available.where, in_words(available.num_bytes),
+            "the KV cache is %s instead of %s: %s has %s of memory available%s, weights and swap space leave %s, and "
+            "the default takes half of that at most; --kv-cache-memory-bytes sets it",
+            in_words(num_bytes), in_words(DEFAULT_CPU_BYTES), available.where,
+            in_words(available.num_bytes // num_workers), "" if num_workers == 1 else " for each worker",
             in_words(left),
         )  # fmt: skip
     return Budget(num_bytes, RAISE_BYTES)

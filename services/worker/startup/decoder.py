@@ -15,7 +15,6 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, PinningError
 from services.worker.models import Decoder, ModelConfig, weight_bytes
 from services.worker.pages import (
-    GIB,
     LESS_MEMORY,
     Budget,
     PageCopies,
@@ -42,6 +41,7 @@ from services.worker.startup.step_size import resolve_step_tokens
 from services.worker.startup.warm_up import warm_up
 from services.worker.step import GraphRecorder, ModelRunner
 from services.worker.weights import KVScales, load_decoder, open_weights, read_kv_scales
+from shared.host_memory import GIB
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +77,16 @@ class DecoderStart:
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
+            num_workers = config.workers_on_host
             # Memory is checked after open_weights, which compares config.json with the checkpoint: if config.json has a
             # wrong size, the error of open_weights names it. An error about memory would not.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load, COMPUTED[device.type])
-            require_memory(num_weight_bytes, f"the weights of {path}")
+            require_memory(num_weight_bytes, f"the weights of {path}", num_workers)
             # The blocks are counted only once, before the weights are loaded. A second count after loading might give
             # fewer blocks than a sequence of `longest` tokens needs.
-            num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
+            num_blocks = count_blocks(
+                config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap, num_workers)
+            )
         longest = _longest(config, model, kv_dtype, device, num_blocks)
         step_tokens = resolve_step_tokens(config, longest)
         shapes = {heads.shape(config.block_size, dtype, kv_dtype) for heads in model.attention}

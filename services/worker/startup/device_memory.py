@@ -12,9 +12,10 @@ from typing import Protocol
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.pages import GIB, LESS_MEMORY, Asked, Available, available_memory, require
+from services.worker.pages import LESS_MEMORY, Asked, require
 from services.worker.startup.warm_up import run_largest_step
 from services.worker.step import ModelRunner, Recorder
+from shared.host_memory import GIB, Available, available_memory
 
 
 class DeviceMemory(Protocol):

@@ -44,7 +44,7 @@ def load_worker(config: WorkerConfig, report: Report, device: torch.device | Non
     Raises ModelError, or DeviceLostError if the device is lost during the call."""
     device = resolve_device(config.device) if device is None else device
     # Check the swap space first, so that an error appears before the minutes that a model takes to download and load.
-    swap = resolve_swap_space(config.swap_space, device.type)
+    swap = resolve_swap_space(config.swap_space, device.type, config.workers_on_host)
     try:
         return _load(config, report, device, swap)
     except Exception as error:
@@ -65,7 +65,7 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
     tokenizer = checkpoint.read_tokenizer(has_pairs=encoder is not None and encoder.classifier is not None)
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
-        torch.set_num_threads(config.num_threads or physical_cores())
+        torch.set_num_threads(config.num_threads or max(1, physical_cores() // config.workers_on_host))
     else:
         select_gpu(device)
     ops = create_ops(device, dtype, batch_invariant=config.batch_invariant)

@@ -47,7 +47,7 @@ def test_parts_meet_at_sockets_in_one_directory() -> None:
 def test_a_private_stack_takes_no_port() -> None:
     specs = {spec.name: spec.argv[5:] for spec in part_specs(build_stack({}, {}), Path("/run/q"), private=True)}
 
-    assert specs["gateway"] == ("--router", "unix:/run/q/router.sock", "--listen", "unix:/run/q/gateway.sock")
+    assert specs["gateway"] == ("--listen", "unix:/run/q/gateway.sock", "--router", "unix:/run/q/router.sock")
 
 
 def test_a_flag_goes_to_every_part_that_has_it_and_to_no_other() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from quire.cli import restarts, supervisor
 from quire.cli.part import PartSpec
 from quire.cli.supervisor import StackError, Supervisor
 from shared.status import Status
-from tests.fakes.waiting import HANG_S
+from tests.fakes.waiting import HANG_S, until
 from tests.unit.cli.processes import is_running, until_ended
 
 FAKE_PART = Path(__file__).with_name("fake_part.py")
@@ -47,8 +48,14 @@ class Recorder:
                 await self.changed.wait()
 
 
-def part(name: str, words: str, *, stop_timeout: float = 10.0) -> PartSpec:
-    return PartSpec(name, (sys.executable, "-IS", str(FAKE_PART), name, *words.split()), stop_timeout)
+def part(name: str, words: str, *, stop_timeout: float = 10.0, kind: str = "", is_awaited: bool = True) -> PartSpec:
+    command = (sys.executable, "-IS", str(FAKE_PART), name, *words.split())
+    return PartSpec(name, command, stop_timeout, kind, is_awaited=is_awaited)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(os.fsdecode(variable).split("=", 1) for variable in variables if variable)
 
 
 async def works() -> str | None:
@@ -103,6 +110,45 @@ async def test_parts_stop_one_after_the_other_in_the_order_given(tmp_path: Path)
     await running
 
     assert log.read_text().split() == names
+
+
+async def test_parts_of_one_kind_stop_at_the_same_time(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    stack = Stack(
+        part("router-0", "stubborn ready wait", stop_timeout=1000.0, kind="router"),
+        part("router-1", f"log {log} ready wait", kind="router"),
+        part("worker", f"log {log} ready wait", kind="worker"),
+    )
+    running = asyncio.create_task(stack.run())
+    await stack.ready.wait()
+
+    stack.stop.set()
+    await until(log.exists)
+    await until(lambda: not is_running(stack.pids()[1]))
+    assert log.read_text().split() == ["router-1"], "its stop did not wait for router-0, and the worker waits for both"
+    stack.hurry.set()
+    await running
+
+
+async def test_the_stack_is_ready_without_a_part_that_it_does_not_await() -> None:
+    stack = Stack(part("a", "ready wait"), part("b", "wait", is_awaited=False))
+    running = asyncio.create_task(stack.run())
+    await stack.ready.wait()
+    assert stack.display.ready == ["a"]
+    stack.stop.set()
+    await running
+
+
+async def test_a_part_gets_its_own_environment_variables(tmp_path: Path) -> None:
+    spec = replace(part("a", "ready wait"), environment={"CUDA_VISIBLE_DEVICES": "7"})
+    stack = Stack(spec)
+    running = asyncio.create_task(stack.run())
+    await stack.ready.wait()
+    variables = environment_of(stack.pids()[0])
+    assert variables["CUDA_VISIBLE_DEVICES"] == "7"
+    assert os.environ.items() - {("CUDA_VISIBLE_DEVICES", "7")} <= variables.items()
+    stack.stop.set()
+    await running
 
 
 async def test_a_part_that_fails_at_the_start_stops_everything_with_its_own_reason() -> None:

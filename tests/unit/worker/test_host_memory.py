@@ -14,10 +14,12 @@ from services.worker.errors import ModelError
 from services.worker.models.config import read_model_config
 from services.worker.models.size import weight_bytes
 from services.worker.pages import host_memory
-from services.worker.pages.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
+from services.worker.pages.host_memory import SwapSpace, resolve_swap_space
 from services.worker.pages.kv_cache import block_bytes, count_host_blocks, default_cpu_budget
 from services.worker.startup import decoder as start
 from services.worker.startup.load import load_worker
+from shared import host_memory as memory_files
+from shared.host_memory import GIB, Available, available_memory
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 
@@ -25,8 +27,8 @@ from tests.unit.worker.triton.simulated_worker import write_tokenizer
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of a host with 64 GiB available, outside of any container."""
-    monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory_files, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory_files, "_CGROUP", tmp_path)
     total, available = 99 * 2**20, 64 * 2**20
     (tmp_path / "meminfo").write_text(
         f"MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {available} kB\nCached: 2 kB\n"
@@ -157,6 +159,17 @@ def test_the_default_kv_cache_takes_half_of_what_weights_and_swap_space_leave(
     ]
 
 
+def test_workers_of_one_host_share_what_their_defaults_take(host: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert resolve_swap_space(None, "cuda", 4).num_bytes == 4 * GIB, "a quarter of 64 GiB is 4 GiB for each of 4"
+    assert default_cpu_budget(GIB, SwapSpace(GIB), 4).num_bytes == GIB
+    assert not caplog.records
+    assert resolve_swap_space(None, "cuda", 8).num_bytes == 2 * GIB
+    assert default_cpu_budget(6 * GIB, SwapSpace(GIB), 8).num_bytes == GIB // 2, "half of 8 - 6 - 1 GiB"
+    assert "and the default of 8 workers takes a quarter at most" in caplog.records[0].message
+    assert "this host has 8.0 GiB of memory available for each worker" in caplog.records[1].message
+    assert resolve_swap_space(5, "cuda", 8).num_bytes == 5 * GIB, "what an option says is each worker's own"
+
+
 def test_the_default_kv_cache_is_what_it_was_before_the_weights_were_read(
     host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,8 +203,8 @@ def test_more_than_the_host_has_stops_the_start() -> None:
 
 
 def test_where_nothing_is_known_the_option_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path / "none")
+    monkeypatch.setattr(memory_files, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(memory_files, "_CGROUP", tmp_path / "none")
 
     assert (available_memory(), swap_bytes(None, "cuda"), swap_bytes(9, "cpu")) == (None, 4 * GIB, 9 * GIB)
 
@@ -209,6 +222,9 @@ def test_weights_that_no_host_or_container_could_hold_are_refused(host: Path) ->
     host_memory.require_memory(10 * GIB, "the weights of m")
     with pytest.raises(ModelError, match=r"the weights of m take 10\.1 GiB, but this host has 10\.0 GiB of memory"):
         host_memory.require_memory(int(10.1 * GIB), "the weights of m")
+    host_memory.require_memory(5 * GIB, "the weights of m", 2)
+    with pytest.raises(ModelError, match=r"take 4\.0 GiB for each of 3 workers, but this host has 10\.0 GiB"):
+        host_memory.require_memory(4 * GIB, "the weights of m", 3)
     (host / "memory.max").write_text(f"{4 * GIB}\n")
     with pytest.raises(ModelError, match=r"but this container has 4\.0 GiB of memory"):
         host_memory.require_memory(5 * GIB, "the weights of m")

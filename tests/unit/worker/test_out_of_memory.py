@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.pages.host_memory import GIB
 from services.worker.plan.batch import Batch
 from services.worker.startup.device_memory import Needs, measure_needs, out_of_memory_explained
 from services.worker.startup.warm_up import run_largest_step
 from services.worker.step.model_runner import OUT_OF_MEMORY, STEP_FAILED, ModelRunner
+from shared.host_memory import GIB
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import make_runner, save_model
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,12 +17,14 @@ from services.scheduler.sessions import RouterSession, SequenceKey, hello_messag
 from services.scheduler.submission import routed_requests
 from services.scheduler.submit_checks import MAX_CHOICES, check_submit
 from services.scheduler.worker_groups import Fleet, WorkerGroup, WorkerLostError
+from shared import clock
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 from shared.placement import LOAD_INTERVAL_S
 from shared.throughput import Throughput
+from shared.transport import GrpcServerStream, ServerStream
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ HELLO_TIMEOUT_S = 10.0
 _ABORTS_AT_ONCE = 1024
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Stream = ServerStream[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -40,7 +42,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._sessions: set[RouterSession] = set()
+        # A dict instead of a set, so that the sessions have an order, and equal runs of a simulation are equal.
+        self._sessions: dict[RouterSession, None] = {}
         self._draining = False
         self._refusals = RefusalLog()
         self.throughput = Throughput()
@@ -50,36 +53,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def Connect(  # type: ignore[override] # noqa: N802
         self, request_iterator: AsyncIterator[scheduler_pb2.ConnectRequest], context: Context
     ) -> None:
-        first = await _first(request_iterator)
-        if first is None or not first.HasField("hello"):
-            raise MalformedRequestError("the first message must be a hello")
-        session = RouterSession(first.hello.router_id)
-        await self._wait_ready()
-        await context.write(hello_message(self._fleet.scheduler_id, self._fleet.model.info))
-        session.set_load(self.load())
-        self._sessions.add(session)
-        logger.info("router %s connected", session.router_id)
-        reader = asyncio.create_task(self._read(session, request_iterator))
-        end = None
-        try:
-            end = await self._write(session, context, reader)
-        finally:
-            reader.cancel()
-            self._sessions.discard(session)
-            for key in list(session.unfinished.values()):
-                self._abort(key)
-            logger.info("router %s is gone", session.router_id)
-        if end is not None:
-            # This call can take long if the router is stalled, because gRPC sends the status only after the router has
-            # read all earlier messages. So the sequences are aborted before this call.
-            await context.abort(*end)
+        await self.connect(GrpcServerStream(request_iterator, context))
 
     async def GetTokenizer(  # noqa: N802
         self, request: model_pb2.GetTokenizerRequest, context: Context
     ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
         try:
             chunks = await self._ready_group().tokenizer_chunks()
-        except (WorkerLostError, RefusedError, grpc.aio.AioRpcError) as error:
+        except (WorkerLostError, RefusedError) as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         for chunk in chunks:
             yield model_pb2.GetTokenizerResponse(chunk=chunk)
@@ -104,12 +85,38 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     # -- The rest of the service ---------------------------------------------------------------------------------------
 
+    async def connect(self, stream: Stream) -> None:
+        """Serves a router's stream until it ends. Raises MalformedRequestError."""
+        first = await _first(stream)
+        if first is None or not first.HasField("hello"):
+            raise MalformedRequestError("the first message must be a hello")
+        session = RouterSession(first.hello.router_id)
+        await self._wait_ready()
+        await stream.write(hello_message(self._fleet.scheduler_id, self._fleet.model.info))
+        session.set_load(self.load())
+        self._sessions[session] = None
+        logger.info("router %s connected", session.router_id)
+        reader = asyncio.create_task(self._read(session, stream))
+        end = None
+        try:
+            end = await self._write(session, stream, reader)
+        finally:
+            reader.cancel()
+            self._sessions.pop(session, None)
+            for key in list(session.unfinished.values()):
+                self._abort(key)
+            logger.info("router %s is gone", session.router_id)
+        if end is not None:
+            # This call can take long if the router is stalled, because gRPC sends the status only after the router has
+            # read all earlier messages. So the sequences are aborted before this call.
+            await stream.abort(*end)
+
     async def tick_forever(self) -> None:
         """Every LOAD_INTERVAL_S, calls `tick` of every group and sends the load to every router. Runs until
         cancelled."""
         while True:
             await asyncio.sleep(LOAD_INTERVAL_S)
-            now = time.monotonic()
+            now = clock.now()
             for group in self._fleet.groups:
                 group.tick(now)
             load = self.load()
@@ -160,7 +167,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 wait.cancel()
 
     async def _write(
-        self, session: RouterSession, context: Context, reader: asyncio.Task[None]
+        self, session: RouterSession, stream: Stream, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
         """Writes the session's messages to the stream, until the router closes its side. Meanwhile, no other code may
         write to the stream. If the router stalls, returns the status with which to end the call. Raises
@@ -175,7 +182,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 for message in news.result():
                     for part in in_parts(message):
                         async with Patience(STALLED_PEER_S):
-                            await context.write(part)
+                            await stream.write(part)
             except TimeoutError:
                 logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
                 return grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly"
@@ -187,12 +194,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             raise MalformedRequestError(str(error)) from None
         return None
 
-    async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
+    async def _read(self, session: RouterSession, stream: Stream) -> None:
         """Handles the router's messages until the stream ends. Raises ValueError for a message that breaks the
         protocol.
         """
         joiner = PartJoiner[scheduler_pb2.ConnectRequest]()
-        async for received in requests:
+        while (received := await stream.read()) is not None:
             request = joiner.add(received)
             if request is None:
                 continue
@@ -274,10 +281,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         any(group.abort(key) for group in self._fleet.groups)
 
 
-async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:
+async def _first(stream: Stream) -> scheduler_pb2.ConnectRequest | None:
     """Returns the stream's first message; None if none comes within HELLO_TIMEOUT_S or the stream ends."""
     try:
         async with Patience(HELLO_TIMEOUT_S):
-            return await anext(aiter(requests), None)
+            return await stream.read()
     except TimeoutError:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from services.scheduler.converters import u32
 from services.scheduler.core import Generate, Preparation, Work
 from services.scheduler.sessions import RoutedRequest, SequenceKey
 from services.scheduler.worker_groups import FleetModel
+from shared import clock
 
 
 def routed_requests(
@@ -24,7 +24,7 @@ def routed_requests(
     task = _pool(submit, model) if is_pooled else _generate(submit, model)
     prompt = u32(submit.prompt_token_ids)
     wants_prompt_logprobs = task.sampling.HasField("prompt_logprobs")
-    deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
+    deadline = clock.now() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
     group = object() if len(submit.choices) > 1 else None
     needs, num_bytes = task.preparation, task.num_bytes
     return [

@@ -6,20 +6,30 @@ import asyncio
 import hashlib
 import sys
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
 from quire.inference.v1 import model_pb2, pooling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.grpc_server import GrpcServer
+from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
+from shared.patience import Patience
+from shared.transport import GrpcServerStream, ServerStream
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, ContractError, FakeModel
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Stream = ServerStream[worker_pb2.RunRequest, worker_pb2.RunResponse]
+
+# As in a real worker: seconds until a claim must arrive, until an owner that sends nothing has lost the worker, and
+# until an owner that reads nothing has lost it.
+CLAIM_TIMEOUT_S = 10.0
+OWNER_SILENCE_S = 10.0
+WRITE_TIMEOUT_S = 2.0
 
 
 @dataclass
@@ -64,48 +74,61 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._owned = False
+        self.owner: str | None = None
 
-    async def Run(  # noqa: N802
+    async def Run(  # type: ignore[override] # noqa: N802
         self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Context
-    ) -> AsyncIterator[worker_pb2.RunResponse]:
-        first = await anext(aiter(request_iterator))
-        if not first.HasField("claim"):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a claim")
-        if self._owned:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another scheduler holds this worker")
-        self._owned = True
+    ) -> None:
+        await self.serve(GrpcServerStream(request_iterator, context))
+
+    async def serve(self, stream: Stream) -> None:
+        """Serves a scheduler's stream until it ends, as a real worker does."""
+        first = await _next(stream, CLAIM_TIMEOUT_S)
+        if first is None or not first.HasField("claim"):
+            raise MalformedRequestError("the first message of a stream must be a claim")
+        if self.owner is not None:
+            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self.owner}")
+        self.owner = first.claim.scheduler_id or "a scheduler"
         try:
-            model = self.make_model()
-            self.epoch += 1
-            yield worker_pb2.RunResponse(hello=self.hello(model, self.epoch))
-            joiner = PartJoiner[worker_pb2.RunRequest]()
-            async for received in request_iterator:
-                request = joiner.add(received)
-                if request is None:
-                    continue
-                if request.HasField("heartbeat"):
-                    self.heartbeat.set()
-                    continue
-                if request.HasField("prepare"):
-                    self.grammars.append(request.prepare.grammar)
-                    is_deadly = request.prepare.grammar == self.script.deadly_grammar
-                    if is_deadly or self.script.num_deaths_preparing:
-                        self.script.num_deaths_preparing -= not is_deadly
-                        await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
-                    if self.script.preparation_gate is not None:
-                        await self.script.preparation_gate.wait()
-                    error = "" if request.prepare.grammar != self.script.bad_grammar else "This grammar is bad."
-                    prepared = worker_pb2.GrammarPrepared(key=request.prepare.key, error=error)
-                    yield worker_pb2.RunResponse(prepared=prepared)
-                    continue
+            await self._run_epoch(stream)
+        finally:
+            self.owner = None
+
+    async def _run_epoch(self, stream: Stream) -> None:
+        model = self.make_model()
+        self.epoch += 1
+        step_id = 0
+        await _write(stream, worker_pb2.RunResponse(hello=self.hello(model, self.epoch)))
+        joiner = PartJoiner[worker_pb2.RunRequest]()
+        while (received := await _next(stream, OWNER_SILENCE_S, stream.abort)) is not None:
+            request = joiner.add(received)
+            if request is None:
+                continue
+            if request.HasField("heartbeat"):
+                self.heartbeat.set()
+            elif request.HasField("prepare"):
+                await self._prepare(request.prepare, stream)
+            else:
+                step_id += 1
+                if (request.plan.epoch, request.plan.step_id) != (self.epoch, step_id):
+                    was = f"epoch {request.plan.epoch}, step {request.plan.step_id}"
+                    expected = f"a plan is for {was}, not for epoch {self.epoch}, step {step_id}"
+                    await stream.abort(grpc.StatusCode.INVALID_ARGUMENT, expected)
                 for sequence in request.plan.new_sequences:
                     assert sequence.constraints.grammar in ("", *self.grammars), "planned before it was prepared"
-                result = await self._step(model, request.plan, context)
-                for part in in_parts(worker_pb2.RunResponse(result=result)):
-                    yield part
-        finally:
-            self._owned = False
+                result = await self._step(model, request.plan, stream)
+                await _write(stream, worker_pb2.RunResponse(result=result))
+
+    async def _prepare(self, request: worker_pb2.PrepareGrammar, stream: Stream) -> None:
+        self.grammars.append(request.grammar)
+        is_deadly = request.grammar == self.script.deadly_grammar
+        if is_deadly or self.script.num_deaths_preparing:
+            self.script.num_deaths_preparing -= not is_deadly
+            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+        if self.script.preparation_gate is not None:
+            await self.script.preparation_gate.wait()
+        error = "" if request.grammar != self.script.bad_grammar else "This grammar is bad."
+        await _write(stream, worker_pb2.RunResponse(prepared=worker_pb2.GrammarPrepared(key=request.key, error=error)))
 
     async def GetTokenizer(  # noqa: N802
         self, request: model_pb2.GetTokenizerRequest, context: Context
@@ -114,16 +137,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             yield model_pb2.GetTokenizerResponse(chunk=self.tokenizer_bundle[start : start + 512 * 1024])
 
     async def _step(
-        self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, context: Context
+        self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, stream: Stream
     ) -> worker_pb2.StepResult:
         self.steps += 1
         script = self.script
         if script.die_at_step == plan.step_id:
             script.die_at_step = None
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
         firsts = {int.from_bytes(new.token_ids[:4], "little") for new in plan.new_sequences}
         if script.deadly_token_id in firsts:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
         if script.hang_at_step == plan.step_id:
             script.hang_at_step = None
             await asyncio.Event().wait()
@@ -134,7 +157,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         try:
             result = model.step(plan)
         except ContractError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await stream.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         for new in plan.new_sequences:
             if script.poison_token_id == int.from_bytes(new.token_ids[:4], "little"):
                 fail(result, new.wire_id)
@@ -162,6 +185,25 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             max_num_batched_tokens=model.max_num_batched_tokens,
             num_host_blocks=model.num_host_blocks,
         )
+
+
+async def _next(
+    stream: Stream, seconds: float, abort: Callable[[grpc.StatusCode, str], Awaitable[NoReturn]] | None = None
+) -> worker_pb2.RunRequest | None:
+    """Returns the next message. If none comes within `seconds`, calls `abort`; without `abort`, returns None."""
+    try:
+        async with Patience(seconds):
+            return await stream.read()
+    except TimeoutError:
+        if abort is None:
+            return None
+    return await abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"neither a plan nor a heartbeat came for {seconds:g} s")
+
+
+async def _write(stream: Stream, message: worker_pb2.RunResponse) -> None:
+    for part in in_parts(message):
+        async with Patience(WRITE_TIMEOUT_S):
+            await stream.write(part)
 
 
 def fail(result: worker_pb2.StepResult, wire_id: int) -> None:

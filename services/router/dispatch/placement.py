@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from services.router.model import ModelInfo, ServedModel
 from services.router.text import TextThreads, Tokenizer
 from shared.discovery import Source
 from shared.placement import MAX_REFUSALS, place
+from shared.transport import Connect, GrpcChannel
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +54,13 @@ class Placement:
         scheduler_wait: float,
         scheduler_silence: float,
         on_change: Callable[[], None] = lambda: None,
+        connect: Connect = GrpcChannel,
+        jitter: random.Random | None = None,
     ) -> None:
         """`schedulers`: discovers the schedulers. `scheduler_wait`: maximum seconds that a request waits for a
         scheduler. `scheduler_silence`: seconds without a message after which a scheduler counts as lost. `on_change`:
-        called when `is_ready` might have changed."""
-        self.roster = Roster(schedulers, router_id, self, scheduler_silence)
+        called when `is_ready` might have changed. `jitter`: spreads the times at which routers reconnect."""
+        self.roster = Roster(schedulers, router_id, self, scheduler_silence, connect, jitter)
         self.num_resubmissions = 0
         # Number of sequences that were paused because their clients did not read.
         self.num_pauses = 0

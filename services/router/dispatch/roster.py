@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 from services.router.dispatch.scheduler_connection import ConnectionOwner, SchedulerConnection
 from shared.discovery import Parts, Source, follow
+from shared.transport import Connect, GrpcChannel
 
 logger = logging.getLogger(__name__)
 
@@ -16,12 +18,23 @@ class Roster:
     is missing from the source stays in use while its stream is connected. So no state of the source can take away a
     scheduler that works. A scheduler that comes back at the same address gets a new stream on the same connection."""
 
-    def __init__(self, source: Source, router_id: str, owner: ConnectionOwner, silence_seconds: float) -> None:
-        """`silence_seconds`: time without a message after which a scheduler's stream is dropped."""
+    def __init__(
+        self,
+        source: Source,
+        router_id: str,
+        owner: ConnectionOwner,
+        silence_seconds: float,
+        connect: Connect = GrpcChannel,
+        jitter: random.Random | None = None,
+    ) -> None:
+        """`silence_seconds`: time without a message after which a scheduler's stream is dropped. `jitter`: spreads the
+        times at which routers reconnect."""
         self._source = source
         self._router_id = router_id
         self._owner = owner
         self._silence_seconds = silence_seconds
+        self._connect = connect
+        self._jitter = jitter
         self._known: frozenset[str] = frozenset()
         self._connections: dict[str, SchedulerConnection] = {}
         self._runs: dict[SchedulerConnection, asyncio.Task[None]] = {}
@@ -65,7 +78,9 @@ class Roster:
                 self._remove(connection)
 
     def _add(self, address: str) -> None:
-        connection = SchedulerConnection(address, self._router_id, self._owner, self._silence_seconds)
+        connection = SchedulerConnection(
+            address, self._router_id, self._owner, self._silence_seconds, self._connect, self._jitter
+        )
         self._connections[address] = connection
         run = self._runs[connection] = asyncio.create_task(connection.run())
         run.add_done_callback(lambda _: self._runs.pop(connection, None))

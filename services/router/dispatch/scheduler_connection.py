@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -18,16 +17,17 @@ from typing import Protocol
 import grpc
 
 from quire.inference.v1 import model_pb2
-from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from quire.scheduler.v1 import scheduler_pb2
 from services.router.dispatch import converters
 from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import ModelInfo
-from shared.grpc_server import CHANNEL_OPTIONS
+from shared import clock
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 from shared.placement import Node
+from shared.transport import Channel, ClientStream, Connect, GrpcChannel, Method, StreamEndedError
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,15 @@ _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _CALL_TIMEOUT_SECONDS = 5.0
 _MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
+
+_SERVICE = "/quire.scheduler.v1.SchedulerService/"
+CONNECT = Method(_SERVICE + "Connect", scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse)
+GET_TOKENIZER = Method(_SERVICE + "GetTokenizer", model_pb2.GetTokenizerRequest, model_pb2.GetTokenizerResponse)
+RESET_PREFIX_CACHE = Method(
+    _SERVICE + "ResetPrefixCache", scheduler_pb2.ResetPrefixCacheRequest, scheduler_pb2.ResetPrefixCacheResponse
+)
+
+Stream = ClientStream[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
 
 
 class StreamLostError(Exception):
@@ -78,9 +87,11 @@ class SchedulerConnection:
         router_id: str,
         owner: ConnectionOwner,
         silence_seconds: float,
+        connect: Connect = GrpcChannel,
+        jitter: random.Random | None = None,
     ) -> None:
         """`silence_seconds`: time without a message after which the stream is dropped. A scheduler sends load messages
-        every 100 ms."""
+        every 100 ms. `jitter`: spreads the times at which routers reconnect."""
         self.address = address
         # None until the scheduler has sent its hello on the current stream.
         self.info: ModelInfo | None = None
@@ -98,7 +109,9 @@ class SchedulerConnection:
         self._aborts: list[int] = []
         self._wake_writer = asyncio.Event()
         self._heard = False
-        self._stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub | None = None
+        self._connect = connect
+        self._jitter = jitter or random.Random()
+        self._channel: Channel | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -149,7 +162,7 @@ class SchedulerConnection:
         for sequence, sequence_id in zip(sequences, sequence_ids, strict=True):
             sequence.connection = self
             sequence.sequence_id = sequence_id
-            sequence.submitted_at = time.monotonic()
+            sequence.submitted_at = clock.now()
             sequence.num_tokens_at_submit = len(sequence.output_token_ids)
             sequence.num_loads_at_submit = self.num_loads
             self._sequences[sequence_id] = sequence
@@ -168,19 +181,21 @@ class SchedulerConnection:
             self._wake_writer.set()
 
     async def reset_prefix_cache(self) -> None:
-        """Clears the scheduler's prefix cache. Raises grpc.aio.AioRpcError if the scheduler does not answer."""
-        if self._stub is not None:
-            await self._stub.ResetPrefixCache(scheduler_pb2.ResetPrefixCacheRequest(), timeout=_CALL_TIMEOUT_SECONDS)
+        """Clears the scheduler's prefix cache. Raises StreamEndedError if the scheduler does not answer."""
+        if self._channel is not None:
+            request = scheduler_pb2.ResetPrefixCacheRequest()
+            await self._channel.call(RESET_PREFIX_CACHE, request, _CALL_TIMEOUT_SECONDS)
 
     async def run(self) -> None:
         """Keeps the stream connected until cancelled."""
         backoff = _FIRST_BACKOFF_SECONDS
         last_reason = ""
-        async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
+        channel = self._channel = self._connect(self.address)
+        try:
             while True:
                 try:
                     try:
-                        await self._session(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+                        await self._session(channel)
                     except StreamLostError as lost:
                         if self.is_ready:
                             backoff = _FIRST_BACKOFF_SECONDS
@@ -195,77 +210,65 @@ class SchedulerConnection:
                 except Exception:
                     # A bug in one session must not disconnect the scheduler permanently.
                     logger.exception("the session with scheduler %s failed", self.address)
-                await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+                await asyncio.sleep(backoff * self._jitter.uniform(0.5, 1.0))
                 backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
+        finally:
+            await channel.close()
 
-    async def _session(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
+    async def _session(self, channel: Channel) -> None:
         """Runs one stream from hello to its end. Always raises StreamLostError."""
-        self._stub = stub
-        call = stub.Connect(wait_for_ready=True)
+        stream: Stream = channel.open(CONNECT, wait_for_ready=True)
         tasks: list[asyncio.Task[None]] = []
         try:
-            await self._greet(stub, call)
+            await self._greet(channel, stream)
             tasks = [
-                asyncio.create_task(self._read(call)),
-                asyncio.create_task(self._write(call)),
+                asyncio.create_task(self._read(stream)),
+                asyncio.create_task(self._write(stream)),
                 asyncio.create_task(self._watch()),
             ]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                # gRPC cancels a pending read if this side ends the call, for example after a write timeout.
-                if not task.cancelled():
-                    task.result()
+                task.result()
             raise StreamLostError("the router dropped the stream")
-        except grpc.aio.AioRpcError as error:
-            raise StreamLostError(f"{error.code().name.lower()}: {error.details()}") from None
-        except (asyncio.InvalidStateError, ValueError) as error:
-            # The router wrote to a call that had ended, or the scheduler sent a message that violates the protocol.
-            raise StreamLostError(str(error) or "the stream has ended") from None
+        except StreamEndedError as ended:
+            is_closed = ended.code is grpc.StatusCode.OK
+            reason = "it closed the stream" if is_closed else f"{ended.code.name.lower()}: {ended.details}"
+            raise StreamLostError(reason) from None
+        except ValueError as error:  # the scheduler sent a message that violates the protocol
+            raise StreamLostError(str(error)) from None
         finally:
-            call.cancel()
+            stream.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _greet(
-        self,
-        stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub,
-        call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse],
-    ) -> None:
-        await call.write(scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id=self._router_id)))
-        first = await call.read()
-        if not isinstance(first, scheduler_pb2.ConnectResponse):
-            await self._raise_status(call)
-            return
+    async def _greet(self, channel: Channel, stream: Stream) -> None:
+        await stream.write(scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id=self._router_id)))
+        first = await stream.read()
         if first.WhichOneof("message") != "hello":
             raise StreamLostError("its first message is not a hello")
         info = converters.model_from_proto(first.hello.model)
-        bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(stub, info)
+        bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(channel, info)
         self.scheduler_id = first.hello.scheduler_id
         self.load = LoadTracker()
         self.num_hellos += 1
         await self._owner.on_hello(self, info, bundle)
 
-    async def _fetch_tokenizer(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub, info: ModelInfo) -> bytes:
+    async def _fetch_tokenizer(self, channel: Channel, info: ModelInfo) -> bytes:
         chunks = []
         size = 0
-        async for response in stub.GetTokenizer(model_pb2.GetTokenizerRequest(), timeout=60):
+        async for response in channel.replies(GET_TOKENIZER, model_pb2.GetTokenizerRequest(), timeout_s=60):
             chunks.append(response.chunk)
             size += len(response.chunk)
             if size > min(info.tokenizer_bytes, _MAX_TOKENIZER_BYTES):
                 raise StreamLostError("its tokenizer is larger than announced")
         return b"".join(chunks)
 
-    async def _read(
-        self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
-    ) -> None:
-        clock = asyncio.get_running_loop().time
+    async def _read(self, stream: Stream) -> None:
+        loop_time = asyncio.get_running_loop().time
         joiner = PartJoiner[scheduler_pb2.ConnectResponse]()
         while True:
-            received = await call.read()
-            if not isinstance(received, scheduler_pb2.ConnectResponse):
-                await self._raise_status(call)
-                return
+            received = await stream.read()
             self._heard = True
             response = joiner.add(received)
             if response is None:
@@ -274,13 +277,11 @@ class SchedulerConnection:
             if kind == "frame":
                 self._apply(response.frame)
             elif kind == "load":
-                self.load.report(converters.load_from_proto(response.load), clock())
+                self.load.report(converters.load_from_proto(response.load), loop_time())
                 self.num_loads += 1
                 self._owner.on_load(self)
 
-    async def _write(
-        self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
-    ) -> None:
+    async def _write(self, stream: Stream) -> None:
         while True:
             await self._wake_writer.wait()
             self._wake_writer.clear()
@@ -293,7 +294,7 @@ class SchedulerConnection:
                         self._aborts = []
                     for part in in_parts(message):
                         async with Patience(WRITE_STALL_SECONDS):
-                            await call.write(part)
+                            await stream.write(part)
             except TimeoutError:
                 raise StreamLostError(f"it accepted no message for {WRITE_STALL_SECONDS} s") from None
 
@@ -306,14 +307,6 @@ class SchedulerConnection:
             await asyncio.sleep(self._silence_seconds / _SILENT_TICKS)
             num_silent = 0 if self._heard else num_silent + 1
         raise StreamLostError(f"it sent nothing for {self._silence_seconds} s")
-
-    async def _raise_status(
-        self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
-    ) -> None:
-        code, details = await call.code(), await call.details()
-        raise StreamLostError(
-            "it closed the stream" if code is grpc.StatusCode.OK else f"{code.name.lower()}: {details}"
-        )
 
     def _apply(self, frame: scheduler_pb2.Frame) -> None:
         """Applies a frame to its sequences. Raises ValueError if the frame violates the protocol."""

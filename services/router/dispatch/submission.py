@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from services.router.dispatch.work import FinishReason, Work
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
+from shared import clock
 
 # Limits for output that a client has not read. Above MAX_UNREAD_BYTES, the request's sequences pause at once. Above
 # MAX_UNREAD_BYTES_OF_IDLE, they pause if the client has read nothing for IDLE_CLIENT_SECONDS
@@ -57,7 +57,7 @@ class Mailbox:
         # `_num_unread_bytes`: size of the output that the task has not taken. `_busy_since`: time at which the task was
         # last woken or last took output (monotonic seconds).
         self._num_unread_bytes = 0
-        self._busy_since = time.monotonic()
+        self._busy_since = clock.now()
         self._news: list[SubmittedSequence] = []
         # `_put_at`: arrival time of the oldest output that is not taken. `news_since`: arrival time of the oldest
         # output that the last `take` returned. Both are monotonic seconds.
@@ -74,7 +74,7 @@ class Mailbox:
         if not sequence.has_news:
             sequence.has_news = True
             if not self._news:
-                self._put_at = time.monotonic()
+                self._put_at = clock.now()
             self._news.append(sequence)
             self._call()
 
@@ -95,7 +95,7 @@ class Mailbox:
             raise self._error
         news, self._news = self._news, []
         self._num_unread_bytes = 0
-        self._busy_since = time.monotonic()
+        self._busy_since = clock.now()
         self.news_since = self._put_at
         for sequence in news:
             sequence.has_news = False
@@ -110,12 +110,12 @@ class Mailbox:
         """Whether the client reads so slowly that its sequences should pause."""
         if self._num_unread_bytes <= MAX_UNREAD_BYTES_OF_IDLE or self._waiter is not None:
             return False
-        is_idle = time.monotonic() - self._busy_since > IDLE_CLIENT_SECONDS
+        is_idle = clock.now() - self._busy_since > IDLE_CLIENT_SECONDS
         return is_idle or self._num_unread_bytes > MAX_UNREAD_BYTES
 
     def _call(self) -> None:
         if self._waiter is not None:
-            self._busy_since = time.monotonic()
+            self._busy_since = clock.now()
             self._deliveries.wake(self._waiter)
             self._waiter = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import NamedTuple
 
 from quire.inference.v1 import model_pb2
@@ -12,6 +11,7 @@ from services.scheduler.converters import PromptLogprobColumns, TokenLogprob
 from services.scheduler.core import Failure, FinishReason
 from services.scheduler.sessions.frame import FrameBuilder
 from services.scheduler.sessions.prompt_frames import PromptFrames
+from shared import clock
 
 
 class QueueTimer:
@@ -20,7 +20,7 @@ class QueueTimer:
     __slots__ = ("_start", "queue_us")
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._start = clock.now()
         self.queue_us: int | None = None
 
     def stop(self, now: float) -> None:

@@ -8,6 +8,7 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.sessions import SequenceSpans
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.worker_group import WorkerGroup
+from shared.transport import Connect, GrpcChannel
 
 
 @dataclass(slots=True)
@@ -17,12 +18,13 @@ class Fleet:
     model: FleetModel = field(default_factory=FleetModel)
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
+    connect: Connect = GrpcChannel
 
     def add_group(self, address: str) -> WorkerGroup:
         """Adds a group for the worker at `address`. The group knows the other groups, because groups take over each
         other's sequences.
         """
-        group = WorkerGroup(address, self.scheduler_id, self.config, self.model, self.spans, peers=self.groups)
+        group = WorkerGroup(address, self.scheduler_id, self.config, self.model, self.spans, self.groups, self.connect)
         self.groups.append(group)
         return group
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence as Sequences
 from dataclasses import replace
 
@@ -43,6 +42,8 @@ from services.scheduler.core import (
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
+from shared import clock
+from shared.transport import Connect, GrpcChannel
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class WorkerGroup:
         model: FleetModel,
         spans: SequenceSpans,
         peers: Sequences[WorkerGroup],
+        connect: Connect = GrpcChannel,
     ) -> None:
         """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
         later.
@@ -82,6 +84,7 @@ class WorkerGroup:
         self._scheduler_id = scheduler_id
         self._model = model
         self._peers = peers
+        self._connect = connect
         self.core: Scheduler[RoutedRequest] | None = None
         self._config = config
         self._link: WorkerLink | None = None
@@ -91,7 +94,7 @@ class WorkerGroup:
         # Seconds since the last result, or since the worker was lost, without the time for which this process was
         # paused. While a worker is claimed, the number is meaningful only if plans are in flight.
         self.silent_s = 0.0
-        self._last_tick = time.monotonic()
+        self._last_tick = clock.now()
         self._run_ahead = RunAhead(config.run_ahead)
         self._turn_rate = TurnRate()
         self._spans = spans
@@ -174,7 +177,7 @@ class WorkerGroup:
         attempt = 0
         while True:
             try:
-                link = await WorkerLink.claim(self.address, self._scheduler_id, CLAIM_TIMEOUT_S)
+                link = await WorkerLink.claim(self.address, self._scheduler_id, CLAIM_TIMEOUT_S, self._connect)
             except WorkerLostError as error:
                 if attempt == 0:
                     logger.info("waiting for worker %s: %s", self.address, error)
@@ -319,7 +322,7 @@ class WorkerGroup:
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
                 self.silent_s = 0.0
-            elif seconds := self._run_ahead.seconds_to_hold(time.monotonic()):
+            elif seconds := self._run_ahead.seconds_to_hold(clock.now()):
                 self._held = asyncio.get_running_loop().call_later(seconds, self._pump)
                 return
             plan = self.core.schedule()
@@ -328,7 +331,7 @@ class WorkerGroup:
                 if self.core.is_cut_short:
                     self._pump_soon()
                 return
-            now = time.monotonic()
+            now = clock.now()
             for new in plan.new_sequences:
                 new.sequence.request.key.queue_timer.stop(now)
             self._run_ahead.sent(now, self.core.expected_seconds(plan))
@@ -359,13 +362,13 @@ class WorkerGroup:
         except (ValueError, IndexError) as error:
             raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
         self.silent_s = 0.0
-        sent_at = self._run_ahead.answered(time.monotonic())
+        sent_at = self._run_ahead.answered(clock.now())
         # Send the next plan before the tokens go to the routers, because the device waits for the plan.
         self._pump()
         timings = message.timings
         # Seconds from the sending of this result's plan to the sending of the next plan, without the time that this
         # result's plan waited at the worker.
-        round_trip = time.monotonic() - sent_at - timings.queue_us / 1e6
+        round_trip = clock.now() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
         self._deliver(outcome, result, logprobs)
 

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import grpc
-
 from quire.inference.v1 import model_pb2
-from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto
 from services.scheduler.core import Preparation, StepPlan
 from services.scheduler.worker_request import WorkerRequestT
-from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
+from shared.grpc_server import STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
+from shared.transport import ClientStream, Connect, GrpcChannel, Method, StreamEndedError
 
 # A heartbeat is sent if the worker was sent nothing else for this number of seconds. A worker drops a scheduler that is
 # silent for 10 s.
 HEARTBEAT_S = 2.0
+
+_SERVICE = "/quire.worker.v1.WorkerService/"
+RUN = Method(_SERVICE + "Run", worker_pb2.RunRequest, worker_pb2.RunResponse)
+GET_TOKENIZER = Method(_SERVICE + "GetTokenizer", model_pb2.GetTokenizerRequest, model_pb2.GetTokenizerResponse)
 
 
 class WorkerLostError(Exception):
@@ -29,21 +32,24 @@ class WorkerLostError(Exception):
 class WorkerLink:
     """The stream to a claimed worker. Results come in the order of the plans. Create a link with `claim`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, connect: Connect) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = connect(address)
         # The queue needs no limit, because it holds at most the plans in flight, and the grammars that the worker has
         # not compiled yet.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
+        self._is_cancelled = False
         self.hello: WorkerHello
 
     @classmethod
-    async def claim(cls, address: str, scheduler_id: str, timeout_s: float) -> WorkerLink:
+    async def claim(
+        cls, address: str, scheduler_id: str, timeout_s: float, connect: Connect = GrpcChannel
+    ) -> WorkerLink:
         """Claims the worker at `address`. Raises WorkerLostError if the worker cannot be reached, is not ready, is
         claimed already, or does not answer within `timeout_s` seconds.
         """
-        link = cls(address)
+        link = cls(address, connect)
         try:
             async with Patience(timeout_s):
                 await link._open(scheduler_id)
@@ -51,17 +57,17 @@ class WorkerLink:
             await link.close()
             if isinstance(error, TimeoutError):
                 raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
-            if isinstance(error, grpc.aio.AioRpcError):
-                raise WorkerLostError(f"worker {address}: {error.details()}") from error
+            if isinstance(error, StreamEndedError):
+                raise WorkerLostError(f"worker {address}: {error.details}") from error
             raise
         return link
 
     async def _open(self, scheduler_id: str) -> None:
-        self._call = worker_pb2_grpc.WorkerServiceStub(self._channel).Run()
-        await self._call.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
-        response = await self._call.read()
-        if not isinstance(response, worker_pb2.RunResponse) or not response.HasField("hello"):
-            raise WorkerLostError(await self._reason())
+        self._stream: ClientStream[worker_pb2.RunRequest, worker_pb2.RunResponse] = self._channel.open(RUN)
+        await self._stream.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
+        response = await self._stream.read()
+        if not response.HasField("hello"):
+            raise WorkerLostError(f"worker {self._address} answered the claim with another message than its hello")
         self.hello = hello_from_proto(response.hello)
         self._writer = asyncio.create_task(self._write())
 
@@ -78,30 +84,30 @@ class WorkerLink:
         """Yields the worker's messages. Raises WorkerLostError when the stream ends, for any reason."""
         try:
             joiner = PartJoiner[worker_pb2.RunResponse]()
-            while isinstance(received := await self._call.read(), worker_pb2.RunResponse):
-                response = joiner.add(received)
+            while True:
+                response = joiner.add(await self._stream.read())
                 if response is not None:
                     yield response.prepared if response.HasField("prepared") else response.result
         except ValueError as error:
             raise WorkerLostError(f"worker {self._address} sent an invalid message: {error}") from None
-        except grpc.aio.AioRpcError as error:
-            raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
-        except asyncio.CancelledError:
-            # After `cancel`, gRPC raises CancelledError in the task that reads, although nobody cancelled that task.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise WorkerLostError(f"worker {self._address} was dropped: this scheduler ended its stream") from None
-        raise WorkerLostError(await self._reason())
+        except StreamEndedError as error:
+            if self._is_cancelled:
+                reason = f"worker {self._address} was dropped: this scheduler ended its stream"
+                raise WorkerLostError(reason) from None
+            raise WorkerLostError(f"worker {self._address}: {error}") from error
 
     async def tokenizer_chunks(self) -> AsyncIterator[bytes]:
-        stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
-        async for response in stub.GetTokenizer(model_pb2.GetTokenizerRequest()):
-            yield response.chunk
+        """Yields the serialized TokenizerBundle, in pieces. Raises WorkerLostError."""
+        try:
+            async for response in self._channel.replies(GET_TOKENIZER, model_pb2.GetTokenizerRequest()):
+                yield response.chunk
+        except StreamEndedError as error:
+            raise WorkerLostError(f"worker {self._address}: {error}") from error
 
     def cancel(self) -> None:
         """Ends the stream; `results` then raises WorkerLostError."""
-        self._call.cancel()
+        self._is_cancelled = True
+        self._stream.cancel()
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -113,13 +119,13 @@ class WorkerLink:
         write fails, `results` raises an error with the reason. If a write takes longer than STALLED_PEER_S, ends the
         stream: the worker is stalled, because a healthy worker always has room for the few plans in flight.
         """
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        with contextlib.suppress(StreamEndedError):
             while True:
                 request = await self._next_request()
                 try:
                     for part in in_parts(request):
                         async with Patience(STALLED_PEER_S):
-                            await self._call.write(part)
+                            await self._stream.write(part)
                 except TimeoutError:
                     self.cancel()
 
@@ -129,7 +135,3 @@ class WorkerLink:
                 return await self._outbox.get()
         except TimeoutError:
             return worker_pb2.RunRequest(heartbeat=worker_pb2.Heartbeat())
-
-    async def _reason(self) -> str:
-        """Why the worker ended the stream."""
-        return f"worker {self._address}: {(await self._call.code()).name}: {await self._call.details()}"

@@ -20,6 +20,7 @@ from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Recip
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
+from shared.transport import GrpcServerStream, ServerStream
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -38,7 +39,7 @@ OWNER_SILENCE_S = 10.0
 # Maximum number of grammars that the worker prepares at a time for its owner, the scheduler that has claimed it.
 MAX_PENDING_GRAMMARS = 128
 
-Requests = AsyncIterator[worker_pb2.RunRequest]
+Stream = ServerStream[worker_pb2.RunRequest, worker_pb2.RunResponse]
 
 
 class WorkerClosingError(Exception):
@@ -72,21 +73,27 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._reader.cancel()
 
     async def Run(  # type: ignore[override]  # noqa: N802 - gRPC's name and calling style: results go to `context`
-        self, request_iterator: Requests, context: Any
+        self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Any
     ) -> None:
-        worker = await self._ready(context)
-        claim = await self._claim(request_iterator)
+        await self.serve(GrpcServerStream(request_iterator, context))
+
+    async def serve(self, stream: Stream) -> None:
+        """Serves a scheduler's stream until it ends. Raises MalformedRequestError."""
+        if self._worker is None or self._closing:
+            await stream.abort(grpc.StatusCode.UNAVAILABLE, self._problem)
+        worker = self._worker
+        claim = await self._claim(stream)
         if self._owner is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
+            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
         self._owner = claim.scheduler_id or "a scheduler"
         self._epoch += 1
         epoch = _Epoch(self._steps, self._epoch, worker.grammars)
         logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
         end: Exception | None
         try:
-            await _write(context, worker_pb2.RunResponse(hello=self._hello(worker)))
-            self._reader = asyncio.create_task(epoch.read(request_iterator, lambda: self._closing))
-            end = await epoch.write(context)
+            await _write(stream, worker_pb2.RunResponse(hello=self._hello(worker)))
+            self._reader = asyncio.create_task(epoch.read(stream, lambda: self._closing))
+            end = await epoch.write(stream)
         except TimeoutError as error:
             end = error
         finally:
@@ -96,26 +103,26 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if end is not None:
             # `abort` is called after `_let_go`, because `abort` can block. gRPC sends the status only after all earlier
             # results, and a stalled scheduler does not read these results.
-            await context.abort(*_status(epoch.number, end))
+            await stream.abort(*_status(epoch.number, end))
 
     async def GetTokenizer(  # noqa: N802 - gRPC's name
         self, request: model_pb2.GetTokenizerRequest, context: Any
     ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
-        worker = await self._ready(context)
-        for chunk in worker.model.tokenizer.chunks():
+        if self._worker is None or self._closing:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, self._problem)
+            raise AssertionError("abort raises")
+        for chunk in self._worker.model.tokenizer.chunks():
             yield model_pb2.GetTokenizerResponse(chunk=chunk)
 
-    async def _ready(self, context: Any) -> LoadedWorker:
-        if self._worker is None or self._closing:
-            state = "shutting down" if self._closing else "still loading its model"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the worker is {state}")
-            raise AssertionError("abort raises")
-        return self._worker
+    @property
+    def _problem(self) -> str:
+        """Says why the worker takes no calls now."""
+        return f"the worker is {'shutting down' if self._closing else 'still loading its model'}"
 
-    async def _claim(self, requests: Requests) -> worker_pb2.Claim:
+    async def _claim(self, stream: Stream) -> worker_pb2.Claim:
         try:
             async with Patience(CLAIM_TIMEOUT_S):
-                first = await anext(aiter(requests), None)
+                first = await stream.read()
         except TimeoutError:
             first = None
         if first is None or first.WhichOneof("message") != "claim":
@@ -171,14 +178,14 @@ class _Epoch:
         self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
-    async def read(self, requests: Requests, closing: Callable[[], bool]) -> None:
+    async def read(self, stream: Stream, closing: Callable[[], bool]) -> None:
         """Submits plans to the step thread until the stream ends. Then waits until all results are written, and ends
         `write`."""
         end: Outcome | None = None
         step_id = 0
         try:
             joiner = PartJoiner[worker_pb2.RunRequest]()
-            while (received := await _next(requests)) is not None:
+            while (received := await _next(stream)) is not None:
                 request = _joined(joiner, received)
                 if request is None or request.HasField("heartbeat"):
                     continue
@@ -209,15 +216,15 @@ class _Epoch:
             await self._permits.acquire()
         self._outbox.put_nowait(end)
 
-    async def write(self, context: Any) -> Exception | None:
+    async def write(self, stream: Stream) -> Exception | None:
         """Writes results until the epoch ends. Returns the error that ended the epoch, or None if the owner ended it.
         Raises TimeoutError if the owner does not read the results."""
         while isinstance(outcome := await self._outbox.get(), StepResult | worker_pb2.GrammarPrepared):
             if isinstance(outcome, StepResult):
-                await _write(context, worker_pb2.RunResponse(result=result_to_proto(outcome)))
+                await _write(stream, worker_pb2.RunResponse(result=result_to_proto(outcome)))
                 self._permits.release()
             else:
-                await _write(context, worker_pb2.RunResponse(prepared=outcome))
+                await _write(stream, worker_pb2.RunResponse(prepared=outcome))
                 self._num_pending_grammars -= 1
         return outcome
 
@@ -256,11 +263,11 @@ class _Epoch:
             self.recipient.closed = True
 
 
-async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
+async def _next(stream: Stream) -> worker_pb2.RunRequest | None:
     """Returns the next message; None at the stream's end. Raises OwnerSilentError if none comes for OWNER_SILENCE_S."""
     try:
         async with Patience(OWNER_SILENCE_S):
-            return await anext(aiter(requests), None)
+            return await stream.read()
     except TimeoutError:
         raise OwnerSilentError from None
 
@@ -273,11 +280,11 @@ def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunR
         raise PlanError(str(error)) from None
 
 
-async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
+async def _write(stream: Stream, message: worker_pb2.RunResponse) -> None:
     """Writes a message. Raises TimeoutError if the peer does not read it within WRITE_TIMEOUT_S."""
     for part in in_parts(message):
         async with Patience(WRITE_TIMEOUT_S):
-            await context.write(part)
+            await stream.write(part)
 
 
 def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:

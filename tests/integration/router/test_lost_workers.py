@@ -23,7 +23,6 @@ from quire.client import AsyncClient, QuireError
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.worker_groups import worker_link
 from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
@@ -224,7 +223,7 @@ async def test_streams_of_a_worker_that_stands_still_are_moved_and_it_is_claimed
     impatient = dict(CHANNEL_OPTIONS)
     for name in ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"):
         impatient[name] = 500
-    monkeypatch.setattr(worker_link, "CHANNEL_OPTIONS", list(impatient.items()))
+    monkeypatch.setattr("shared.transport.grpc_channel.CHANNEL_OPTIONS", list(impatient.items()))
     async with running(tmp_path, 1) as stack:
         with worker_process(f"unix:{tmp_path}/stopped") as process:
             async with running_scheduler(f"unix:{tmp_path}/s1", f"unix:{tmp_path}/stopped", config=CONFIG) as other:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
-from tests.fakes.fake_worker import Context, FakeWorker
+from tests.fakes.fake_worker import FakeWorker, Stream
 from tests.fakes.waiting import until
 from tests.integration.scheduler.driver import running
 
@@ -15,12 +14,10 @@ from tests.integration.scheduler.driver import running
 class BusyWorker(FakeWorker):
     """Its first step never ends. It reads on meanwhile, as a worker does."""
 
-    async def Run(  # noqa: N802
-        self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Context
-    ) -> AsyncIterator[worker_pb2.RunResponse]:
-        await anext(aiter(request_iterator))
-        yield worker_pb2.RunResponse(hello=self.hello(self.make_model(), 1))
-        async for request in request_iterator:
+    async def serve(self, stream: Stream) -> None:
+        await stream.read()
+        await stream.write(worker_pb2.RunResponse(hello=self.hello(self.make_model(), 1)))
+        while (request := await stream.read()) is not None:
             self.steps += request.HasField("plan")
             if request.HasField("prepare"):
                 self.grammars.append(request.prepare.grammar)

@@ -50,5 +50,5 @@ async def test_a_call_that_ends_on_this_side_does_not_end_the_worker_group(tmp_p
             await router.submit(epoch, [7, 8], 20)
             await router.read_until_finished(epoch)
             assert group._link is not None
-            group._link._call.cancel()
+            group._link._stream.cancel()
             await until(lambda: worker.epoch > epoch)  # noqa: B023

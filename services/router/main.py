@@ -30,7 +30,7 @@ from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServ
 from services.router.template import import_renderer
 from services.router.text import TextThreads
 from shared.config import resolve
-from shared.discovery import Source, StaticSource
+from shared.discovery import Kind, Source, source_of
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
@@ -79,7 +79,7 @@ class Router:
         # The id has a random part, because two routers in containers can have equal host names and equal process ids.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
-            schedulers or StaticSource(config.scheduler),
+            schedulers or source_of(config.scheduler, Kind.SCHEDULER),
             router_id=self.id,
             threads=self.threads,
             scheduler_wait=config.scheduler_wait,

@@ -13,8 +13,9 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
-from services.scheduler.worker_groups import Fleet, StepCollector, UnusableWorkerError, WorkerGroup, run_groups
+from services.scheduler.worker_groups import Claimer, Fleet, StepCollector, UnusableWorkerError
 from shared.config import resolve, stop
+from shared.discovery import Kind, source_of
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
@@ -60,7 +61,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
     fleet = Fleet(scheduler_id, config)
-    groups = [fleet.add_group(address) for address in config.worker]
+    claimer = Claimer(fleet, source_of(config.worker, Kind.WORKER))
     servicer = SchedulerServicer(fleet)
     server = GrpcServer([SERVICE])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
@@ -72,9 +73,9 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         start_metrics_server(config.metrics_host, config.metrics_port, registry(collector, StepCollector(fleet)))
     status.starting("waiting for a worker")
     background = [
-        asyncio.create_task(run_groups(groups)),
+        asyncio.create_task(claimer.run()),
         asyncio.create_task(servicer.tick_forever()),
-        asyncio.create_task(_report_health(groups, server, status, addresses)),
+        asyncio.create_task(_report_health(fleet, server, status, addresses)),
     ]
     stop_wait = asyncio.create_task(stopping.wait())
     try:
@@ -99,9 +100,7 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def _report_health(
-    groups: list[WorkerGroup], server: GrpcServer, status: StatusReporter, addresses: list[str]
-) -> None:
+async def _report_health(fleet: Fleet, server: GrpcServer, status: StatusReporter, addresses: list[str]) -> None:
     """Sets the server's health status to SERVING while a worker is claimed and makes progress. Connected routers keep
     their streams even while no worker is claimed, because the worker can come back.
     """
@@ -110,7 +109,7 @@ async def _report_health(
     with contextlib.ExitStack() as start:
         start.enter_context(warnings_as_notes(status))
         while True:
-            ready = any(group.is_healthy for group in groups)
+            ready = any(group.is_healthy for group in fleet.groups)
             if ready != serving:
                 serving = ready
                 await server.set_serving(ready)

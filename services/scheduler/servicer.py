@@ -68,7 +68,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def GetStats(  # noqa: N802
         self, request: scheduler_pb2.GetStatsRequest, context: Context
     ) -> scheduler_pb2.GetStatsResponse:
-        counters = [group.core.counters for group in self._fleet.groups if group.core is not None]
+        counters = [engine.counters for engine in self._fleet.engines.all]
         return scheduler_pb2.GetStatsResponse(
             load=self.load(),
             num_steps=sum(counter.steps for counter in counters),
@@ -91,7 +91,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         if first is None or not first.HasField("hello"):
             raise MalformedRequestError("the first message must be a hello")
         session = RouterSession(first.hello.router_id)
-        await self._wait_ready()
+        await self._fleet.wait_ready()
         await stream.write(hello_message(self._fleet.scheduler_id, self._fleet.model.info))
         session.set_load(self.load())
         self._sessions[session] = None
@@ -148,23 +148,17 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             load.num_used_host_blocks += core.memory.host.num_used
             load.num_host_blocks += core.memory.host.num_slots
             load.block_size = core.config.block_size
-            load.num_prompt_tokens += core.counters.prompt_tokens
-            load.num_generation_tokens += core.counters.generation_tokens
-            load.num_preemptions += core.counters.preemptions
-            load.num_prefix_cache_queries += core.counters.prefix_cache_queries
-            load.num_prefix_cache_hits += core.counters.prefix_cache_hits
-            load.num_scheduled_tokens += core.counters.scheduled_tokens
-            steps_by_tokens.append(core.counters.steps_by_tokens)
+        # These counts include those of groups that were removed.
+        for engine in self._fleet.engines.all:
+            load.num_prompt_tokens += engine.counters.prompt_tokens
+            load.num_generation_tokens += engine.counters.generation_tokens
+            load.num_preemptions += engine.counters.preemptions
+            load.num_prefix_cache_queries += engine.counters.prefix_cache_queries
+            load.num_prefix_cache_hits += engine.counters.prefix_cache_hits
+            load.num_scheduled_tokens += engine.counters.scheduled_tokens
+            steps_by_tokens.append(engine.counters.steps_by_tokens)
         load.num_steps_by_tokens.extend(map(sum, zip(*steps_by_tokens, strict=True)))
         return load
-
-    async def _wait_ready(self) -> None:
-        waits = [asyncio.create_task(group.ready.wait()) for group in self._fleet.groups]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     async def _write(
         self, session: RouterSession, stream: Stream, reader: asyncio.Task[None]

@@ -14,11 +14,14 @@ from services.router.config import RouterConfig
 from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
-from services.scheduler.worker_groups.worker_group import WorkerGroup, run_groups
+from services.scheduler.worker_groups.worker_group import WorkerGroup
+from shared.discovery import Source, StaticSource
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script
+from tests.fakes.waiting import until
 from tests.integration.router.fake_scheduler import bundle_of
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
 
@@ -51,17 +54,19 @@ def talking_worker(script: Script | None = None) -> FakeWorker:
 
 @asynccontextmanager
 async def running_scheduler(
-    address: str, *workers: str, config: SchedulerConfig | None = None
+    address: str, *workers: str, config: SchedulerConfig | None = None, source: Source | None = None
 ) -> AsyncIterator[RunningScheduler]:
-    """Runs a scheduler. `workers`: addresses of its worker groups."""
+    """Runs a scheduler. `workers`: addresses of its worker groups. `source`: discovers them instead, if given. Returns
+    once the groups of `workers` are there."""
     fleet = Fleet(f"scheduler at {address}", config or SchedulerConfig())
-    groups = [fleet.add_group(worker) for worker in workers]
+    claimer = Claimer(fleet, source or StaticSource(workers))
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     (bound,) = await server.start([address])
-    tasks = [asyncio.create_task(run_groups(groups)), asyncio.create_task(servicer.tick_forever())]
+    tasks = [asyncio.create_task(claimer.run()), asyncio.create_task(servicer.tick_forever())]
     try:
+        await until(lambda: len(fleet.groups) >= len(workers))
         yield RunningScheduler(bound, fleet, servicer, server)
     finally:
         for task in tasks:

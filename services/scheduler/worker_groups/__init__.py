@@ -2,13 +2,15 @@
 the state that the groups share.
 """
 
+from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.step_metrics import StepCollector
-from services.scheduler.worker_groups.worker_group import UnusableWorkerError, WorkerGroup, run_groups
+from services.scheduler.worker_groups.worker_group import UnusableWorkerError, WorkerGroup
 from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
 
 __all__ = [
+    "Claimer",
     "Fleet",
     "FleetModel",
     "StepCollector",
@@ -16,5 +18,4 @@ __all__ = [
     "WorkerGroup",
     "WorkerLink",
     "WorkerLostError",
-    "run_groups",
 ]

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.sessions import SequenceSpans
+from services.scheduler.worker_groups.engines import Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.worker_group import WorkerGroup
-from shared.transport import Connect, GrpcChannel
 
 
 @dataclass(slots=True)
 class Fleet:
+    """`groups`: a group for each worker that the scheduler has claimed or might claim."""
+
     scheduler_id: str
     config: SchedulerConfig
     model: FleetModel = field(default_factory=FleetModel)
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
-    connect: Connect = GrpcChannel
+    engines: Engines = field(default_factory=Engines)
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add_group(self, address: str) -> WorkerGroup:
         """Adds a group for the worker at `address`. The group knows the other groups, because groups take over each
         other's sequences.
         """
-        group = WorkerGroup(address, self.scheduler_id, self.config, self.model, self.spans, self.groups, self.connect)
+        group = WorkerGroup(
+            address, self.config, self.model, self.spans, self.engines, self.groups, on_ready=self._on_ready
+        )
         self.groups.append(group)
         return group
+
+    def remove_group(self, group: WorkerGroup) -> None:
+        """Removes a group that has neither a worker nor sequences."""
+        group.forget_worker()
+        self.groups.remove(group)
 
     def least_loaded(self) -> WorkerGroup | None:
         """Returns the least loaded group with a worker. If all workers are lost, returns the group that lost its worker
         last, because a sequence in that group has the most time left before --worker-timeout ends it. Returns None if
-        there never was a worker.
+        no worker was claimed yet, or other schedulers hold all of them.
         """
         groups = [group for group in self.groups if group.core is not None]
         ready = [group for group in groups if group.ready.is_set()]
@@ -39,8 +50,17 @@ class Fleet:
             return min(ready, key=lambda group: group.num_unfinished)
         return min(groups, key=lambda group: group.silent_s, default=None)
 
+    async def wait_ready(self) -> None:
+        """Waits until a group has a worker."""
+        while not any(group.ready.is_set() for group in self.groups):
+            await self._ready.wait()
+
     @property
     def max_model_len(self) -> int:
         """Number of tokens in the longest sequence that any group takes. Read it only after a worker was claimed."""
         groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)
+
+    def _on_ready(self) -> None:
+        self._ready.set()
+        self._ready = asyncio.Event()

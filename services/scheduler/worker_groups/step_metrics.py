@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class StepCollector:
-    """Collects the histogram of tokens per step, with vLLM's name and buckets. The label `engine` is the index of the
-    worker group.
+    """Collects the histogram of tokens per step, with vLLM's name and buckets. The label `engine` is the number of
+    the worker group. A group that is added takes the number of one that was removed, and continues its counters
+    (engines.py).
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -28,14 +29,12 @@ class StepCollector:
             "vllm:iteration_tokens_total", "Tokens that each step computes.", labels=["model_name", "engine"]
         )
         model = self._fleet.model
-        for index, group in enumerate(self._fleet.groups):
-            if group.core is None or not model.is_known:
-                continue
-            counters = group.core.counters
+        for engine in self._fleet.engines.all if model.is_known else ():
+            counters = engine.counters
             bounds = (*(str(float(bound)) for bound in STEP_TOKENS), "+Inf")
             counts = map(float, accumulate(counters.steps_by_tokens))
             family.add_metric(
-                [model.info.name, str(index)],
+                [model.info.name, str(engine.index)],
                 buckets=list(zip(bounds, counts, strict=True)),
                 sum_value=counters.scheduled_tokens,
             )

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from collections.abc import Sequence as Sequences
 from dataclasses import replace
+from enum import Enum, auto
 
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
@@ -40,24 +42,33 @@ from services.scheduler.core import (
     share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
+from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
 from shared import clock
-from shared.transport import Connect, GrpcChannel
 
 logger = logging.getLogger(__name__)
 
-CLAIM_TIMEOUT_S = 10.0
 # Seconds without a result after which a worker with plans in flight counts as unhealthy.
 STUCK_S = 30.0
 # Maximum number of seconds that one call of `tick` counts as silence of the worker. `tick` is due every 100 ms. A much
 # longer time between two calls means that this process was paused, not that the worker was silent.
 _LONGEST_TICK_S = 1.0
-RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class UnusableWorkerError(Exception):
     """The first worker that a group claimed cannot do what the scheduler's options ask for. The message says why."""
+
+
+class ServiceEnd(Enum):
+    """How a group's service of a claimed worker ended."""
+
+    # The worker was lost before it had run some steps.
+    LOST = auto()
+    # The worker was lost after it had run some steps.
+    LOST_AT_WORK = auto()
+    # The worker serves another model, so it works for another scheduler.
+    ELSEWHERE = auto()
 
 
 class WorkerGroup:
@@ -69,22 +80,23 @@ class WorkerGroup:
     def __init__(
         self,
         address: str,
-        scheduler_id: str,
         config: SchedulerConfig,
         model: FleetModel,
         spans: SequenceSpans,
+        engines: Engines,
         peers: Sequences[WorkerGroup],
-        connect: Connect = GrpcChannel,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
-        later.
+        later. `on_ready`: called when `ready` was set.
         """
         self.address = address
         self.ready = asyncio.Event()
-        self._scheduler_id = scheduler_id
         self._model = model
+        self._engines = engines
+        self._engine: Engine | None = None
         self._peers = peers
-        self._connect = connect
+        self._on_ready = on_ready
         self.core: Scheduler[RoutedRequest] | None = None
         self._config = config
         self._link: WorkerLink | None = None
@@ -159,6 +171,15 @@ class WorkerGroup:
         return [sequence for group in others if group.core is not None for sequence in group.core.drain([self.core])]
 
     @property
+    def is_claimed(self) -> bool:
+        return self._link is not None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The group's number and counters; None while the group has no core."""
+        return self._engine
+
+    @property
     def is_healthy(self) -> bool:
         """Whether a worker is claimed and plans in flight make progress."""
         is_stuck = self.core is not None and self.core.num_in_flight and self.silent_s > STUCK_S
@@ -170,32 +191,36 @@ class WorkerGroup:
 
     # -- The worker ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Claims the worker, runs steps until the worker is lost, and claims it again. Runs until cancelled. Raises
-        UnusableWorkerError if the scheduler's first worker cannot be used.
+    async def serve(self, link: WorkerLink) -> ServiceEnd:
+        """Runs steps on a claimed worker until it is lost. Raises UnusableWorkerError if it is the scheduler's first
+        worker and cannot be used.
         """
-        attempt = 0
-        while True:
-            try:
-                link = await WorkerLink.claim(self.address, self._scheduler_id, CLAIM_TIMEOUT_S, self._connect)
-            except WorkerLostError as error:
-                if attempt == 0:
-                    logger.info("waiting for worker %s: %s", self.address, error)
-            else:
-                steps = 0 if self.core is None else self.core.counters.steps
-                try:
-                    await self._serve(link)
-                except (WorkerLostError, OtherModelError) as error:
-                    logger.warning("lost worker %s: %s", self.address, error)
-                finally:
-                    self._on_lost()
-                    await link.close()
-                if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
-                    # The worker ran some steps, so begin with the shortest delay again. Delays grow only for a worker
-                    # that is lost each time before it has run some steps.
-                    attempt = 0
-            await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
-            attempt += 1
+        steps = 0 if self.core is None else self.core.counters.steps
+        end = ServiceEnd.LOST
+        try:
+            await self._serve(link)
+        except OtherModelError as error:
+            logger.warning("worker %s cannot be used: %s", self.address, error)
+            end = ServiceEnd.ELSEWHERE
+        except WorkerLostError as error:
+            logger.warning("lost worker %s: %s", self.address, error)
+        finally:
+            self._on_lost()
+            await link.close()
+        if end is ServiceEnd.LOST and self.core is not None:
+            has_worked = self.core.counters.steps > steps + self._run_ahead.depth
+            end = ServiceEnd.LOST_AT_WORK if has_worked else ServiceEnd.LOST
+        return end
+
+    def forget_worker(self) -> None:
+        """Frees the block tables of a group that has neither a worker nor sequences. It makes new ones when it claims a
+        worker again."""
+        assert not self.is_claimed
+        assert not self.num_unfinished
+        self.core = None
+        if self._engine is not None:
+            self._engines.give_back(self._engine)
+            self._engine = None
 
     async def tokenizer_chunks(self) -> list[bytes]:
         """Returns the serialized TokenizerBundle, in pieces. Raises WorkerLostError if no worker is claimed."""
@@ -224,6 +249,7 @@ class WorkerGroup:
         # Take over the sequences of groups that have lost their workers: those workers might not come back.
         self._adopt(self.drain_lost())
         self.ready.set()
+        self._on_ready()
         self._pump()
         async for message in link.results():
             if isinstance(message, worker_pb2.GrammarPrepared):
@@ -238,7 +264,7 @@ class WorkerGroup:
         problem = options_problem(hello, self._config)
         if problem is None:
             return
-        if any(group.core is not None for group in self._peers):
+        if self._model.is_known:
             raise WorkerLostError(f"worker {self.address} cannot be used: {problem}")
         raise UnusableWorkerError(problem)
 
@@ -247,7 +273,8 @@ class WorkerGroup:
         core's sequences to the new core. If the new context is too small for a sequence, moves it to another group; if
         no group's context is large enough, the sequence fails."""
         if self.core is None:
-            self.core = Scheduler(config)
+            self._engine = self._engines.take()
+            self.core = Scheduler(config, self._engine.counters)
             self._seed_step_times(hello)
         elif self.core.config != config:
             last = self.core
@@ -447,20 +474,3 @@ def target_tbt_s(config: SchedulerConfig) -> float | None:
     if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
         return None
     return config.target_tbt_ms / 1000
-
-
-async def run_groups(groups: list[WorkerGroup]) -> None:
-    """Runs all groups until cancelled. Raises UnusableWorkerError if a group does. Any other end of a group is a bug,
-    and ends all groups.
-    """
-    tasks = [asyncio.create_task(group.run()) for group in groups]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        if not task.cancelled():
-            task.result()
-    raise AssertionError("a group's task was cancelled by something that it waited for")

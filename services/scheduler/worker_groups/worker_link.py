@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import grpc
+
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto
@@ -29,6 +31,10 @@ class WorkerLostError(Exception):
     """The stream to the worker ended, or could not be opened. The worker's KV cache and steps in flight are lost."""
 
 
+class WorkerHeldError(WorkerLostError):
+    """Another scheduler holds the worker."""
+
+
 class WorkerLink:
     """The stream to a claimed worker. Results come in the order of the plans. Create a link with `claim`."""
 
@@ -46,8 +52,8 @@ class WorkerLink:
     async def claim(
         cls, address: str, scheduler_id: str, timeout_s: float, connect: Connect = GrpcChannel
     ) -> WorkerLink:
-        """Claims the worker at `address`. Raises WorkerLostError if the worker cannot be reached, is not ready, is
-        claimed already, or does not answer within `timeout_s` seconds.
+        """Claims the worker at `address`. Raises WorkerHeldError if another scheduler holds it, and WorkerLostError if
+        the worker cannot be reached, is not ready, or does not answer within `timeout_s` seconds.
         """
         link = cls(address, connect)
         try:
@@ -58,7 +64,9 @@ class WorkerLink:
             if isinstance(error, TimeoutError):
                 raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
             if isinstance(error, StreamEndedError):
-                raise WorkerLostError(f"worker {address}: {error.details}") from error
+                is_held = error.code is grpc.StatusCode.FAILED_PRECONDITION
+                kind = WorkerHeldError if is_held else WorkerLostError
+                raise kind(f"worker {address}: {error.details}") from error
             raise
         return link
 

@@ -14,11 +14,12 @@ from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
-from services.scheduler.worker_groups.worker_group import run_groups
+from shared.discovery import Source, StaticSource
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
-from tests.fakes.waiting import HANG_S
+from tests.fakes.waiting import HANG_S, until
 
 
 class Router:
@@ -100,11 +101,16 @@ class Router:
 
 class Stack:
     def __init__(
-        self, servicer: SchedulerServicer, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub, fleet: Fleet
+        self,
+        servicer: SchedulerServicer,
+        stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub,
+        fleet: Fleet,
+        worker_servers: list[GrpcServer],
     ) -> None:
         self.servicer = servicer
         self.stub = stub
         self.fleet = fleet
+        self.worker_servers = worker_servers
 
     async def router(self) -> Router:
         router = Router(self.stub)
@@ -125,20 +131,25 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig | None = None) -> AsyncIterator[Stack]:
+async def running(
+    tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig | None = None, source: Source | None = None
+) -> AsyncIterator[Stack]:
+    """Runs a scheduler and its workers. `source`: discovers the workers; if left out, the scheduler is given their
+    addresses."""
     config = config or SchedulerConfig()
     addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
     fleet = Fleet("scheduler-test", config)
-    groups = [fleet.add_group(address) for address in addresses]
+    claimer = Claimer(fleet, source or StaticSource(addresses))
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await server.start([f"unix:{tmp_path}/s"])
-    tasks = [asyncio.create_task(run_groups(groups)), asyncio.create_task(servicer.tick_forever())]
+    tasks = [asyncio.create_task(claimer.run()), asyncio.create_task(servicer.tick_forever())]
     try:
+        await until(lambda: source is not None or len(fleet.groups) == len(workers))
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
-            yield Stack(servicer, scheduler_pb2_grpc.SchedulerServiceStub(channel), fleet)
+            yield Stack(servicer, scheduler_pb2_grpc.SchedulerServiceStub(channel), fleet, servers)
     finally:
         for task in tasks:
             task.cancel()

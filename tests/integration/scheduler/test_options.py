@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
-from services.scheduler.worker_groups.worker_group import UnusableWorkerError, run_groups
+from services.scheduler.worker_groups.worker_group import UnusableWorkerError
 from shared.config import ConfigError
+from shared.discovery import StaticSource
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.waiting import HANG_S
@@ -27,7 +29,7 @@ async def problem(tmp_path: Path, config: SchedulerConfig, model: FakeModel) -> 
     fleet = Fleet("scheduler-test", config)
     try:
         async with asyncio.timeout(HANG_S):
-            await run_groups([fleet.add_group(address)])
+            await Claimer(fleet, StaticSource([address])).run()
     except UnusableWorkerError as error:
         return str(error)
     finally:

@@ -21,9 +21,10 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.worker_groups import worker_link
+from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.step_metrics import StepCollector
-from services.scheduler.worker_groups.worker_group import run_groups
+from shared.discovery import StaticSource
 from shared.grpc_server import GrpcServer
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output
@@ -98,16 +99,16 @@ async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_pat
     worker = FakeWorker(script=Script(gate=asyncio.Semaphore(4)))
     server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
     fleet = Fleet("test", SchedulerConfig(worker_timeout=0.2))
-    group = fleet.add_group(f"unix:{tmp_path}/away")
+    claimer = Claimer(fleet, StaticSource([f"unix:{tmp_path}/away"]))
     servicer = SchedulerServicer(fleet)
     grpc_server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     grpc_server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await grpc_server.start([f"unix:{tmp_path}/s"])
-    tasks = [asyncio.create_task(run_groups([group])), asyncio.create_task(servicer.tick_forever())]
+    tasks = [asyncio.create_task(claimer.run()), asyncio.create_task(servicer.tick_forever())]
     async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
         router = Router(scheduler_pb2_grpc.SchedulerServiceStub(channel))
         await router.connect()
-        await group.ready.wait()  # a worker that has not come yet is missed as much as one that is lost
+        await fleet.wait_ready()  # a worker that has not come yet is missed as much as one that is lost
         await router.submit(1, [5], 100)
         while len(router.outputs[1]) < 3:
             await router.read()
@@ -414,10 +415,9 @@ async def test_a_worker_group_that_can_do_less_gets_no_work(tmp_path: Path) -> N
     server = await start_fake_worker(small, f"unix:{tmp_path}/small")
     fleet = Fleet("test", SchedulerConfig())
     fleet.model.adopt(FakeWorker().hello(FakeModel(), epoch=1).model)
-    group = fleet.add_group(f"unix:{tmp_path}/small")
-    task = asyncio.create_task(run_groups([group]))
-    await until(lambda: group.ready.is_set() or small.epoch == 3)  # it is asked again, in case it was replaced
-    assert not group.ready.is_set()
+    task = asyncio.create_task(Claimer(fleet, StaticSource([f"unix:{tmp_path}/small"])).run())
+    await until(lambda: small.epoch == 3)  # it is asked again, in case it was replaced
+    assert not any(group.ready.is_set() for group in fleet.groups)
     assert fleet.model.info.max_model_len == 128
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,123 @@
+"""Decides which worker a scheduler tries to claim next, and when. Imports no clock: every time is given."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+# Seconds until an address is tried again after the first, second, ... failed attempt in a row.
+RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+# Seconds until a worker that another scheduler holds is tried again. This is how a scheduler finds out that a worker
+# has lost its owner.
+HELD_DELAY_S = 1.0
+# Interval between two attempts that are no news, over all addresses together. The number of attempts in a fleet is then
+# bounded by the number of schedulers, however many workers there are.
+PACE_S = 0.05
+
+
+@dataclass(slots=True)
+class _Turn:
+    due: float
+    # Random, so that schedulers that learn of many workers at once do not try them in the same order.
+    rank: float
+    # Whether the attempt is news: a worker that is new, or was lost just now. Such attempts do not wait for the pace.
+    is_news: bool
+
+
+class ClaimTurns:
+    """The addresses at which the scheduler holds no worker, each with the time of its next attempt.
+
+    An address is in one of three states: it waits for its turn, is being tried, or its worker is claimed. `next` moves
+    it from the first state to the second; `held_elsewhere`, `failed` and `lost` move it back to the first.
+    """
+
+    def __init__(self, jitter: random.Random) -> None:
+        """`jitter`: spreads the attempts of several schedulers."""
+        self._jitter = jitter
+        self._turns: dict[str, _Turn] = {}
+        self._num_failures: dict[str, int] = {}
+        # Addresses whose worker was held by another scheduler at the last attempt.
+        self._held_elsewhere: set[str] = set()
+        self._paced_at = float("-inf")
+        # Addresses being tried now whose attempt has waited for the pace.
+        self._paced: set[str] = set()
+
+    def add(self, address: str, now: float) -> None:
+        """Adds an address that is new. It is tried at once."""
+        self._num_failures[address] = 0
+        self._wait(address, now, is_news=True)
+
+    def remove(self, address: str) -> None:
+        self._turns.pop(address, None)
+        self._num_failures.pop(address, None)
+        self._held_elsewhere.discard(address)
+        self._paced.discard(address)
+
+    def next(self, now: float) -> str | None:
+        """Returns the address to try now, if there is one."""
+        address = self._first(now)
+        if address is None:
+            return None
+        if not self._turns.pop(address).is_news:
+            self._paced_at = now
+            self._paced.add(address)
+        return address
+
+    def seconds_to_next(self, now: float) -> float | None:
+        """Returns the seconds until `next` returns an address; None if none waits."""
+        paced = self._paced_at + PACE_S
+        times = [turn.due if turn.is_news else max(turn.due, paced) for turn in self._turns.values()]
+        return max(0.0, min(times) - now) if times else None
+
+    def knows(self, address: str) -> bool:
+        """Returns whether the address was added and not removed."""
+        return address in self._num_failures
+
+    def is_first_failure(self, address: str) -> bool:
+        """Returns whether a failure would be the first one since the address was added or its worker was lost."""
+        return self._num_failures[address] == 0
+
+    def was_held_elsewhere(self, address: str) -> bool:
+        """Returns whether another scheduler held the worker at the last attempt."""
+        return address in self._held_elsewhere
+
+    def claimed(self, address: str) -> None:
+        """Takes note that an attempt has succeeded. Such an attempt does not count for the pace, so a scheduler can
+        take over many workers that have lost their owner."""
+        self._held_elsewhere.discard(address)
+        if address in self._paced:
+            self._paced.discard(address)
+            self._paced_at = float("-inf")
+
+    def held_elsewhere(self, address: str, now: float) -> None:
+        """Takes note that another scheduler holds the worker, or gets it now."""
+        self._held_elsewhere.add(address)
+        self._num_failures[address] = 0
+        self._wait(address, now + HELD_DELAY_S * self._jitter.uniform(0.75, 1.0), is_news=False)
+
+    def failed(self, address: str, now: float) -> None:
+        """Takes note that the worker could not be reached or used."""
+        self._held_elsewhere.discard(address)
+        num_failures = self._num_failures[address] = self._num_failures[address] + 1
+        delay = RETRY_DELAYS_S[min(num_failures, len(RETRY_DELAYS_S)) - 1]
+        self._wait(address, now + delay, is_news=num_failures < len(RETRY_DELAYS_S))
+
+    def lost(self, address: str, now: float, *, has_worked: bool) -> None:
+        """Takes note that a claimed worker was lost. `has_worked`: whether it has run some steps. Delays grow only for
+        a worker that is lost each time before it has run some steps."""
+        if has_worked:
+            self._num_failures[address] = 0
+        self.failed(address, now)
+
+    def _wait(self, address: str, due: float, *, is_news: bool) -> None:
+        self._paced.discard(address)
+        self._turns[address] = _Turn(due, self._jitter.random(), is_news)
+
+    def _first(self, now: float) -> str | None:
+        may_pace = now >= self._paced_at + PACE_S
+        due = [
+            (turn.due, turn.rank, address)
+            for address, turn in self._turns.items()
+            if turn.due <= now and (turn.is_news or may_pace)
+        ]
+        return min(due)[2] if due else None

@@ -32,6 +32,11 @@ class RouterConfig:
         (),
         "Address of a scheduler, host:port or unix:/path. Repeatable. The router retries each until it answers.",
     )
+    default_model: str | None = option(
+        None,
+        "Name of the model for requests that name none. If left out, they get the only model that is served, and an "
+        "error if there are several.",
+    )
     api_key: tuple[str, ...] = option(
         (),
         "API keys; requests must carry one of them as `Authorization: Bearer KEY`. If left out, no key is needed.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote
@@ -93,6 +93,10 @@ class ApiError(Exception):
         return (("quire-error", text), ("retry-after", str(max(1, math.ceil(self.retry_after)))))
 
 
+# Maximum number of models that an error names, and maximum characters of each name.
+_MAX_NAMES = 8
+_MAX_NAME_CHARS = 64
+
 # Characters that a status message contains without percent-encoding.
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 # Function that makes an API's error body, a JSON value. The body contains the error's message and param at most once
@@ -132,8 +136,21 @@ def too_many(param: str, limit: int, given: int, what: str = "array") -> ApiErro
     return invalid(message, param, f"{what}_above_max_length")
 
 
-def model_not_found(name: str) -> ApiError:
-    return ApiError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:256]}` does not exist.", "model")
+def model_not_found(name: str, served: Sequence[str]) -> ApiError:
+    """Returns the error for a model that is not served. `served`: names of the models that are."""
+    message = f"The model `{name[:256]}` does not exist.{served_models(served)}"
+    return ApiError(ErrorKind.MODEL_NOT_FOUND, message, "model")
+
+
+def served_models(names: Sequence[str]) -> str:
+    """Returns a sentence, after a space, that names the models; empty if there are none. Long names are cut, and of
+    many names only the first are given."""
+    if not names:
+        return ""
+    shown = [f"`{name[:_MAX_NAME_CHARS]}{'…' * (len(name) > _MAX_NAME_CHARS)}`" for name in names[:_MAX_NAMES]]
+    more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
+    *first, last = [*shown, *more]
+    return f" Served here: {', '.join(first)} and {last}." if first else f" Served here: {last}."
 
 
 def unavailable(message: str, retry_after: float = 1.0) -> ApiError:

@@ -84,6 +84,7 @@ class Router:
             threads=self.threads,
             scheduler_wait=config.scheduler_wait,
             scheduler_silence=config.scheduler_silence,
+            default_model=config.default_model,
             on_change=self._health.set,
         )
         self.metrics = RequestMetrics()

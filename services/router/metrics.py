@@ -299,6 +299,11 @@ class RouterCollector:
             value=self._placement.roster.num_stale,
         )
         yield GaugeMetricFamily(
+            "quire:model_name_conflicts",
+            "Names and aliases that more than one served model claims.",
+            value=self._placement.models.num_conflicts,
+        )
+        yield GaugeMetricFamily(
             "quire:sequences_parked",
             "Sequences that wait for a scheduler to reconnect.",
             value=self._placement.num_parked,

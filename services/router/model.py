@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.router.parameters import ClassifierInfo, EmbeddingInfo, SamplingParams
 from services.router.text import Tokenizer
+
+
+class ModelKey(NamedTuple):
+    """Identifies a model. A sequence can move between schedulers whose models have equal keys."""
+
+    name: str
+    tokenizer_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +50,8 @@ class ModelInfo:
         return [task for task, is_supported in supports.items() if is_supported]
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The model's name and tokenizer. A sequence can move between schedulers whose models have equal keys."""
-        return self.name, self.tokenizer_sha256
+    def key(self) -> ModelKey:
+        return ModelKey(self.name, self.tokenizer_sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,8 @@ def test_the_javascript_one_runs(server: Server) -> None:
     result = subprocess.run([NODE, program, "--url", server.url], capture_output=True, text=True, timeout=HANG_S)
 
     assert result.returncode == 0, result.stderr
-    told = r"models: quire-chat\n.*12.*\n\d+ tokens\nNOT_FOUND: The model `gpt-none` does not exist\.\n"
+    missing = r"NOT_FOUND: The model `gpt-none` does not exist\. Served here: `quire-chat`\.\n"
+    told = rf"models: quire-chat\n.*12.*\n\d+ tokens\n{missing}"
     assert re.fullmatch(told, result.stdout), result.stdout
 
 

@@ -113,6 +113,10 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
     "docs/grpc-errors.md": {"from google.rpc": ("needs grpcio-status, which Quire does not; it is parsed", ())},
     "docs/operations.md": {
+        "quire worker": (
+            "the parts run until they are stopped; tests/integration/router/test_several_models.py runs several models",
+            ("quire worker --help", "quire scheduler --help", "quire router --help"),
+        ),
         "make wheel": (
             "downloads torch; test_wheel.py builds it, installs it and runs quire demo, as make wheel-fresh does",
             ("make -n wheel", "quire demo --help"),

@@ -58,5 +58,6 @@ async def test_the_client_of_triton_runs_unchanged(server: Server) -> None:
     assert result.returncode == 0, result.stderr
     answers = json.loads(result.stdout.splitlines()[-1])
     text = await text_of(server)
-    expected = {"alive": [True] * 3, "platform": "quire", "text": text, "error": "The model `none` does not exist."}
+    error = f"The model `none` does not exist. Served here: `{server.model}`."
+    expected = {"alive": [True] * 3, "platform": "quire", "text": text, "error": error}
     assert answers == {"http": {**expected, "json": text}, "grpc": expected}

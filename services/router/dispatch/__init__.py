@@ -2,6 +2,7 @@
 
 from services.router.dispatch.converters import pooling_from_proto, sampling_from_proto, stop_from_proto
 from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.model_directory import ListedModel, ModelDirectory
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.scheduler_connection import SchedulerConnection
 from services.router.dispatch.submission import Mailbox, Submission, SubmittedSequence
@@ -11,7 +12,9 @@ __all__ = [
     "Deliveries",
     "FinishReason",
     "Generate",
+    "ListedModel",
     "Mailbox",
+    "ModelDirectory",
     "Placement",
     "Pool",
     "SchedulerConnection",

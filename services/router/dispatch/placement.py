@@ -7,16 +7,16 @@ import asyncio
 import hashlib
 import logging
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.inference.v1 import model_pb2
+from services.router.dispatch.model_directory import ModelDirectory
 from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.dispatch.submission import Submission, SubmittedSequence
-from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
-from services.router.model import ModelInfo, ServedModel
+from services.router.errors import ApiError, ErrorKind, overloaded, unavailable
+from services.router.model import ModelInfo
 from services.router.text import TextThreads, Tokenizer
 from shared.discovery import Source
 from shared.placement import MAX_REFUSALS, place
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 # Maximum number of schedulers that a sequence may lose in a row, without a new token. If it loses more, its request
 # fails, because the request possibly makes them crash.
 MAX_LOSSES = 5
-# Maximum number of models that are still known although no scheduler serves them now.
-_MAX_AWAY_MODELS = 8
 _LAST_SEQUENCE_ID = 2**32 - 1
 
 
@@ -53,13 +51,15 @@ class Placement:
         threads: TextThreads,
         scheduler_wait: float,
         scheduler_silence: float,
+        default_model: str | None = None,
         on_change: Callable[[], None] = lambda: None,
         connect: Connect = GrpcChannel,
         jitter: random.Random | None = None,
     ) -> None:
         """`schedulers`: discovers the schedulers. `scheduler_wait`: maximum seconds that a request waits for a
-        scheduler. `scheduler_silence`: seconds without a message after which a scheduler counts as lost. `on_change`:
-        called when `is_ready` might have changed. `jitter`: spreads the times at which routers reconnect."""
+        scheduler. `scheduler_silence`: seconds without a message after which a scheduler counts as lost.
+        `default_model`: name of the model for requests that name none. `on_change`: called when `is_ready` might have
+        changed. `jitter`: spreads the times at which routers reconnect."""
         self.roster = Roster(schedulers, router_id, self, scheduler_silence, connect, jitter)
         self.num_resubmissions = 0
         # Number of sequences that were paused because their clients did not read.
@@ -67,9 +67,7 @@ class Placement:
         self._threads = threads
         self._scheduler_wait = scheduler_wait
         self._on_change = on_change
-        self._models: dict[tuple[str, str], ServedModel] = {}
-        self._first_hello = asyncio.Event()
-        self._tokenizers: dict[str, Tokenizer] = {}
+        self.models = ModelDirectory(lambda: self.connections, wait=scheduler_wait, default=default_model)
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
         # The error with which every submission fails after `fail_all`.
@@ -90,41 +88,13 @@ class Placement:
 
     def start(self) -> None:
         """Starts to connect to the schedulers that are discovered; returns at once."""
+        self.models.start()
         self.roster.start()
 
     async def stop(self) -> None:
         await self.roster.stop()
         for parked in list(self._parked):
             self._fail(parked.submission, unavailable("The router is stopping."))
-
-    async def models(self) -> list[ServedModel]:
-        """Returns the models that schedulers serve now; if no scheduler is connected, the last known ones. If no
-        scheduler has connected since the router's start, waits for one, and raises ApiError if none connects in
-        time."""
-        try:
-            async with asyncio.timeout(self._scheduler_wait):
-                await self._first_hello.wait()
-        except TimeoutError:
-            raise unavailable("No scheduler is connected yet.") from None
-        ready = {connection.info.key for connection in self.connections if connection.info is not None}
-        models = [model for key, model in self._models.items() if key in ready]
-        # During a rolling update, schedulers can serve one model name with two tokenizers. Requests then get the newer
-        # tokenizer.
-        newest = {model.info.name: model for model in models or self._models.values()}
-        return list(newest.values())
-
-    async def model(self, name: str | None) -> ServedModel:
-        """Returns the model with this name or alias. If `name` is None, returns the only model. Raises ApiError."""
-        models = await self.models()
-        if name is None:
-            if len(models) == 1:
-                return models[0]
-            raise ApiError(ErrorKind.INVALID_REQUEST, "Missing required parameter: 'model'.", "model")
-        # A known model stays available while its schedulers are briefly disconnected.
-        for model in (*models, *self._models.values()):
-            if name == model.info.name or name in model.info.aliases:
-                return model
-        raise model_not_found(name)
 
     async def reset_prefix_caches(self) -> None:
         """Makes every connected scheduler clear its prefix cache. Raises ApiError if one does not answer."""
@@ -185,7 +155,7 @@ class Placement:
     # Events from connections.
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
-        return info.tokenizer_sha256 in self._tokenizers
+        return self.models.has_tokenizer(info)
 
     async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
         if bundle is not None:
@@ -195,13 +165,10 @@ class Placement:
                 tokenizer = await self._threads.run_beside(lambda: self._load(bundle))
             except ValueError as error:
                 raise StreamLostError(str(error)) from None
-            self._tokenizers[info.tokenizer_sha256] = tokenizer
-        known = self._models.pop(info.key, None)
-        created = int(time.time()) if known is None else known.created
-        self._models[info.key] = ServedModel(info, self._tokenizers[info.tokenizer_sha256], created)
+            self.models.add_tokenizer(info.tokenizer_sha256, tokenizer)
+        self.models.announce(info)
         connection.info = info
-        self._forget_old_models()
-        self._first_hello.set()
+        self.models.update()
         logger.info("scheduler %s at %s serves %s", connection.scheduler_id, connection.address, info.name)
         self._on_change()
         self._resume(connection)
@@ -214,6 +181,7 @@ class Placement:
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
         self.roster.lost(connection)
+        self.models.update()
         self._on_change()
         for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
@@ -282,16 +250,6 @@ class Placement:
         self.num_pauses += len(running)
 
     # Placement of submissions and their sequences.
-
-    def _forget_old_models(self) -> None:
-        """Forgets models that no scheduler serves. Keeps the _MAX_AWAY_MODELS of them that were announced last, because
-        their schedulers might come back soon."""
-        served = {connection.info.key for connection in self.connections if connection.info is not None}
-        away = [key for key in self._models if key not in served]
-        for key in away[:-_MAX_AWAY_MODELS]:
-            del self._models[key]
-        known = {sha256 for _, sha256 in self._models}
-        self._tokenizers = {sha256: tokenizer for sha256, tokenizer in self._tokenizers.items() if sha256 in known}
 
     def _load(self, bundle: bytes) -> Tokenizer:
         message = model_pb2.TokenizerBundle.FromString(bundle)

@@ -54,7 +54,7 @@ class ChatService:
         """Prepares the answer to a chat. `writer_for`: makes the answer's writer, which must not keep a reference to
         the request's body. Raises ApiError."""
         caller = caller_of(context)
-        model = await self.generator.placement.model(request.model)
+        model = await self.generator.placement.models.find(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])

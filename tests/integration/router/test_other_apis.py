@@ -169,7 +169,7 @@ async def test_unknown_fields_are_counted_by_method(start_router: StartRouter) -
 
 async def test_errors_have_each_api_s_shape(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler())
-    message = "The model `none` does not exist."
+    message = f"The model `none` does not exist. Served here: `{MODEL}`."
     missing = {"model": "none"}
     assert await error_of(api, "CreateMessage", MESSAGE | missing) == (
         grpc.StatusCode.NOT_FOUND, {"type": "error", "error": {"type": "not_found_error", "message": message}},

@@ -11,7 +11,6 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import sampling_pb2
-from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.apis.openai.chat_writer import ChatCompletionWriter
 from services.router.dispatch.placement import Placement
@@ -115,7 +114,7 @@ async def test_the_same_scheduler_takes_over_when_it_is_back(start_router: Start
     address = scheduler.address
     await scheduler.stop()
     while api.router.placement.is_ready:
-        await api.get("GetModel", openai_pb2.GetModelRequest(model=MODEL))
+        await api.get("GetMetrics")
     with pytest.raises(RefusedError) as caught:
         await api.get("GetHealth")
     assert caught.value.status is grpc.StatusCode.UNAVAILABLE

@@ -110,7 +110,7 @@ async def test_a_batch_leaves_room_for_other_requests(
 
     monkeypatch.setattr(ChatTemplate, "render", held)
     api = await start_router(fake_scheduler(max_model_len=8192))
-    threads = (await api.router.placement.model(MODEL)).tokenizer.threads
+    threads = (await api.router.placement.models.find(MODEL)).tokenizer.threads
     long = [user("x" * 3000)]
     batch = asyncio.ensure_future(api.post(BATCH, {"messages": [long] * 256, "max_tokens": 2}))
     try:

@@ -49,8 +49,18 @@ def with_one_request(requests: RequestMetrics) -> None:
     timer.closed(completed=True)
 
 
+class NoModels:
+    num_conflicts = 0
+
+
+class NoRoster:
+    num_stale = 0
+
+
 class NoSchedulers:
     connections = ()
+    roster = NoRoster()
+    models = NoModels()
     num_parked = 0
     num_resubmissions = 0
     num_pauses = 0

@@ -62,7 +62,7 @@ async def test_models_that_nobody_serves_any_more_are_forgotten(placement: Place
         infos.append(model_info("rolling", hashlib.sha256(bundle).hexdigest()))
         await placement.on_hello(connection, infos[-1], bundle)
     assert [placement.has_tokenizer(info) for info in infos] == [False] * 3 + [True] * 9
-    assert [model.info for model in await placement.models()] == [infos[-1]]
+    assert [entry.model.info for entry in await placement.models.listed()] == [infos[-1]]
 
 
 async def test_a_waiting_request_that_fails_takes_all_its_waiting_sequences_along(

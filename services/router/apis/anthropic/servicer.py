@@ -41,5 +41,5 @@ class AnthropicServicer:
         body = await read_body(self.threads, data, CountTokensBody)
         self.metrics.ignored_fields["messages.count_tokens"] += body.num_ignored_fields
         chat = await self.threads.run(parsing_work(data), body.to_chat)
-        prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
+        prompt = await self.chats.prompt(chat, await self.placement.models.find(chat.model))
         return HttpBody(content_type=JSON, data=dump({"input_tokens": len(prompt)}))

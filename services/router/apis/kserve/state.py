@@ -42,7 +42,7 @@ class ServerState:
         """Returns a model. Raises ApiError if it does not exist, or if the request names a version."""
         if version:
             raise invalid("Models have no versions here.", "version")
-        return await self.placement.model(name)
+        return await self.placement.models.find(name)
 
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
@@ -50,8 +50,4 @@ class ServerState:
             # Health probes need an immediate answer. So do not call `model`, which could wait until a scheduler has
             # started.
             return False
-        model = await self.model(name, version)
-        return any(
-            connection.is_ready and connection.info is not None and connection.info.name == model.info.name
-            for connection in self.placement.connections
-        )
+        return self.placement.models.is_served(await self.model(name, version))

@@ -32,21 +32,17 @@ async def find(placement: Placement, name: str) -> ServedModel:
     """Finds a model by its name. The name can have the tag `:latest`, which Ollama's clients add. Raises ApiError."""
     for known in (name, name.removesuffix(_TAG)):
         try:
-            return await placement.model(known)
+            return await placement.models.find(known)
         except ApiError as error:
             if error.kind is not ErrorKind.MODEL_NOT_FOUND:
                 raise
-    raise model_not_found(name)
+    raise model_not_found(name, placement.models.names)
 
 
 def tagged(name: str) -> str:
     """Adds Ollama's default tag to a name without a tag. A colon begins a tag only after the last slash; an earlier
     colon can be that of a host's port."""
     return name if ":" in name.rpartition("/")[2] else name + _TAG
-
-
-def names(model: ServedModel) -> tuple[str, ...]:
-    return (model.info.name, *model.info.aliases)
 
 
 def card(model: ServedModel, name: str) -> dict[str, Any]:

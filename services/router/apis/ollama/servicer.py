@@ -11,7 +11,7 @@ from quire.ollama.v1 import ollama_pb2
 from services.router.apis.ollama.chat import ChatBody
 from services.router.apis.ollama.embed import EmbedBody, embedded, to_request
 from services.router.apis.ollama.generate import GenerateBody
-from services.router.apis.ollama.models import ShowBody, card, description, find, names, running_card
+from services.router.apis.ollama.models import ShowBody, card, description, find, running_card
 from services.router.apis.ollama.options import OllamaBody
 from services.router.apis.ollama.raw import answer_raw
 from services.router.apis.ollama.writer import NDJSON, OllamaWriter, loaded
@@ -90,14 +90,14 @@ class OllamaServicer:
         return _json(description(await find(self.placement, name)))
 
     async def ListModels(self, request: ollama_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
-        models = await self.placement.models()
-        return _json({"models": [card(model, name) for model in models for name in names(model)]})
+        listed = await self.placement.models.listed()
+        return _json({"models": [card(entry.model, entry.name) for entry in listed]})
 
     async def ListRunningModels(  # noqa: N802
         self, request: ollama_pb2.ListRunningModelsRequest, context: Any
     ) -> HttpBody:
-        models = await self.placement.models()
-        return _json({"models": [running_card(model, name) for model in models for name in names(model)]})
+        listed = await self.placement.models.listed()
+        return _json({"models": [running_card(entry.model, entry.name) for entry in listed]})
 
     @public
     async def GetVersion(self, request: ollama_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802

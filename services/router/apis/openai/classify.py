@@ -35,7 +35,7 @@ class ClassificationService:
     async def answer(self, body: ClassifyBody, messages: list[dict[str, Any]], context: Any) -> Prepared:
         """Prepares the answer. `messages`: result of `checked_messages`. Raises ApiError."""
         caller = caller_of(context)
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             max_inputs = max(1, MAX_SCORES // len(classifier_of(model).labels))
             prompts = await body.encode(model, messages)

@@ -127,7 +127,7 @@ class CohereService:
     async def embed(self, body: CohereEmbedBody, context: Any) -> Prepared:
         """Prepares the answer. Raises ApiError."""
         caller = caller_of(context)
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             embedding = embedding_of(model)
             pooling = PoolingParams(body.output_dimension, None)

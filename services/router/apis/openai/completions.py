@@ -159,7 +159,7 @@ class CompletionService:
     async def answer(self, body: CompletionRequest, context: Any) -> Prepared:
         """Prepares the answer. Raises ApiError."""
         caller, options = caller_of(context), body.to_options()
-        model = await self.generator.placement.model(body.model)
+        model = await self.generator.placement.models.find(body.model)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
             check_generates(model.info)
             prompts = await _encode(body, model)

@@ -50,7 +50,7 @@ class EmbeddingService:
     async def answer(self, body: EmbeddingBody, messages: list[dict[str, Any]], context: Any) -> Prepared:
         """Prepares the answer. `messages`: result of `checked_messages`. Raises ApiError."""
         caller = caller_of(context)
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             pooling = PoolingParams(body.dimensions, body.normalize)
             pooling.check(embedding_of(model), "dimensions")

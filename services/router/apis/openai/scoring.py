@@ -136,7 +136,7 @@ class ScoringService:
         """Prepares the call: tokenizes the texts. The prepared call runs `answer(scoring, context, *rest)`. Raises
         ApiError."""
         caller = caller_of(context)
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             scoring = await plan_scores(
                 model, caller, span.traceparent, pairs, body.input_options,

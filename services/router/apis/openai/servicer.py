@@ -88,7 +88,7 @@ class OpenAIServicer:
         work = parsing_work(data) + body.translation_work
         await self.threads.run(work, lambda: body.check(self.max_n))
         self.metrics.ignored_fields["chat.completions.batch"] += body.num_ignored_fields
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         body.check_size(model.info.max_model_len)
         chats = await self.threads.run(work, body.to_chats)
         turns = await prepare_all(self.chats, chats, model, context)
@@ -112,7 +112,7 @@ class OpenAIServicer:
         api, name = await parse_with(self.threads, request.data, invoked)
         # If `model` is not a string, the method below refuses it.
         if api is Invoked.EMBEDDING and (name is None or isinstance(name, str)):
-            model = await self.placement.model(name)
+            model = await self.placement.models.find(name)
             if model.info.classifier is not None:
                 api = Invoked.CLASSIFICATION
         return await methods[api](request, context)
@@ -142,7 +142,7 @@ class OpenAIServicer:
         await self.threads.run(work, body.check)
         self.metrics.ignored_fields["responses.input_tokens"] += body.num_ignored_fields
         chat = await self.threads.run(work, body.to_chat)
-        prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
+        prompt = await self.chats.prompt(chat, await self.placement.models.find(chat.model))
         answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
         return HttpBody(content_type=JSON, data=dump(answer))
 
@@ -181,19 +181,18 @@ class OpenAIServicer:
         return await self.cohere.embed(body, context)
 
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
-        models = await self.placement.models()
-        named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
+        listed = await self.placement.models.listed()
         answer: dict[str, Any]
         if metadata_of(context, ANTHROPIC_VERSION_HEADER):
-            answer = anthropic_list([anthropic_card(model, name) for model, name in named])
+            answer = anthropic_list([anthropic_card(entry.model, entry.name) for entry in listed])
         else:
-            answer = {"object": "list", "data": [_model_card(model, name) for model, name in named]}
+            answer = {"object": "list", "data": [_model_card(entry.model, entry.name) for entry in listed]}
         return HttpBody(content_type=JSON, data=dump(answer))
 
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
         if not request.model:
-            raise model_not_found(request.model)
-        model = await self.placement.model(request.model)
+            raise model_not_found(request.model, self.placement.models.names)
+        model = await self.placement.models.find(request.model, may_be_away=False)
         card = anthropic_card if metadata_of(context, ANTHROPIC_VERSION_HEADER) else _model_card
         return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
@@ -202,7 +201,7 @@ class OpenAIServicer:
         body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
         await self.threads.run(work, body.check)
         self.metrics.ignored_fields["tokenize"] += body.num_ignored_fields
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         if body.prompt is None:
             tokens = await self.chats.prompt(await self.threads.run(work, body.to_chat), model)
         else:
@@ -219,7 +218,7 @@ class OpenAIServicer:
     async def Detokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
-        model = await self.placement.model(body.model)
+        model = await self.placement.models.find(body.model)
         await self.threads.run(len(body.tokens), lambda: check_token_range(model, body.tokens, "tokens"))
         (prompt,) = await model.tokenizer.decode([body.tokens])
         return self._writing(context, {"prompt": prompt})
@@ -227,7 +226,7 @@ class OpenAIServicer:
     async def GetTokenizerInfo(  # noqa: N802
         self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
     ) -> Prepared:
-        model = await self.placement.model(request.model or None)
+        model = await self.placement.models.find(request.model or None)
         return self._writing(context, tokenizer_info(model))
 
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802

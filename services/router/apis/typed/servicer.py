@@ -132,18 +132,17 @@ class InferenceServicer:
     async def ListModels(  # noqa: N802
         self, request: inference_pb2.ListModelsRequest, context: Any
     ) -> inference_pb2.ListModelsResponse:
-        models = await self.generator.placement.models()
+        listed = await self.generator.placement.models.listed()
         return inference_pb2.ListModelsResponse(
             models=[
                 inference_pb2.Model(
-                    name=name,
-                    max_model_len=model.info.max_model_len,
-                    root=model.info.name,
-                    tasks=[_TASKS[task] for task in model.info.tasks],
-                    fingerprint=model.fingerprint,
+                    name=entry.name,
+                    max_model_len=entry.model.info.max_model_len,
+                    root=entry.model.info.name,
+                    tasks=[_TASKS[task] for task in entry.model.info.tasks],
+                    fingerprint=entry.model.fingerprint,
                 )
-                for model in models
-                for name in (model.info.name, *model.info.aliases)
+                for entry in listed
             ]
         )
 
@@ -162,7 +161,7 @@ class InferenceServicer:
         return inference_pb2.ScoreResponse(scores=scores, usage=usage)
 
     async def _model(self, name: str) -> ServedModel:
-        return await self.generator.placement.model(name or None)
+        return await self.generator.placement.models.find(name or None)
 
     async def _generate(
         self, request: GenerationRequest, span: RequestSpan, context: Any, told: Sequence[int], *, whole: bool

@@ -1,0 +1,249 @@
+"""The models that this router's schedulers serve, and the names by which requests find them.
+
+A model is served while a scheduler that announced it is connected and takes new requests. A model whose last scheduler
+has left is away: it is not listed any more, but requests for it still wait for a scheduler, because one that restarts
+announces it again within seconds. Every decision depends only on the connected schedulers, so routers agree without
+communicating.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.router.errors import ApiError, ErrorKind, model_not_found, served_models, unavailable
+from services.router.model import ModelInfo, ModelKey, ServedModel
+from services.router.text import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# Maximum number of models that are away and still known.
+_MAX_AWAY = 8
+# Seconds after which a model that is away is forgotten. Until then, a request for it waits and fails with a 503, which
+# clients retry; later, it fails with a 404.
+AWAY_SECONDS = 300.0
+# After the router's start, an unknown model might be that of a scheduler that has not answered yet. So during these
+# seconds, a request for it waits until each scheduler has answered.
+SETTLE_SECONDS = 5.0
+
+
+class ModelScheduler(Protocol):
+    """What the directory needs to know of a scheduler."""
+
+    # Number of hellos received since the router's start.
+    num_hellos: int
+
+    @property
+    def info(self) -> ModelInfo | None:
+        """The model that the scheduler serves; None if the scheduler is not connected."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the scheduler refuses new requests because it is stopping."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model under one of the names that requests can give."""
+
+    name: str
+    model: ServedModel
+
+
+class ModelDirectory:
+    """Knows the models, on one event loop. Only the coroutine methods await."""
+
+    def __init__(
+        self,
+        schedulers: Callable[[], Iterable[ModelScheduler]],
+        *,
+        wait: float,
+        default: str | None = None,
+        clock: Callable[[], float] = lambda: asyncio.get_running_loop().time(),
+    ) -> None:
+        """`schedulers`: returns all schedulers of this router. `wait`: maximum seconds that a request waits for a
+        model. `default`: name of the model for requests that name none. `clock`: returns seconds that never
+        decrease."""
+        self._schedulers = schedulers
+        self._default = default
+        self._wait = wait
+        self._clock = clock
+        self._started_at = 0.0
+        # In the order in which the models were last announced.
+        self._known: dict[ModelKey, ServedModel] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+        # When the last scheduler of a known model left, in seconds on the clock.
+        self._away_since: dict[ModelKey, float] = {}
+        self._logged_conflicts: dict[str, tuple[str, ...]] = {}
+        # Set at the next change of schedulers, then replaced.
+        self._next_change = asyncio.Event()
+
+    def start(self) -> None:
+        """Takes note of the router's start."""
+        self._started_at = self._clock()
+
+    # Changes.
+
+    def has_tokenizer(self, info: ModelInfo) -> bool:
+        return info.tokenizer_sha256 in self._tokenizers
+
+    def add_tokenizer(self, sha256: str, tokenizer: Tokenizer) -> None:
+        self._tokenizers[sha256] = tokenizer
+
+    def announce(self, info: ModelInfo) -> None:
+        """Records the model that a scheduler has announced. Its tokenizer must have been added."""
+        known = self._known.pop(info.key, None)
+        created = int(time.time()) if known is None else known.created
+        self._known[info.key] = ServedModel(info, self._tokenizers[info.tokenizer_sha256], created)
+
+    def update(self) -> None:
+        """Takes note of a scheduler that has connected or left."""
+        connected = {scheduler.info.key for scheduler in self._schedulers() if scheduler.info is not None}
+        now = self._clock()
+        self._away_since = {key: self._away_since.get(key, now) for key in self._known if key not in connected}
+        self._forget()
+        self._log_conflicts()
+        self._next_change.set()
+        self._next_change = asyncio.Event()
+
+    # Questions.
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the models that are served now, without aliases."""
+        return list(dict.fromkeys(model.info.name for model in self._served()))
+
+    def is_served(self, model: ServedModel) -> bool:
+        """Returns whether a scheduler of this model takes new requests now."""
+        return any(served.info.name == model.info.name for served in self._served())
+
+    @property
+    def num_conflicts(self) -> int:
+        """Number of names that more than one served model claims."""
+        return len(self._conflicts())
+
+    async def listed(self) -> list[ListedModel]:
+        """Returns the served models under all their names. If no model is served, waits for one. Raises ApiError if
+        none comes in time."""
+        await self._until(lambda: bool(self._served()), "No scheduler is connected.")
+        served = self._served()
+        names = {name: None for model in served for name in (model.info.name, *model.info.aliases)}
+        listed = ((name, _named(served, name)) for name in names)
+        return [ListedModel(name, model) for name, model in listed if model is not None]
+
+    async def find(self, name: str | None, *, may_be_away: bool = True) -> ServedModel:
+        """Returns the model with this name or alias. If `name` is None, returns the default model, or else the only
+        one. `may_be_away`: whether the model's schedulers may all have left a moment ago. Raises ApiError."""
+        if may_be_away:
+            await self._until(lambda: bool(self._known), "No scheduler is connected yet.")
+        else:
+            await self._until(lambda: bool(self._served()), "No scheduler is connected.")
+        name = name if name is not None else self._default_name()
+        if name is None:
+            message = f"Missing required parameter: 'model'.{served_models(self.names)}"
+            raise ApiError(ErrorKind.INVALID_REQUEST, message, "model")
+        model = self._find(name, may_be_away)
+        if model is None and not self._is_settled:
+            await self._until_settled(lambda: self._find(name, may_be_away) is not None)
+            model = self._find(name, may_be_away)
+        if model is None:
+            raise model_not_found(name, self.names)
+        return model
+
+    def _find(self, name: str, may_be_away: bool) -> ServedModel | None:
+        model = _named(self._served(), name)
+        if model is None and may_be_away:
+            self._forget()
+            # The model that was announced last comes first.
+            model = _named(list(self._known.values())[::-1], name)
+        return model
+
+    def _default_name(self) -> str | None:
+        names = self.names or list(dict.fromkeys(key.name for key in self._known))
+        return self._default or (names[0] if len(names) == 1 else None)
+
+    def _served(self) -> list[ServedModel]:
+        """Returns the models that schedulers serve now: the default model first, then by name. During a rolling update,
+        schedulers can serve one name with two tokenizers. Requests then get the one that was announced last."""
+        keys = {
+            scheduler.info.key
+            for scheduler in self._schedulers()
+            if scheduler.info is not None and not scheduler.is_draining
+        }
+        newest = {key.name: model for key, model in self._known.items() if key in keys}
+        return sorted(newest.values(), key=lambda model: (model.info.name != self._default, model.info.name))
+
+    @property
+    def _is_settled(self) -> bool:
+        is_old = self._clock() - self._started_at >= SETTLE_SECONDS
+        return is_old or all(scheduler.num_hellos for scheduler in self._schedulers())
+
+    async def _until_settled(self, condition: Callable[[], bool]) -> None:
+        left = self._started_at + SETTLE_SECONDS - self._clock()
+        await self._wait_for(lambda: condition() or self._is_settled, min(left, self._wait))
+
+    async def _until(self, condition: Callable[[], bool], message: str) -> None:
+        """Waits until `condition` is true. Raises ApiError with `message` if it does not become true in time."""
+        await self._wait_for(condition, self._wait)
+        if not condition():
+            raise unavailable(message)
+
+    async def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await self._next_change.wait()
+        except TimeoutError:
+            pass
+
+    def _forget(self) -> None:
+        """Forgets models that have been away for long, and the tokenizers that only they used."""
+        oldest = self._clock() - AWAY_SECONDS
+        away = sorted(self._away_since, key=self._away_since.__getitem__)
+        for key in [*away[:-_MAX_AWAY], *(key for key in away[-_MAX_AWAY:] if self._away_since[key] < oldest)]:
+            del self._known[key], self._away_since[key]
+        used = {key.tokenizer_sha256 for key in self._known}
+        self._tokenizers = {sha256: tokenizer for sha256, tokenizer in self._tokenizers.items() if sha256 in used}
+
+    def _conflicts(self) -> dict[str, tuple[str, ...]]:
+        """Returns the models that claim each name that several claim, the one that requests get first."""
+        served = self._served()
+        claims: dict[str, list[str]] = {}
+        for model in served:
+            for name in dict.fromkeys((model.info.name, *model.info.aliases)):
+                claims.setdefault(name, []).append(model.info.name)
+        conflicts = {}
+        for name, claimants in claims.items():
+            winner = _named(served, name)
+            if len(claimants) > 1 and winner is not None:
+                others = sorted(other for other in claimants if other != winner.info.name)
+                conflicts[name] = (winner.info.name, *others)
+        return conflicts
+
+    def _log_conflicts(self) -> None:
+        conflicts = self._conflicts()
+        for name, (winner, *others) in conflicts.items():
+            if self._logged_conflicts.get(name) != (winner, *others):
+                logger.warning(
+                    "the models %s claim the name %r: requests for it get %s. Give each model names of its own with "
+                    "--served-model-name.",
+                    ", ".join((winner, *others)),
+                    name,
+                    winner,
+                )
+        self._logged_conflicts = conflicts
+
+
+def _named(models: Sequence[ServedModel], name: str) -> ServedModel | None:
+    """Returns the model that requests for `name` get. A model's own name takes precedence over another one's alias. Of
+    several models with one alias, the first in alphabetical order gets the requests, in every router."""
+    for model in models:
+        if model.info.name == name:
+            return model
+    return min(
+        (model for model in models if name in model.info.aliases), key=lambda model: model.info.name, default=None
+    )

@@ -1,0 +1,133 @@
+"""Several models behind one router: what each API lists, and what a request for none of them gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from quire.ollama.v1 import ollama_pb2, ollama_pb2_grpc
+from quire.openai.v1 import openai_pb2
+from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER
+from tests.fakes.waiting import until
+from tests.integration.router.conftest import Api, StartRouter, fake_scheduler
+from tests.integration.router.fake_scheduler import FakeScheduler
+from tests.integration.router.test_other_apis import CHAT, MESSAGE, RESPONSE, USER, error_of
+
+Listing = Callable[[Api], Awaitable[list[str]]]
+
+
+async def openai_models(api: Api) -> list[str]:
+    return [card["id"] for card in (await api.get("ListModels")).json["data"]]
+
+
+async def anthropic_models(api: Api) -> list[str]:
+    request = openai_pb2.ListModelsRequest()
+    reply = await api.stub.ListModels(request, metadata=((ANTHROPIC_VERSION_HEADER, "2023-06-01"),))
+    return [card["id"] for card in json.loads(reply.data)["data"]]
+
+
+async def ollama_models(api: Api) -> list[str]:
+    stub: Any = ollama_pb2_grpc.OllamaServiceStub(api.channel)
+    reply = await stub.ListModels(ollama_pb2.ListModelsRequest())
+    return [card["model"].removesuffix(":latest") for card in json.loads(reply.data)["models"]]
+
+
+async def typed_models(api: Api) -> list[str]:
+    stub: Any = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    return [model.name for model in (await stub.ListModels(inference_pb2.ListModelsRequest())).models]
+
+
+LISTINGS: tuple[Listing, ...] = (openai_models, anthropic_models, ollama_models, typed_models)
+
+
+async def lists(api: Api) -> list[list[str]]:
+    return [await listing(api) for listing in LISTINGS]
+
+
+async def two_models(start_router: StartRouter, **options: Any) -> tuple[FakeScheduler, FakeScheduler, Api]:
+    """Starts a router with the models "a" and "b", and waits until it knows both."""
+    a, b = fake_scheduler(name="a"), fake_scheduler(name="b")
+    api = await start_router(a, b, **options)
+    await until(lambda: sorted(api.router.placement.models.names) == ["a", "b"])
+    return a, b, api
+
+
+async def test_every_api_lists_the_models_that_are_served_now(start_router: StartRouter) -> None:
+    a, b, api = await two_models(start_router)
+    assert await lists(api) == [["a", "a-alias", "b", "b-alias"]] * len(LISTINGS)
+    await a.stop()
+    await until(lambda: api.router.placement.models.names == ["b"])
+    assert await lists(api) == [["b", "b-alias"]] * len(LISTINGS)
+    b.load.is_draining = True
+    await a.start(a.address)
+    await until(lambda: api.router.placement.models.names == ["a"])
+    assert await lists(api) == [["a", "a-alias"]] * len(LISTINGS)
+
+
+async def test_each_request_goes_to_a_scheduler_of_its_model(start_router: StartRouter) -> None:
+    a, b, api = await two_models(start_router)
+    assert (await api.chat(model="b-alias")).json["model"] == "b"
+    assert (await api.complete(model="a")).json["model"] == "a"
+    assert (len(a.submits), len(b.submits)) == (1, 1)
+
+
+async def test_requests_in_flight_wait_for_the_scheduler_of_a_model_that_is_not_listed(
+    start_router: StartRouter,
+) -> None:
+    a, b, api = await two_models(start_router)
+    address = a.address
+    await a.stop()
+    await until(lambda: api.router.placement.models.names == ["b"])
+    stub: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
+    readiness = [
+        (await stub.ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready for name in ("a", "b-alias")
+    ]
+    assert readiness == [False, True]
+    assert (await api.get("GetHealth")).json == {"status": "ok"}, "a model is served"
+    waiting = asyncio.create_task(api.chat(model="a"))
+    await until(lambda: api.router.placement.num_parked == 1)
+    await a.start(address)
+    assert (await waiting).json["model"] == "a"
+    assert not b.submits
+
+
+async def test_an_unknown_model_s_error_names_those_that_are_served(start_router: StartRouter) -> None:
+    _, _, api = await two_models(start_router)
+    message = "The model `none` does not exist. Served here: `a` and `b`."
+    unknown = {"model": "none"}
+    for method, body in (("CreateChatCompletion", {"messages": [USER]}), ("CreateCompletion", {"prompt": "x"}),
+                         ("CreateEmbedding", {"input": "x"}), ("CreateRerank", {"query": "x", "documents": ["y"]}),
+                         ("Tokenize", {"prompt": "x"}), ("CreateResponse", RESPONSE)):  # fmt: skip
+        status, error = await error_of(api, method, {**body, **unknown})
+        assert (status, error["error"]["message"]) == (grpc.StatusCode.NOT_FOUND, message), method
+        assert error["error"]["code"] == "model_not_found"
+    assert (await error_of(api, "CreateMessage", MESSAGE | unknown))[1]["error"]["message"] == message
+    assert (await error_of(api, "Chat", CHAT | unknown))[1]["error"] == message
+    kserve: Any = kserve_pb2_grpc.KserveServiceStub(api.channel)
+    typed: Any = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    for call, request in (
+        (kserve.GetModelMetadata, kserve_pb2.GetModelMetadataRequest(model="none")),
+        (typed.Tokenize, inference_pb2.TokenizeRequest(model="none", text="x")),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(request)
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.NOT_FOUND, message)
+
+
+async def test_a_request_without_a_model_gets_the_default_one(start_router: StartRouter) -> None:
+    _, _, api = await two_models(start_router)
+    status, error = await error_of(api, "CreateChatCompletion", {"messages": [USER]})
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert error["error"]["message"] == "Missing required parameter: 'model'. Served here: `a` and `b`."
+    _, _, api = await two_models(start_router, default_model="b")
+    reply = await api.post("CreateChatCompletion", {"messages": [USER]})
+    assert reply.json["model"] == "b"
+    typed: Any = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    assert (await typed.Tokenize(inference_pb2.TokenizeRequest(text="x"))).token_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ HEADER_SECONDS = 10
 # LEAST_BODY_BYTES_PER_SECOND. Envoy cannot enforce a minimum rate; it has one timeout for requests of every size.
 FIRST_SECONDS = 30
 LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
+
+# The kernel's limit.
+MAX_SOCKET_PATH_BYTES = 107
 
 # Value of an option that stands for every origin, method, header or host.
 ANY = "*"
@@ -36,7 +40,7 @@ class GatewayConfig:
     router: tuple[str, ...] = option(
         ("127.0.0.1:50051",),
         "Address of a router, `host:port` or `unix:/path`. Repeatable. If a host name has several addresses, "
-        "all of them are used.",
+        "all of them are used; it is looked up every second.",
     )
     admin_port: int | None = option(
         None,
@@ -120,9 +124,8 @@ class GatewayConfig:
             raise ConfigError("--router is empty: give at least one address")
         if self.listen and not self.listen.startswith("unix:/"):
             raise ConfigError(f"--listen {self.listen}: use unix:/path, or --host and --port")
-        kinds = {endpoint_kind(address) for address in self.router}
-        if {"pipe", "name"} <= kinds:
-            raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")
+        for address in self.router:
+            endpoint_kind(address)
         for host in self.allowed_hosts or ():
             if host != ANY and not _HOST.fullmatch(host):
                 raise ConfigError(
@@ -175,6 +178,8 @@ def endpoint_kind(address: str) -> str:
     import ipaddress
 
     if address.startswith("unix:"):
+        if not 0 < len(os.fsencode(address.removeprefix("unix:"))) <= MAX_SOCKET_PATH_BYTES:
+            raise ConfigError(f"--router {address}: the path of a Unix socket has 1 to {MAX_SOCKET_PATH_BYTES} bytes")
         return "pipe"
     host, port = split_host_port(address)
     if not 0 < port < 65536:

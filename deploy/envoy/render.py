@@ -12,7 +12,8 @@ from typing import Any
 
 import jinja2
 
-from deploy.envoy.config import HEADER_SECONDS, GatewayConfig, endpoint_kind, split_host_port
+from deploy.envoy.config import HEADER_SECONDS, GatewayConfig
+from deploy.envoy.endpoints import CLUSTER, envoy_address
 from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
 from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
@@ -146,9 +147,10 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
     )
 
 
-def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
+def render(config: GatewayConfig, admin: str, drain_file: str, endpoint_file: Path) -> str:
     """Renders Envoy's configuration as YAML. `admin`: address of the admin interface, `unix:/path` or `host:port` on
-    loopback. `drain_file`: path of a file that contains 0, and 1 once the gateway drains. If `config.listen` is empty,
+    loopback. `drain_file`: path of a file that contains 0, and 1 once the gateway drains. `endpoint_file`: the file of
+    routers (endpoints.py). If `config.listen` is empty,
     `config.host` must be an IP address and `config.port` must not be 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -167,8 +169,9 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
         probe_paths=(*_PROBES, "/v2/health/live", "/metrics"),
         listen=_address(config.listen or f"{config.host}:{config.port}"),
         metrics_listen=_address(f"{config.metrics_host}:{config.metrics_port or 0}"),
-        endpoints=[_address(address) for address in config.router],
-        resolve_names=any(endpoint_kind(address) == "name" for address in config.router),
+        cluster=CLUSTER,
+        endpoint_file=str(endpoint_file),
+        endpoint_directory=str(endpoint_file.parent),
         access_log={"off": "", "-": "/dev/stdout"}.get(config.access_log, config.access_log),
         lua=_lua(config),
         descriptor_set=str(DESCRIPTOR_SET),
@@ -197,7 +200,4 @@ def _lua(config: GatewayConfig) -> str:
 
 def _address(address: str) -> str:
     """Returns an Envoy address as JSON."""
-    if address.startswith("unix:"):
-        return json.dumps({"pipe": {"path": address.removeprefix("unix:")}})
-    host, port = split_host_port(address)
-    return json.dumps({"socket_address": {"address": host, "port_value": port}})
+    return json.dumps(envoy_address(address))

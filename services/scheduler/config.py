@@ -50,7 +50,11 @@ class SchedulerConfig:
         minimum=0,
     )
     step_timeout: float = option(
-        120.0, "Seconds without an answer to a plan after which a worker counts as lost.", minimum=1
+        2.0,
+        "Minimum number of seconds without an answer after which a worker counts as hung, and its sequences move to "
+        "other workers. The limit is five times the expected duration of the steps in flight if that is longer, and "
+        "30 s more for the first step of its kind.",
+        minimum=1,
     )
     enable_chunked_prefill: bool = option(
         True,

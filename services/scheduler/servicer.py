@@ -42,6 +42,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        # Routers are told at once, because they move the sequences of a scheduler that has lost all its workers.
+        fleet.on_change = lambda: self._send_load(self.load())
         # A dict instead of a set, so that the sessions have an order, and equal runs of a simulation are equal.
         self._sessions: dict[RouterSession, None] = {}
         self._draining = False
@@ -117,12 +119,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         while True:
             await asyncio.sleep(LOAD_INTERVAL_S)
             now = clock.now()
-            for group in self._fleet.groups:
-                group.tick(now)
+            self._fleet.tick(now)
             load = self.load()
             self.throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
-            for session in self._sessions:
-                session.set_load(load)
+            self._send_load(load)
+
+    def _send_load(self, load: scheduler_pb2.Load) -> None:
+        for session in self._sessions:
+            session.set_load(load)
 
     def start_draining(self) -> None:
         """Refuses new requests from now on."""
@@ -133,7 +137,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return not any(session.unfinished for session in self._sessions)
 
     def load(self) -> scheduler_pb2.Load:
-        load = scheduler_pb2.Load(is_draining=self._draining)
+        load = scheduler_pb2.Load(is_draining=self._draining, is_struggling=self._fleet.is_struggling)
         steps_by_tokens: list[list[int]] = []
         for group in self._fleet.groups:
             core = group.core

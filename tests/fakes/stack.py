@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.scheduler.v1 import scheduler_pb2_grpc
@@ -21,7 +21,7 @@ from shared.discovery import Source, StaticSource
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.fakes.waiting import until
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.fake_scheduler import bundle_of
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
 
@@ -52,13 +52,20 @@ def talking_worker(script: Script | None = None) -> FakeWorker:
     )
 
 
+def patient(config: SchedulerConfig) -> SchedulerConfig:
+    """Returns options with which no worker counts as hung, unless a test sets the time itself: tests hold back results
+    for as long as they like, and machines can be slow."""
+    is_default = config.step_timeout == SchedulerConfig().step_timeout
+    return replace(config, step_timeout=HANG_S) if is_default else config
+
+
 @asynccontextmanager
 async def running_scheduler(
     address: str, *workers: str, config: SchedulerConfig | None = None, source: Source | None = None
 ) -> AsyncIterator[RunningScheduler]:
     """Runs a scheduler. `workers`: addresses of its worker groups. `source`: discovers them instead, if given. Returns
     once the groups of `workers` are there."""
-    fleet = Fleet(f"scheduler at {address}", config or SchedulerConfig())
+    fleet = Fleet(f"scheduler at {address}", patient(config or SchedulerConfig()))
     claimer = Claimer(fleet, source or StaticSource(workers))
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])

@@ -588,6 +588,7 @@ class Load(_message.Message):
     NUM_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
     NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_STEPS_BY_TOKENS_FIELD_NUMBER: _builtins.int
+    IS_STRUGGLING_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -622,6 +623,10 @@ class Load(_message.Message):
     """Total number of blocks in the workers' swap space."""
     num_scheduled_tokens: _builtins.int
     """Since the scheduler's start: tokens that steps computed."""
+    is_struggling: _builtins.bool
+    """Whether several worker groups send nothing at once, so that the scheduler itself, or its network, may be the cause. Running
+    sequences stay; routers prefer other schedulers for new ones.
+    """
     @_builtins.property
     def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Since the scheduler's start: number of steps in each size class. Each step is in one class only. The largest sizes of the
@@ -648,10 +653,11 @@ class Load(_message.Message):
         num_host_blocks: _builtins.int = ...,
         num_scheduled_tokens: _builtins.int = ...,
         num_steps_by_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        is_struggling: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

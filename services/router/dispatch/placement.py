@@ -342,7 +342,8 @@ class Placement:
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
         """Returns the scheduler that a submission is sent to; None if no scheduler can take it. The candidates are the
         model's schedulers that take new work and have not refused the submission. If some candidates have workers, the
-        others are left out. The prompt's affinity then chooses among the candidates."""
+        others are left out. If some do not struggle, those that do are left out. The prompt's affinity then chooses
+        among the candidates."""
         candidates = [
             connection
             for connection in self.connections
@@ -351,6 +352,7 @@ class Placement:
             and submission.refusals.get(connection) is None
         ]
         candidates = [connection for connection in candidates if connection.has_workers] or candidates
+        candidates = [connection for connection in candidates if not connection.is_struggling] or candidates
         if not candidates:
             return None
         nodes = {connection.node: connection for connection in candidates}

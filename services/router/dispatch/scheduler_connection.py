@@ -141,6 +141,11 @@ class SchedulerConnection:
     def is_draining(self) -> bool:
         return self.load.last.is_draining
 
+    @property
+    def is_struggling(self) -> bool:
+        """Whether the scheduler has reported that it may be the cause of its workers' silence."""
+        return self.load.last.is_struggling
+
     def has_kept(self, sequence: SubmittedSequence) -> bool:
         """Returns whether the scheduler accepted `sequence` when the router submitted it. A refusal at that time would
         have arrived before the second load message after the submission. Call it only for a sequence that was last

@@ -12,6 +12,7 @@ are in flight, their results for the sequence are dropped.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as Items
@@ -213,6 +214,12 @@ class Scheduler(Generic[RequestT]):
     def expected_seconds(self, plan: StepPlan[RequestT]) -> float:
         """Expected duration of this plan's step in seconds, estimated from past steps."""
         return self.step_times.step_seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs, len(plan.rows))
+
+    def expected_seconds_of_moves(self, plan: StepPlan[RequestT]) -> float:
+        """Expected duration of this plan's copies between device and host, in seconds; 0 if unknown."""
+        num_blocks = len(plan.moves.swap_in) + len(plan.moves.swap_out)
+        seconds = self.config.seconds_per_swapped_block
+        return num_blocks * seconds if math.isfinite(seconds) else 0.0
 
     def apply(self, result: StepResult) -> StepOutcome[RequestT]:
         """Applies the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are

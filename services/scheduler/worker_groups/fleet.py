@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.sessions import SequenceSpans
 from services.scheduler.worker_groups.engines import Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel
+from services.scheduler.worker_groups.progress import Overseer
 from services.scheduler.worker_groups.worker_group import WorkerGroup
 
 
@@ -22,14 +24,17 @@ class Fleet:
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
     engines: Engines = field(default_factory=Engines)
-    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+    # Called after a worker was claimed or lost.
+    on_change: Callable[[], None] = lambda: None
+    _overseer: Overseer = field(default_factory=Overseer)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add_group(self, address: str) -> WorkerGroup:
         """Adds a group for the worker at `address`. The group knows the other groups, because groups take over each
         other's sequences.
         """
         group = WorkerGroup(
-            address, self.config, self.model, self.spans, self.engines, self.groups, on_ready=self._on_ready
+            address, self.config, self.model, self.spans, self.engines, self.groups, on_change=self._on_change
         )
         self.groups.append(group)
         return group
@@ -46,6 +51,7 @@ class Fleet:
         """
         groups = [group for group in self.groups if group.core is not None]
         ready = [group for group in groups if group.ready.is_set()]
+        ready = [group for group in ready if group.is_healthy] or ready
         if ready:
             return min(ready, key=lambda group: group.num_unfinished)
         return min(groups, key=lambda group: group.silent_s, default=None)
@@ -53,7 +59,19 @@ class Fleet:
     async def wait_ready(self) -> None:
         """Waits until a group has a worker."""
         while not any(group.ready.is_set() for group in self.groups):
-            await self._ready.wait()
+            await self._changed.wait()
+
+    def tick(self, now: float) -> None:
+        """Passes the time on to the groups, and gives up a worker that makes no progress. Call it every 100 ms."""
+        for group in self.groups:
+            group.tick(now)
+        if (late := self._overseer.judge(now, self.groups)) is not None:
+            late.give_up()
+
+    @property
+    def is_struggling(self) -> bool:
+        """Whether several groups send nothing at once, so that this scheduler itself may be the cause."""
+        return self._overseer.suspects_itself
 
     @property
     def max_model_len(self) -> int:
@@ -61,6 +79,7 @@ class Fleet:
         groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)
 
-    def _on_ready(self) -> None:
-        self._ready.set()
-        self._ready = asyncio.Event()
+    def _on_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self.on_change()

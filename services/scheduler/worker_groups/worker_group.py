@@ -44,16 +44,15 @@ from services.scheduler.core import (
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
+from services.scheduler.worker_groups.progress import Patience
 from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
 from shared import clock
 
 logger = logging.getLogger(__name__)
 
-# Seconds without a result after which a worker with plans in flight counts as unhealthy.
-STUCK_S = 30.0
 # Maximum number of seconds that one call of `tick` counts as silence of the worker. `tick` is due every 100 ms. A much
-# longer time between two calls means that this process was paused, not that the worker was silent.
-_LONGEST_TICK_S = 1.0
+# longer time between two calls means that this process was paused or busy, not that the worker was silent.
+_LONGEST_TICK_S = 0.25
 
 
 class UnusableWorkerError(Exception):
@@ -85,10 +84,10 @@ class WorkerGroup:
         spans: SequenceSpans,
         engines: Engines,
         peers: Sequences[WorkerGroup],
-        on_ready: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
-        later. `on_ready`: called when `ready` was set.
+        later. `on_change`: called after a worker was claimed or lost.
         """
         self.address = address
         self.ready = asyncio.Event()
@@ -96,7 +95,7 @@ class WorkerGroup:
         self._engines = engines
         self._engine: Engine | None = None
         self._peers = peers
-        self._on_ready = on_ready
+        self._on_change = on_change
         self.core: Scheduler[RoutedRequest] | None = None
         self._config = config
         self._link: WorkerLink | None = None
@@ -108,6 +107,7 @@ class WorkerGroup:
         self.silent_s = 0.0
         self._last_tick = clock.now()
         self._run_ahead = RunAhead(config.run_ahead)
+        self._patience = Patience(config.step_timeout)
         self._turn_rate = TurnRate()
         self._spans = spans
 
@@ -145,7 +145,7 @@ class WorkerGroup:
 
     def tick(self, now: float) -> None:
         """Ends sequences whose deadline is past. Fails all sequences if the worker is lost for longer than
-        --worker-timeout. Closes the stream to a worker that sends no result for longer than --step-timeout.
+        --worker-timeout.
         """
         self.silent_s += min(now - self._last_tick, _LONGEST_TICK_S)
         self._last_tick = now
@@ -156,12 +156,18 @@ class WorkerGroup:
         if not self.ready.is_set() and self.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
-        if self.core.num_in_flight and self.silent_s > self._config.step_timeout and self._link is not None:
-            timeout = self._config.step_timeout
-            logger.error("worker %s sent no result for %g s; closing its stream", self.address, timeout)
-            self.silent_s = 0.0
-            self._link.cancel()
         self._pump_soon()
+
+    def give_up(self) -> None:
+        """Closes the stream to a worker that sends nothing. Its sequences then move to other groups."""
+        logger.error(
+            "worker %s sent no result for %.1f s, but its steps were expected to take less; closing its stream",
+            self.address,
+            self.silent_s,
+        )
+        self.silent_s = 0.0
+        if self._link is not None:
+            self._link.cancel()
 
     def drain_lost(self) -> list[Sequence[RoutedRequest]]:
         """Removes and returns the sequences of all other groups that have no worker, except sequences that do not fit
@@ -182,8 +188,13 @@ class WorkerGroup:
     @property
     def is_healthy(self) -> bool:
         """Whether a worker is claimed and plans in flight make progress."""
-        is_stuck = self.core is not None and self.core.num_in_flight and self.silent_s > STUCK_S
-        return self.ready.is_set() and not is_stuck
+        return self.ready.is_set() and self.silence <= 1.0
+
+    @property
+    def silence(self) -> float:
+        """Time without a result, in units of the time after which the group is late. 0 if no plan is in flight."""
+        is_in_flight = self.ready.is_set() and self.core is not None and self.core.num_in_flight
+        return self.silent_s / self._patience.seconds if is_in_flight else 0.0
 
     @property
     def num_unfinished(self) -> int:
@@ -237,6 +248,7 @@ class WorkerGroup:
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
         self._link = link
+        self._patience.begin(hello.boot_id)
         self.silent_s = 0.0
         logger.info(
             "claimed worker %s, epoch %d: %s, %d KV blocks of %d tokens",
@@ -249,8 +261,8 @@ class WorkerGroup:
         # Take over the sequences of groups that have lost their workers: those workers might not come back.
         self._adopt(self.drain_lost())
         self.ready.set()
-        self._on_ready()
         self._pump()
+        self._on_change()
         async for message in link.results():
             if isinstance(message, worker_pb2.GrammarPrepared):
                 self._on_prepared(message)
@@ -312,12 +324,14 @@ class WorkerGroup:
         if self.core is None:
             return
         self._run_ahead.lost()
+        self._patience.lost()
         self._finish(self.core.reset())
         for sequence in self.core.sequences_with_losses():
             key = sequence.request.key
             key.session.add_worker_loss(key, sequence.num_losses)
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
+        self._on_change()
 
     @staticmethod
     def _hand_over(core: Scheduler[RoutedRequest], groups: list[WorkerGroup]) -> None:
@@ -361,7 +375,9 @@ class WorkerGroup:
             now = clock.now()
             for new in plan.new_sequences:
                 new.sequence.request.key.queue_timer.stop(now)
-            self._run_ahead.sent(now, self.core.expected_seconds(plan))
+            seconds = self.core.expected_seconds(plan)
+            self._run_ahead.sent(now, seconds)
+            self._patience.sent(plan, seconds + self.core.expected_seconds_of_moves(plan))
             self._link.send(plan)
 
     @staticmethod
@@ -390,6 +406,7 @@ class WorkerGroup:
             raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
         self.silent_s = 0.0
         sent_at = self._run_ahead.answered(clock.now())
+        self._patience.answered()
         # Send the next plan before the tokens go to the routers, because the device waits for the plan.
         self._pump()
         timings = message.timings

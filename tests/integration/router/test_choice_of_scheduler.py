@@ -108,6 +108,24 @@ async def test_a_draining_scheduler_gets_nothing_new(start_router: StartRouter) 
     assert (len(draining.submits), len(other.submits)) == (0, 1)
 
 
+async def test_a_scheduler_that_suspects_itself_gets_new_requests_only_if_all_do(start_router: StartRouter) -> None:
+    struggling, other = fake_scheduler(), fake_scheduler()
+    for scheduler in (struggling, other):
+        scheduler.load.num_ready_groups = 1
+    struggling.load.is_struggling = True
+    other.load.outstanding_tokens = 10**6
+    api = await start_router(struggling, other)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    await api.chat()
+    assert (len(struggling.submits), len(other.submits)) == (0, 1)
+    other.load.is_struggling = True
+    while not all(connection.is_struggling for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    await api.chat()
+    assert (len(struggling.submits), len(other.submits)) == (1, 1)
+
+
 async def test_a_request_waits_for_the_successor_of_a_draining_scheduler(start_router: StartRouter) -> None:
     scheduler = fake_scheduler()
     scheduler.load.is_draining = True

@@ -250,6 +250,40 @@ async def test_streams_of_a_worker_that_stands_still_are_moved_and_it_is_claimed
                     stack.check()
 
 
+async def test_a_worker_that_hangs_is_given_up_and_does_no_harm_when_it_goes_on(tmp_path: Path) -> None:
+    """Its streams go on at the other worker of the same scheduler. What it computes for them later reaches nobody."""
+    beside = talking_worker()
+    server = await start_fake_worker(beside, f"unix:{tmp_path}/w0")
+    with worker_process(f"unix:{tmp_path}/stopped") as process:
+        addresses = (f"unix:{tmp_path}/w0", f"unix:{tmp_path}/stopped")
+        async with (
+            running_scheduler(f"unix:{tmp_path}/s0", *addresses, config=CONFIG) as scheduler,
+            running_router(f"unix:{tmp_path}/r", scheduler.address) as router,
+            AsyncClient(f"unix:{tmp_path}/r", max_retries=0) as client,
+        ):
+            await until(lambda: all(group.ready.is_set() for group in scheduler.groups))
+            stack = Stack(tmp_path, router, client, [scheduler], [beside], [server])
+            assert process.stdin is not None
+            tasks = [asyncio.create_task(stack.ask(index)) for index in range(NUM_STREAMS)]
+            hung = scheduler.groups[1]
+            while min(map(len, stack.outputs.values()), default=0) < 5:
+                process.stdin.write(b".")
+                await asyncio.sleep(0.01)
+            assert hung.num_unfinished
+            process.send_signal(signal.SIGSTOP)
+            hung._patience._least_s = 1.0
+            await until(lambda: not hung.ready.is_set())
+            await asyncio.gather(*tasks)
+            stack.check()
+            process.stdin.close()
+            process.send_signal(signal.SIGCONT)
+            await until(hung.ready.is_set)
+            await asyncio.gather(*(stack.ask(NUM_STREAMS + index) for index in range(NUM_STREAMS)))
+            stack.check()
+            assert router.placement.num_resubmissions == 0
+    await server.stop(0)
+
+
 async def test_a_sequence_that_three_workers_die_of_fails_wherever_they_were(tmp_path: Path) -> None:
     async with running(tmp_path, 2) as stack:
         for worker in stack.workers:

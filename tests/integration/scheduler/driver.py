@@ -19,6 +19,7 @@ from services.scheduler.worker_groups.fleet import Fleet
 from shared.discovery import Source, StaticSource
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
+from tests.fakes.stack import patient
 from tests.fakes.waiting import HANG_S, until
 
 
@@ -136,7 +137,7 @@ async def running(
 ) -> AsyncIterator[Stack]:
     """Runs a scheduler and its workers. `source`: discovers the workers; if left out, the scheduler is given their
     addresses."""
-    config = config or SchedulerConfig()
+    config = patient(config or SchedulerConfig())
     addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
     fleet = Fleet("scheduler-test", config)

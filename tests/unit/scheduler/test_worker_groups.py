@@ -1,20 +1,23 @@
-"""Groups of one scheduler whose contexts differ: no sequence goes where it does not fit."""
+"""Groups of one scheduler: which sequences move between them, and when a worker counts as hung."""
 
 from __future__ import annotations
 
 import time
 from array import array
+from typing import cast
 
 import pytest
 
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.core import StepPlan
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import RouterSession
 from services.scheduler.worker_groups.fleet import Fleet
-from services.scheduler.worker_groups.worker_group import STUCK_S, WorkerGroup
+from services.scheduler.worker_groups.worker_group import WorkerGroup
+from services.scheduler.worker_groups.worker_link import WorkerLink
 
 
 def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:
@@ -81,28 +84,144 @@ async def test_a_claim_that_fails_gives_a_lost_worker_no_more_time() -> None:
     lost = group(fleet, scheduler(), is_ready=True)
     lost._on_lost()
     now = time.monotonic()
-    for second in range(10):
-        lost.tick(now + second)
+    for quarter in range(37):
+        lost.tick(now + quarter / 4)
         lost._on_lost()
     assert lost.silent_s == pytest.approx(9.0, abs=0.5)
 
 
 async def test_a_scheduler_that_was_stopped_finds_its_worker_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its health may be asked for before the first tick after the pause."""
-    stuck = group(Fleet("s", SchedulerConfig()), scheduler(), is_ready=True)
-    assert stuck.core is not None
-    stuck.core.submit(request(1))
-    stuck.core.schedule()
+    fleet = Fleet("s", SchedulerConfig(step_timeout=5.0))
+    stuck = group(fleet, scheduler(), is_ready=True)
     now = time.monotonic()
     stuck.tick(now)
+    await plan_in_flight(stuck, 1)
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: now + 60.0)
         assert stuck.is_healthy
     stuck.tick(now + 60.0)
     assert stuck.is_healthy
-    for second in range(61, 60 + int(STUCK_S) - 1):
-        stuck.tick(now + second)
+    for tenth in range(1, 40):
+        stuck.tick(now + 60.0 + tenth / 10)
     assert stuck.is_healthy
-    for second in range(60 + int(STUCK_S) - 1, 60 + int(STUCK_S) + 2):
-        stuck.tick(now + second)
+    for tenth in range(40, 60):
+        stuck.tick(now + 60.0 + tenth / 10)
     assert not stuck.is_healthy
+
+
+class Link:
+    """Stands for the stream to a worker that answers nothing."""
+
+    def __init__(self) -> None:
+        self.num_sent = 0
+        self.is_cancelled = False
+
+    def send(self, plan: StepPlan[RoutedRequest]) -> None:
+        self.num_sent += 1
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+async def plan_in_flight(group: WorkerGroup, sequence_id: int, *, is_known: bool = True) -> Link:
+    """Sends a plan to the group's worker, of a kind that the worker has run before if `is_known`."""
+    link = Link()
+    group._link = cast(WorkerLink, link)
+    assert group.core is not None
+    group.core.submit(request(sequence_id))
+    group._pump()
+    assert link.num_sent
+    if is_known:
+        group._patience._known |= {kind for kind, _ in group._patience._in_flight}
+    return link
+
+
+def tick(fleet: Fleet, start: float, seconds: float) -> float:
+    """Lets the time pass by in which the scheduler ticks as usual. Returns the time after it."""
+    for tenth in range(round(10 * seconds)):
+        fleet.tick(start + tenth / 10)
+    return start + seconds
+
+
+async def test_a_worker_that_sends_nothing_for_two_seconds_is_given_up() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    hung, idle = (group(fleet, scheduler(), is_ready=True) for _ in range(2))
+    now = tick(fleet, time.monotonic(), 1.0)
+    link = await plan_in_flight(hung, 1)
+    now = tick(fleet, now, 1.9)
+    assert not link.is_cancelled
+    assert fleet.least_loaded() is idle
+    tick(fleet, now, 0.4)
+    assert link.is_cancelled
+    assert not fleet.is_struggling
+
+
+async def test_a_step_that_should_take_long_gets_five_times_its_time() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    slow = group(fleet, scheduler(), is_ready=True)
+    assert slow.core is not None
+    for num_tokens in (1, 3, 8) * 4:
+        slow.core.step_times.observe(num_tokens, num_tokens, 4.0)
+    now = tick(fleet, time.monotonic(), 1.0)
+    link = await plan_in_flight(slow, 1)
+    num_steps = slow.core.num_in_flight
+    now = tick(fleet, now, num_steps * 20.0 - 4.0)
+    assert not link.is_cancelled
+    tick(fleet, now, 8.0)
+    assert link.is_cancelled
+
+
+async def test_the_first_step_of_its_kind_gets_more_time() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    cold = group(fleet, scheduler(), is_ready=True)
+    now = tick(fleet, time.monotonic(), 1.0)
+    link = await plan_in_flight(cold, 1, is_known=False)
+    now = tick(fleet, now, 30.0)
+    assert not link.is_cancelled
+    tick(fleet, now, 3.0)
+    assert link.is_cancelled
+
+
+async def test_a_scheduler_whose_workers_all_fall_silent_suspects_itself() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    groups = [group(fleet, scheduler(), is_ready=True) for _ in range(2)]
+    now = tick(fleet, time.monotonic(), 1.0)
+    links = [await plan_in_flight(group, index) for index, group in enumerate(groups)]
+    now = tick(fleet, now, 20.0)
+    assert fleet.is_struggling
+    assert not any(link.is_cancelled for link in links)
+    # One answers again: the other one is then at fault.
+    groups[0].silent_s = 0.0
+    tick(fleet, now, 0.2)
+    assert [link.is_cancelled for link in links] == [False, True]
+    assert not fleet.is_struggling
+
+
+async def test_workers_that_stay_silent_for_long_are_given_up_one_by_one() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    groups = [group(fleet, scheduler(), is_ready=True) for _ in range(3)]
+    now = tick(fleet, time.monotonic(), 1.0)
+    links = [await plan_in_flight(group, index) for index, group in enumerate(groups)]
+    now = tick(fleet, now, 31.0)
+    for num_given_up in (1, 2, 3):
+        assert sum(link.is_cancelled for link in links) == num_given_up
+        for hung, link in zip(groups, links, strict=True):
+            if link.is_cancelled:
+                hung.ready.clear()  # as its stream's end would
+        now = tick(fleet, now, 10.0)
+
+
+async def test_one_worker_is_given_up_in_ten_seconds() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    first, second = (group(fleet, scheduler(), is_ready=True) for _ in range(2))
+    now = tick(fleet, time.monotonic(), 1.0)
+    one = await plan_in_flight(first, 1)
+    now = tick(fleet, now, 2.4)
+    assert one.is_cancelled
+    first.ready.clear()
+    other = await plan_in_flight(second, 2)
+    now = tick(fleet, now, 9.0)
+    assert not other.is_cancelled
+    tick(fleet, now, 1.5)
+    assert other.is_cancelled

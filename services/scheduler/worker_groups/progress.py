@@ -1,0 +1,105 @@
+"""Judges whether a worker makes progress, by how long its steps should take.
+
+If a worker's process ends, the kernel closes its stream, and the group notices at once. A worker that is stopped, cut
+off or hung only sends nothing. It is given up some time after the results of its plans in flight were expected.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Sequences
+from typing import Protocol, TypeVar
+
+from services.scheduler.core import RequestT, StepPlan
+
+# A worker is late if it sends no result for this many times the expected duration of its steps in flight.
+_FACTOR = 5.0
+# Additional seconds for a step of a kind that the worker's process has not run yet. Its time is hard to predict: the
+# device may compile kernels for it, or touch memory for the first time.
+_FIRST_OF_A_KIND_S = 30.0
+# A group is slow after this part of the time after which it is late.
+_SLOW = 0.5
+# Minimum number of seconds between two workers that are given up.
+_PAUSE_S = 10.0
+# A group that is silent for this many times the time after which it is late is given up, whatever other groups do.
+_CERTAIN = 15.0
+
+Kind = tuple[int, bool, bool, bool]
+
+
+class Patience:
+    """How long the plans in flight of one worker may take."""
+
+    def __init__(self, least_s: float) -> None:
+        """`least_s`: a worker is not late before this many seconds without a result."""
+        self._least_s = least_s
+        self._in_flight: deque[tuple[Kind, float]] = deque()
+        self._known: set[Kind] = set()
+        self._boot_id = 0
+
+    def begin(self, boot_id: int) -> None:
+        """Takes note that a worker was claimed. `boot_id`: of the worker's process."""
+        if boot_id != self._boot_id:
+            self._boot_id = boot_id
+            self._known.clear()
+
+    def sent(self, plan: StepPlan[RequestT], seconds: float) -> None:
+        """Takes note that a plan is sent. `seconds`: expected duration of its step, copies of blocks included."""
+        self._in_flight.append((_kind(plan), seconds))
+
+    def answered(self) -> None:
+        """Takes note that the result of the oldest plan in flight came."""
+        self._known.add(self._in_flight.popleft()[0])
+
+    def lost(self) -> None:
+        self._in_flight.clear()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds without a result after which the worker is late; meaningful only if plans are in flight."""
+        seconds = max(self._least_s, _FACTOR * sum(seconds for _, seconds in self._in_flight))
+        is_first = any(kind not in self._known for kind, _ in self._in_flight)
+        return seconds + _FIRST_OF_A_KIND_S * is_first
+
+
+class Watched(Protocol):
+    """What the overseer reads of a worker group."""
+
+    @property
+    def silence(self) -> float:
+        """Time without a result, in units of the time after which the group is late. 0 if no plan is in flight."""
+
+
+WatchedT = TypeVar("WatchedT", bound=Watched)
+
+
+class Overseer:
+    """Decides which of a scheduler's groups is given up.
+
+    If more than one group sends nothing, the scheduler suspects itself: its own event loop or network may be the cause.
+    Then it gives up none of them, unless they stay silent for much longer. It gives up one worker at a time, because
+    each costs the blocks of all its sequences.
+    """
+
+    def __init__(self) -> None:
+        self.suspects_itself = False
+        self._not_before = float("-inf")
+
+    def judge(self, now: float, groups: Sequences[WatchedT]) -> WatchedT | None:
+        """Returns the group to give up at `now`, if any."""
+        slow = [group for group in groups if group.silence > _SLOW]
+        late = [group for group in slow if group.silence > 1.0]
+        self.suspects_itself = len(slow) > 1 and bool(late)
+        if self.suspects_itself:
+            late = [group for group in late if group.silence > _CERTAIN]
+        if not late or now < self._not_before:
+            return None
+        self._not_before = now + _PAUSE_S
+        return max(late, key=lambda group: group.silence)
+
+
+def _kind(plan: StepPlan[RequestT]) -> Kind:
+    """Plans of one kind run the same code, on arrays of similar sizes."""
+    is_pooled = any(new.sequence.request.work.gives_vector for new in plan.new_sequences)
+    copies = bool(plan.moves.swap_in or plan.moves.swap_out)
+    return plan.num_tokens.bit_length(), plan.num_prompt_logprobs > 0, is_pooled, copies

@@ -18,6 +18,7 @@ from services.scheduler.sessions.session import RouterSession
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.worker_group import WorkerGroup
 from services.scheduler.worker_groups.worker_link import WorkerLink
+from shared import clock
 
 
 def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:
@@ -90,15 +91,14 @@ async def test_a_claim_that_fails_gives_a_lost_worker_no_more_time() -> None:
     assert lost.silent_s == pytest.approx(9.0, abs=0.5)
 
 
-async def test_a_scheduler_that_was_stopped_finds_its_worker_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scheduler_that_was_stopped_finds_its_worker_healthy() -> None:
     """Its health may be asked for before the first tick after the pause."""
     fleet = Fleet("s", SchedulerConfig(step_timeout=5.0))
     stuck = group(fleet, scheduler(), is_ready=True)
     now = time.monotonic()
     stuck.tick(now)
     await plan_in_flight(stuck, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "monotonic", lambda: now + 60.0)
+    with clock.replaced_by(lambda: now + 60.0):
         assert stuck.is_healthy
     stuck.tick(now + 60.0)
     assert stuck.is_healthy

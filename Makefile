@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-patient test-steady test-chaos chaos clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,14 +31,27 @@ PYTEST_OPTIONS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 # Tests that wait for minutes and use almost no CPU time.
 PATIENT := tests/e2e/test_silence.py tests/integration/shared/test_pings.py
 
+# Starts more processes than a small machine has cores, so it runs when no other test does.
+CHAOS := tests/chaos/test_storm.py
+
 # Most set-up steps and checks use one core each. The patient tests use almost none, so they get one additional job
 # beside the checks.
 test: ## run everything that CI runs
 	$(MAKE) --no-print-directory --jobs=$(shell expr $$(nproc) + 1) check kernels-check clients test-patient
-	$(BIN)/pytest $(PYTEST_OPTIONS) $(PATIENT:%=--deselect=%)
+	$(BIN)/pytest $(PYTEST_OPTIONS) $(PATIENT:%=--deselect=%) $(CHAOS:%=--deselect=%)
+	$(MAKE) --no-print-directory test-chaos
 
 test-patient: .venv/dev ## run the tests that mostly wait, such as for 90 s of silence on a connection
 	$(BIN)/pytest $(PATIENT)
+
+test-chaos: .venv/dev ## run a short storm: faults on a real fleet under load, a minute on two idle cores
+	$(BIN)/pytest $(CHAOS)
+
+SEED ?= 1
+CHAOS_MINUTES ?= 30
+CHAOS_ARGS ?=
+chaos: .venv/dev ## carry out faults drawn from SEED (1) on a real fleet under load for 30 minutes, and check every answer
+	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(CHAOS_MINUTES) $(CHAOS_ARGS)
 
 .venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients

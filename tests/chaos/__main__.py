@@ -1,0 +1,49 @@
+"""`make chaos`, or `python -m tests.chaos`: carries out faults drawn from a seed on a real fleet under load, and checks
+everything that its clients received. The exit status is 1 if anything was lost, changed or leaked."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+from tests.chaos import GRPC_VARIABLES
+
+os.environ.update(GRPC_VARIABLES)
+
+from tests.chaos.catalog import catalog
+from tests.chaos.checker import check
+from tests.chaos.draw import rounds
+from tests.chaos.fleet import Shape
+from tests.chaos.history import read
+from tests.chaos.report import summary
+from tests.chaos.run import Plan, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and of the load; default: 1")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes of faults; default: 30")
+    parser.add_argument("--rounds", type=int, help="number of rounds of faults, whatever time they take")
+    parser.add_argument("--clients", type=int, default=10, help="number of clients; default: 10")
+    parser.add_argument("--history", type=Path, help="file to keep the history in (.jsonl.gz)")
+    arguments = parser.parse_args()
+    shape = Shape()
+    drawn = islice(rounds(arguments.seed, shape), arguments.rounds)
+    seconds = None if arguments.rounds is not None else 60 * arguments.minutes
+    plan = Plan(arguments.seed, drawn, seconds, clients=arguments.clients)
+    with tempfile.TemporaryDirectory(prefix="chaos-history-") as directory:
+        history = arguments.history or Path(directory) / "history.jsonl.gz"
+        result = asyncio.run(run(shape, plan, history, lambda line: print(line, flush=True)))
+        records = list(read(history))
+    verdict = check(records, catalog(shape.model))
+    print(f"\n{summary(records, verdict, result)}")
+    return 1 if verdict.findings or result.leaks else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Judges a history. Pure functions; tests/unit/chaos breaks each rule by hand.
+
+- Calls of the same request in the calm phase have the same answer: the fault-free one.
+- Every later answer is equal to it: every token once and in order, with the same text, tool calls, finish reasons,
+  usage, log probabilities (to 1e-4) and vectors.
+- A call that is not answered is refused before its first output: with status 429, or with 503 in the storm, and a
+  Retry-After.
+- A stream that breaks off is lost, but for those of a router or gateway that was itself killed, restarted or cut off.
+  These are counted apart.
+- No call is still open at its deadline.
+- No part ends by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.answers import Answer, IncompleteError, difference, over_grpc, over_http
+from tests.chaos.catalog import HttpRequest, Request
+from tests.chaos.history import Call, Exit, Fault, Record, Served
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule. `rule`: lost, different, hung, refused wrongly, or ended by itself. `what`: the call or part."""
+
+    rule: str
+    what: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}: {self.detail}"
+
+
+@dataclass(slots=True)
+class Verdict:
+    findings: list[Finding] = field(default_factory=list)
+    # Number of calls by what became of them: answered, left, refused, excused, or a rule that was broken.
+    calls: Counter[str] = field(default_factory=Counter)
+    # The calls among them that are neither answered nor refused, by id.
+    broken: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    requests: Mapping[str, Request]
+    references: Mapping[str, Answer]
+    routers: Mapping[str, str]
+    faults: Sequence[Fault]
+
+
+def check(records: Iterable[Record], requests: Iterable[Request]) -> Verdict:
+    """Judges the whole history of a run. `requests`: the catalog."""
+    records, by_name = list(records), {request.name: request for request in requests}
+    calls = [record for record in records if isinstance(record, Call)]
+    references: dict[str, Answer] = {}
+    verdict = Verdict()
+    for call in calls:
+        if call.phase == "calm" and call.outcome == "ended" and call.status == 200 and call.request not in references:
+            try:
+                references[call.request] = answer_of(call, by_name[call.request])
+            except (IncompleteError, ValueError, LookupError, TypeError):
+                continue  # Judged below.
+    context = _Context(
+        by_name,
+        references,
+        {record.id: record.router for record in records if isinstance(record, Served)},
+        [record for record in records if isinstance(record, Fault)],
+    )
+    for call in calls:
+        outcome, detail = _judged(call, context)
+        verdict.calls[outcome] += 1
+        if outcome not in ("answered", "left", "refused"):
+            verdict.broken[call.id] = outcome
+        if outcome not in ("answered", "left", "refused", "excused"):
+            what = f"{call.id} ({call.request}), {call.start:.1f} to {call.end:.1f} s"
+            verdict.findings.append(Finding(outcome, what, detail))
+    verdict.findings += [
+        Finding("ended by itself", record.part, f"at {record.at:.1f} s: {record.how}")
+        for record in records
+        if isinstance(record, Exit) and not record.was_meant
+    ]
+    return verdict
+
+
+def answer_of(call: Call, request: Request) -> Answer:
+    """Reads a call's answer. Raises IncompleteError, ValueError, LookupError or TypeError."""
+    data = [event.data for event in call.events]
+    return over_http(data, request.is_stream) if isinstance(request, HttpRequest) else over_grpc(data)
+
+
+def _judged(call: Call, context: _Context) -> tuple[str, str]:
+    """Returns what became of the call, and why."""
+    if call.outcome == "hung":
+        return "hung", f"{len(call.events)} events, then nothing"
+    if call.outcome == "left":
+        return "left", ""
+    if call.outcome == "ended" and call.status != 200:
+        return _refused(call)
+    try:
+        if call.outcome == "cut":
+            raise IncompleteError(f"cut after {len(call.events)} events: {call.detail}")
+        answer = answer_of(call, context.requests[call.request])
+    except IncompleteError as error:
+        return ("excused" if _is_excused(call, context) else "lost"), str(error)
+    except (ValueError, LookupError, TypeError) as error:
+        return "different", f"{type(error).__name__}: {error}"
+    if call.request not in context.references:
+        return "lost", "there is no fault-free answer to compare with"
+    differs = difference(answer, context.references[call.request])
+    return ("answered", "") if differs is None else ("different", differs)
+
+
+def _refused(call: Call) -> tuple[str, str]:
+    if call.retry_after is None:
+        return "refused wrongly", f"status {call.status} without Retry-After: {call.detail}"
+    if call.status == 429 or (call.status == 503 and call.phase == "storm"):
+        return "refused", ""
+    return "refused wrongly", f"status {call.status} in phase {call.phase}: {call.detail}"
+
+
+def _is_excused(call: Call, context: _Context) -> bool:
+    """Returns whether the call went through a router or gateway that was under a fault itself, at that time."""
+    router = context.routers.get(call.id)
+    causes = {"gateway"} if router is None else {"gateway", router, f"gateway>{router}"}
+    return any(
+        not causes.isdisjoint(fault.targets) and fault.start <= call.end and call.start <= fault.end
+        for fault in context.faults
+    )

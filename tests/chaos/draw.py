@@ -1,0 +1,102 @@
+"""Draws the faults of a run from a seed.
+
+A storm is a row of rounds. The faults of a round overlap; the next round begins when every part is up again. So parts
+that are down together belong to one round. A round is drawn again unless the fleet can still serve: every router that
+is left reaches a scheduler that reaches a worker.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tests.chaos.fleet import Shape, link_name
+from tests.chaos.member import Kind
+
+T = TypeVar("T", bound=str)
+# Kinds of faults. The first three concern a part, the next four a link.
+KILL, STOP, TERMINATE = "kill", "stop", "terminate"
+DOWN, CUT, DELAY, STALL = "link down", "link cut", "link delay", "link stall"
+ROLL = "rolling restart"
+OF_PARTS = (KILL, STOP, TERMINATE)
+OF_LINKS = (DOWN, CUT, DELAY, STALL)
+# Relative frequencies.
+_KINDS = {KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1}
+_TIERS: dict[Kind, int] = {"worker": 5, "scheduler": 4, "router": 2, "gateway": 1}
+# How long a part is stopped, or a link in trouble: mostly short, sometimes longer than its peers wait.
+_SHORT_S, _LONG_S, _LONG_CHANCE = (0.2, 4.0), (10.0, 18.0), 0.2
+_PAIR_CHANCE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault to carry out. `target`: the name of a part, of a link, or of a kind of part if all of them are restarted
+    in turn. `after_s`: seconds from the round's start. `seconds`: how long the part stays down after its exit or stays
+    stopped, or the link in trouble."""
+
+    kind: str
+    target: str
+    after_s: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}, {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """`rest_s`: seconds between the moment when every part is up again and the next round."""
+
+    faults: tuple[Planned, ...]
+    rest_s: float
+
+
+def rounds(seed: int, shape: Shape) -> Iterator[Round]:
+    """Yields rounds without end. Equal seeds and shapes give equal rounds."""
+    chance = random.Random(seed)
+    while True:
+        faults = [_fault(chance, shape, 0.0)]
+        if faults[0].kind != ROLL and chance.random() < _PAIR_CHANCE:
+            second = _fault(chance, shape, chance.uniform(0.0, 1.5))
+            if second.kind != ROLL and second.target != faults[0].target:
+                faults.append(second)
+        if serves(shape, {fault.target for fault in faults if fault.kind != DELAY}):
+            yield Round(tuple(faults), chance.uniform(0.5, 2.0))
+
+
+def serves(shape: Shape, down: set[str]) -> bool:
+    """Returns whether each router that is left can have every request answered. `down`: names of parts and links. A
+    gateway that is down alone leaves routers that can."""
+
+    def reached(caller: str, kind: Kind) -> list[str]:
+        return [name for name in shape.names(kind) if name not in down and link_name(caller, name) not in down]
+
+    routers = reached("gateway", "router")
+    return bool(routers) and all(
+        any(reached(scheduler, "worker") for scheduler in reached(router, "scheduler")) for router in routers
+    )
+
+
+def _fault(chance: random.Random, shape: Shape, after_s: float) -> Planned:
+    kind = _weighted(chance, _KINDS)
+    if kind in OF_LINKS:
+        target = link_name(*chance.choice(shape.links))
+    else:
+        tier = _weighted(chance, _TIERS)
+        if kind == STOP and tier == "gateway":
+            tier = "worker"  # nothing but the gateway itself would notice
+        if kind == ROLL:
+            return Planned(kind, tier, after_s, 0.0)
+        target = chance.choice(shape.names(tier))
+    return Planned(kind, target, after_s, 0.0 if kind == CUT else _seconds(chance, kind))
+
+
+def _seconds(chance: random.Random, kind: str) -> float:
+    is_long = kind in (STOP, STALL, DOWN) and chance.random() < _LONG_CHANCE
+    return round(chance.uniform(*(_LONG_S if is_long else _SHORT_S)), 1)
+
+
+def _weighted(chance: random.Random, weights: dict[T, int]) -> T:
+    return chance.choices(list(weights), list(weights.values()))[0]

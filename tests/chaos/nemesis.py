@@ -1,0 +1,122 @@
+"""Carries out the drawn faults, and records them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import cast
+
+from tests.chaos import draw
+from tests.chaos.draw import Planned, Round
+from tests.chaos.fleet import Fleet
+from tests.chaos.history import Fault
+from tests.chaos.member import Kind, Member
+from tests.chaos.proxy import Proxy
+
+# Seconds by which bytes on a delayed link are late.
+_DELAY_S = 0.1
+
+
+class Nemesis:
+    """`record`: takes each fault when it is over. `show`: prints a line of progress."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Callable[[], float],
+        record: Callable[[Fault], None],
+        show: Callable[[str], None],
+    ) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._record = record
+        self._show = show
+        self._of_parts: dict[str, Callable[[Member, float], Awaitable[None]]] = {
+            draw.KILL: self._kill, draw.STOP: self._stop, draw.TERMINATE: self._terminate,
+        }  # fmt: skip
+        self._of_links: dict[str, Callable[[Proxy, float], Awaitable[None]]] = {
+            draw.DOWN: self._down, draw.CUT: self._cut, draw.DELAY: self._delay, draw.STALL: self._stall,
+        }  # fmt: skip
+
+    async def carry_out(self, rounds: Iterable[Round], seconds: float | None) -> None:
+        """Carries out one round after another. `seconds`: no further round begins after this time. Raises TimeoutError
+        if a part does not end, or does not come up again."""
+        end = None if seconds is None else time.monotonic() + seconds
+        for one in rounds:
+            if end is not None and time.monotonic() > end:
+                return
+            self._show(f"{self._clock():5.0f} s {'; '.join(map(str, one.faults))}")
+            async with asyncio.TaskGroup() as group:
+                for fault in one.faults:
+                    group.create_task(self._carry_out(fault))
+            await self._fleet.wait_up()
+            self._fleet.note_processes()
+            await asyncio.sleep(one.rest_s)
+
+    async def _carry_out(self, fault: Planned) -> None:
+        await asyncio.sleep(fault.after_s)
+        if fault.kind == draw.ROLL:
+            for member in self._fleet.of_kind(cast(Kind, fault.target)):
+                await self._recorded(fault.kind, member.name, self._terminate(member, 0.0))
+                await member.wait_up()
+        elif fault.kind in self._of_parts:
+            member = self._fleet.members[fault.target]
+            await self._recorded(fault.kind, fault.target, self._of_parts[fault.kind](member, fault.seconds))
+        else:
+            proxy = self._fleet.links[fault.target]
+            await self._recorded(fault.kind, fault.target, self._of_links[fault.kind](proxy, fault.seconds))
+
+    async def _recorded(self, kind: str, target: str, fault: Awaitable[None]) -> None:
+        start = self._clock()
+        await fault
+        self._record(Fault(kind, (target,), round(start, 4), round(self._clock(), 4)))
+
+    async def _kill(self, member: Member, seconds: float) -> None:
+        member.hold()
+        member.kill()
+        await self._started_again(member, seconds)
+
+    async def _terminate(self, member: Member, seconds: float) -> None:
+        member.hold()
+        member.terminate()
+        await self._started_again(member, seconds)
+
+    async def _started_again(self, member: Member, seconds: float) -> None:
+        try:
+            await member.wait_exited()
+            await asyncio.sleep(seconds)
+        finally:
+            member.release()
+        await member.wait_up()
+
+    async def _stop(self, member: Member, seconds: float) -> None:
+        member.pause()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            member.resume()
+
+    async def _down(self, proxy: Proxy, seconds: float) -> None:
+        await proxy.down()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await proxy.up()
+
+    async def _cut(self, proxy: Proxy, seconds: float) -> None:
+        await proxy.cut()
+
+    async def _delay(self, proxy: Proxy, seconds: float) -> None:
+        proxy.delay_s = _DELAY_S
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            proxy.delay_s = 0.0
+
+    async def _stall(self, proxy: Proxy, seconds: float) -> None:
+        proxy.stall()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            proxy.unstall()

@@ -1,0 +1,41 @@
+"""Shows what a run found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.chaos.checker import Verdict
+from tests.chaos.history import Record, Skipped
+from tests.chaos.pauses import KindFigures, by_kind
+from tests.chaos.run import Result
+
+# Maximum number of findings that are shown.
+_MAX_SHOWN = 30
+
+
+def summary(records: Sequence[Record], verdict: Verdict, result: Result) -> str:
+    """Returns the report as Markdown."""
+    counts = ", ".join(f"{number} {what}" for what, number in verdict.calls.most_common())
+    lines = [
+        f"{verdict.calls.total()} calls in {result.seconds:.0f} s: {counts}.",
+        "",
+        *table(by_kind(records, verdict.broken)),
+    ]
+    skipped = {record for record in records if isinstance(record, Skipped)}
+    lines += [f"Not carried out: {one.kind} ({one.reason})." for one in sorted(skipped, key=lambda one: one.kind)]
+    problems = [*map(str, verdict.findings), *(f"leak: {leak}" for leak in result.leaks)]
+    if problems:
+        lines += ["", f"{len(problems)} findings:", *(f"- {problem}" for problem in problems[:_MAX_SHOWN])]
+    return "\n".join(lines)
+
+
+def table(figures: Sequence[KindFigures]) -> list[str]:
+    return [
+        "| fault | count | calls under way | median pause (s) | worst pause (s) | lost, different or hung | excused |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        *(
+            f"| {one.kind} | {one.count} | {one.calls} | {one.median_pause:.1f} | {one.worst_pause:.1f} | "
+            f"{one.failed} | {one.excused} |"
+            for one in figures
+        ),
+    ]

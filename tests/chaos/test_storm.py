@@ -1,0 +1,28 @@
+"""A short storm on a real fleet. `make test` runs it alone on the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+from tests.chaos import draw
+from tests.chaos.fleet import Shape
+from tests.chaos.history import Call, Fault, read
+
+ROOT = Path(__file__).parents[2]
+# The first rounds of this seed have every kind of fault but a rolling restart, and a kill of each part but the gateway.
+SEED, NUM_ROUNDS = 10670, 8
+
+
+def test_a_fleet_loses_and_changes_nothing_while_its_parts_fail(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl.gz"
+    # A process of its own: gRPC in this one may have been imported with its handlers of fork.
+    command = ["-m", "tests.chaos", "--seed", str(SEED), "--rounds", str(NUM_ROUNDS), "--history", str(history)]
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = list(read(history))
+    planned = [fault.kind for one in islice(draw.rounds(SEED, Shape()), NUM_ROUNDS) for fault in one.faults]
+    assert sorted(one.kind for one in records if isinstance(one, Fault)) == sorted(planned)
+    assert {one.phase for one in records if isinstance(one, Call)} == {"calm", "storm", "after"}

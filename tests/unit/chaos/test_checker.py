@@ -1,0 +1,196 @@
+"""Histories made by hand, each of which breaks one rule of the checker or none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tests.chaos.catalog import GrpcRequest, HttpRequest
+from tests.chaos.checker import check
+from tests.chaos.history import Call, Event, Exit, Fault, Phase, Record, Served, Skipped, parse
+from tests.chaos.pauses import by_kind
+
+CHAT = HttpRequest("chat", "/v1/chat/completions", {"stream": True})
+TYPED = GrpcRequest("typed", "Generate", None)  # type: ignore[arg-type] # never sent
+TOKENS = [("One", 1, -0.5), (" two", 2, -0.25), (" three", 3, -1.0)]
+
+
+def chunk(text: str, token: int, logprob: float, **fields: Any) -> str:
+    entry = {"token": text, "logprob": logprob, "top_logprobs": []}
+    choice = {"index": 0, "delta": {"content": text}, "token_ids": [token], "logprobs": {"content": [entry]}}
+    return json.dumps({"id": "differs", "choices": [choice | fields]})
+
+
+END = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+USAGE = json.dumps({"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 3}})
+WHOLE = [*(chunk(*token) for token in TOKENS), END, USAGE, "[DONE]"]
+
+
+def call(id_: str, events: list[str], phase: Phase = "storm", request: str = "chat", **fields: Any) -> Call:
+    timed = tuple(Event(10.0 + 0.1 * number, data) for number, data in enumerate(events))
+    return dataclasses.replace(Call(id_, request, phase, 9.9, 11.0, "ended", 200, None, "", timed), **fields)
+
+
+REFERENCE = call("reference", WHOLE, "calm")
+
+
+def rules(*records: Record) -> list[str]:
+    return [finding.rule for finding in check([REFERENCE, *records], [CHAT, TYPED]).findings]
+
+
+def test_an_equal_answer_in_other_chunks_breaks_no_rule() -> None:
+    both = json.dumps(
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"content": "One two"},
+                    "token_ids": [1, 2],
+                    "logprobs": {
+                        "content": [
+                            {"token": "One", "logprob": -0.50005, "top_logprobs": []},
+                            {"token": " two", "logprob": -0.25, "top_logprobs": []},
+                        ]
+                    },
+                }
+            ]
+        }
+    )
+    verdict = check([REFERENCE, call("a", [both, *WHOLE[2:]])], [CHAT])
+    assert verdict.findings == []
+    assert verdict.calls == {"answered": 2}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*WHOLE[:2], *WHOLE[1:]],  # a token twice
+        [WHOLE[0], *WHOLE[2:]],  # a token is missing
+        [WHOLE[:3][-1], WHOLE[1], WHOLE[0], *WHOLE[3:]],  # another order
+        [chunk("Two", 1, -0.5), *WHOLE[1:]],
+        [chunk("One", 9, -0.5), *WHOLE[1:]],
+        [chunk("One", 1, -0.5002), *WHOLE[1:]],
+        [*WHOLE[:3], END.replace("length", "stop"), *WHOLE[4:]],
+        [*WHOLE[:4], USAGE.replace("4", "5"), "[DONE]"],
+        [*WHOLE[:4], chunk("!", 4, -0.1), *WHOLE[4:]],  # output after the end
+        [*WHOLE[:4], END, *WHOLE[4:]],  # a second end
+        [*WHOLE, WHOLE[-1]],  # a second [DONE]
+    ],
+)
+def test_every_change_of_an_answer_is_found(events: list[str]) -> None:
+    assert rules(call("a", events)) == ["different"]
+
+
+def test_an_answer_of_the_typed_api_is_compared_too() -> None:
+    delta = json.dumps({"delta": {"text": "One", "token_ids": [1], "finish_reason": "FINISH_REASON_LENGTH"}})
+    final = json.dumps({"final": {"usage": {"prompt_tokens": 4, "completion_tokens": 1}}})
+    first = call("a", [delta, final], "calm", "typed")
+    assert rules(first, call("b", [delta, final], request="typed")) == []
+    assert rules(first, call("b", [delta.replace("One", "Two"), final], request="typed")) == ["different"]
+    assert rules(first, call("b", [delta], request="typed")) == ["lost"]
+
+
+def test_calm_answers_must_be_equal_to_each_other() -> None:
+    assert rules(call("a", [chunk("Two", 1, -0.5), *WHOLE[1:]], "calm")) == ["different"]
+
+
+@pytest.mark.parametrize("events", [[], WHOLE[:2], WHOLE[:-1], [*WHOLE[:2], json.dumps({"error": {"message": "no"}})]])
+def test_an_answer_that_breaks_off_is_lost(events: list[str]) -> None:
+    assert rules(call("a", events)) == ["lost"]
+    assert rules(call("a", events, outcome="cut")) == ["lost"]
+
+
+def test_a_call_without_an_end_hangs() -> None:
+    assert rules(call("a", WHOLE[:2], outcome="hung")) == ["hung"]
+
+
+def test_a_client_that_leaves_breaks_no_rule() -> None:
+    assert rules(call("a", WHOLE[:2], outcome="left")) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "phase", "found"),
+    [
+        (429, 1.0, "storm", []),
+        (429, 1.0, "calm", []),
+        (503, 1.0, "storm", []),
+        (503, None, "storm", ["refused wrongly"]),
+        (429, None, "storm", ["refused wrongly"]),
+        (503, 1.0, "after", ["refused wrongly"]),
+        (500, 1.0, "storm", ["refused wrongly"]),
+        (404, None, "storm", ["refused wrongly"]),
+    ],
+)
+def test_a_refusal_needs_a_status_and_a_time_to_retry(
+    status: int, retry_after: float | None, phase: Phase, found: list[str]
+) -> None:
+    assert rules(call("a", ["{}"], phase, status=status, retry_after=retry_after)) == found
+
+
+@pytest.mark.parametrize(
+    ("target", "router", "start", "is_excused"),
+    [
+        ("router-0", "router-0", 10.0, True),
+        ("gateway>router-0", "router-0", 10.0, True),
+        ("gateway", "router-0", 10.0, True),
+        ("gateway", None, 10.0, True),
+        ("router-1", "router-0", 10.0, False),
+        ("router-0", None, 10.0, False),
+        ("router-0", "router-0", 12.0, False),
+        ("scheduler-0", "router-0", 10.0, False),
+        ("router-0>scheduler-0", "router-0", 10.0, False),
+    ],
+)
+def test_only_streams_of_a_router_under_a_fault_may_break(
+    target: str, router: str | None, start: float, is_excused: bool
+) -> None:
+    served = [] if router is None else [Served("a", router)]
+    broken = call("a", WHOLE[:2], outcome="cut")
+    verdict = check([REFERENCE, broken, Fault("kill", (target,), start, start + 0.5), *served], [CHAT])
+    assert [finding.rule for finding in verdict.findings] == ([] if is_excused else ["lost"])
+    assert verdict.calls["excused"] == int(is_excused)
+
+
+def test_a_router_under_a_fault_excuses_no_changed_answer_and_no_hang() -> None:
+    fault, served = Fault("kill", ("router-0",), 10.0, 10.5), Served("a", "router-0")
+    assert rules(call("a", [WHOLE[0], *WHOLE[2:]]), fault, served) == ["different"]
+    assert rules(call("a", [chunk("Two", 1, -0.5), *WHOLE[1:]]), fault, served) == ["different"]
+    assert rules(call("a", WHOLE[:1], outcome="hung"), fault, served) == ["hung"]
+
+
+def test_a_part_that_ends_by_itself_is_found() -> None:
+    assert rules(Exit("worker-0", 1.0, False, "ended with status 1")) == ["ended by itself"]
+    assert rules(Exit("worker-0", 1.0, True, "was killed by SIGKILL")) == []
+
+
+def test_pauses_are_those_beyond_the_usual_gaps() -> None:
+    paused = call("a", WHOLE)
+    times = [10.0, 10.1, 13.2, 13.3, 13.4, 13.5]
+    paused = dataclasses.replace(
+        paused, end=13.5, events=tuple(Event(at, data) for at, data in zip(times, WHOLE, strict=True))
+    )
+    records: list[Record] = [
+        REFERENCE,
+        paused,
+        Fault("kill", ("worker-0",), 10.5, 11.5),
+        Fault("kill", ("worker-1",), 20.0, 21.0),
+    ]
+    (figures,) = by_kind(records, {"a": "lost"})
+    assert (figures.count, figures.calls, figures.failed) == (2, 1, 1)
+    assert figures.worst_pause == pytest.approx(3.0)
+    assert figures.median_pause == pytest.approx(1.5)
+
+
+def test_a_history_can_be_read_again() -> None:
+    records: list[Record] = [
+        REFERENCE,
+        Fault("kill", ("router-0",), 1.0, 2.0),
+        Skipped("full disk", "mounting is not allowed"),
+        Exit("worker-0", 1.0, False, "ended"),
+        Served("a", "router-0"),
+    ]
+    lines = [json.dumps({"record": type(one).__name__, **dataclasses.asdict(one)}) for one in records]
+    assert list(parse(lines)) == records

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from itertools import islice
+
+from tests.chaos import draw
+from tests.chaos.draw import rounds, serves
+from tests.chaos.fleet import Shape
+
+SHAPE = Shape()
+
+
+def test_equal_seeds_give_equal_rounds() -> None:
+    assert list(islice(rounds(7, SHAPE), 50)) == list(islice(rounds(7, SHAPE), 50))
+    assert list(islice(rounds(7, SHAPE), 50)) != list(islice(rounds(8, SHAPE), 50))
+
+
+def test_every_kind_and_part_has_its_turn() -> None:
+    faults = [fault for one in islice(rounds(1, SHAPE), 500) for fault in one.faults]
+    assert {fault.kind for fault in faults} == {*draw.OF_PARTS, *draw.OF_LINKS, draw.ROLL}
+    targets = {fault.target for fault in faults}
+    assert targets >= {name for kind in ("gateway", "router", "scheduler", "worker") for name in SHAPE.names(kind)}
+    assert len([target for target in targets if ">" in target]) == len(SHAPE.links)
+
+
+def test_no_round_takes_down_all_that_a_router_needs() -> None:
+    shape = Shape(routers=2, schedulers=2, workers=2)
+    for one in islice(rounds(3, shape), 1000):
+        assert serves(shape, {fault.target for fault in one.faults if fault.kind != draw.DELAY})
+
+
+def test_a_fleet_serves_while_each_router_reaches_a_worker() -> None:
+    shape = Shape(routers=2, schedulers=2, workers=2)
+    assert serves(shape, set())
+    assert serves(shape, {"router-0"})
+    assert not serves(shape, {"router-0", "router-1"})
+    assert not serves(shape, {"scheduler-0", "scheduler-1"})
+    assert not serves(shape, {"worker-0", "worker-1"})
+    assert not serves(shape, {"scheduler-0", "router-1>scheduler-1"})
+    assert serves(shape, {"router-0", "router-0>scheduler-1"})
+    assert not serves(shape, {"scheduler-0", "worker-0", "scheduler-1>worker-1"})

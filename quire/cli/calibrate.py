@@ -20,7 +20,7 @@ from quire.cli.part import Part, PartSpec
 from quire.simulator.calibration import Calibration, Measured, Planner, fit_that_is_trusted, kinds_of, measure
 from quire.simulator.device import Device
 from services.scheduler.converters import WorkerHello
-from services.scheduler.worker_groups import WorkerLink, WorkerLostError
+from services.scheduler.worker_groups import Claimant, WorkerLink, WorkerLostError
 from services.worker.config import WorkerConfig
 from shared.config import option, resolve, to_argv
 from shared.python_child import child_environment, python_command
@@ -109,7 +109,7 @@ async def _worker(config: CalibrateConfig) -> AsyncIterator[tuple[WorkerLink, st
             ready.cancel()
             if ended.done():
                 raise WorkerFailedError(ended.result())
-            link = await WorkerLink.claim(address, "calibrate", timeout_s=10)
+            link = await WorkerLink.claim(address, Claimant("calibrate"), timeout_s=10)
             try:
                 yield link, part.status.facts.get("device", "cpu")
             finally:

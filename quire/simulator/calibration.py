@@ -21,7 +21,7 @@ from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, result_from_proto
 from services.scheduler.core import U32, Generate, Moves, NewSequence, Rows, StepPlan, pairs
 from services.scheduler.core import Sequence as CoreSequence
-from services.scheduler.worker_groups import WorkerLink, WorkerLostError
+from services.scheduler.worker_groups import WorkerLink, WorkerLostError, WorkerMessage
 from services.scheduler.worker_request import WorkerRequest
 
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -158,9 +158,11 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner)
         yield measured[-1]
 
 
-async def _gap(results: AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared], last: float) -> float:
+async def _gap(results: AsyncIterator[WorkerMessage], last: float) -> float:
     message = await anext(results)
-    assert isinstance(message, worker_pb2.StepResult), "the plans contain no grammar"
+    assert isinstance(message, worker_pb2.StepResult), (
+        "the plans contain no grammar, and the claim takes no part in a balance"
+    )
     result = result_from_proto(message)
     if result.errors:
         raise WorkerLostError(f"the worker failed a step: {result.errors[0][1]}")

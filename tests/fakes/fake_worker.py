@@ -14,6 +14,7 @@ import grpc
 
 from quire.inference.v1 import model_pb2, pooling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from services.worker.service.ownership import ClaimRefusedError, Ownership
 from shared.grpc_server import GrpcServer
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
@@ -74,7 +75,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.owner: str | None = None
+        self.ownership = Ownership()
 
     async def Run(  # type: ignore[override] # noqa: N802
         self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Context
@@ -86,19 +87,29 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         first = await _next(stream, CLAIM_TIMEOUT_S)
         if first is None or not first.HasField("claim"):
             raise MalformedRequestError("the first message of a stream must be a claim")
-        if self.owner is not None:
-            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self.owner}")
-        self.owner = first.claim.scheduler_id or "a scheduler"
         try:
-            await self._run_epoch(stream)
+            await self.ownership.take(first.claim)
+        except ClaimRefusedError as error:
+            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        news: asyncio.Queue[worker_pb2.RunResponse] = asyncio.Queue()
+        telling: asyncio.Task[None] | None = None
+        try:
+            model = self.make_model()
+            self.epoch += 1
+            stream = _Locked(stream)
+            await _write(stream, worker_pb2.RunResponse(hello=self.hello(model, self.epoch)))
+            if first.claim.HasField("num_groups"):
+                self.ownership.attach(news.put_nowait)
+                telling = asyncio.create_task(_tell(stream, news))
+            await self._run_epoch(stream, model)
         finally:
-            self.owner = None
+            if telling is not None:
+                telling.cancel()
+            self.ownership.leave()
+            self.ownership.release()
 
-    async def _run_epoch(self, stream: Stream) -> None:
-        model = self.make_model()
-        self.epoch += 1
+    async def _run_epoch(self, stream: Stream, model: FakeModel | CountingModel) -> None:
         step_id = 0
-        await _write(stream, worker_pb2.RunResponse(hello=self.hello(model, self.epoch)))
         joiner = PartJoiner[worker_pb2.RunRequest]()
         while (received := await _next(stream, OWNER_SILENCE_S, stream.abort)) is not None:
             request = joiner.add(received)
@@ -108,6 +119,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 self.heartbeat.set()
             elif request.HasField("prepare"):
                 await self._prepare(request.prepare, stream)
+            elif request.HasField("keep"):
+                self.ownership.keep()
             else:
                 step_id += 1
                 if (request.plan.epoch, request.plan.step_id) != (self.epoch, step_id):
@@ -198,6 +211,29 @@ async def _next(
         if abort is None:
             return None
     return await abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"neither a plan nor a heartbeat came for {seconds:g} s")
+
+
+class _Locked:
+    """A stream to which several tasks may write."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._writing = asyncio.Lock()
+
+    async def read(self) -> worker_pb2.RunRequest | None:
+        return await self._stream.read()
+
+    async def write(self, message: worker_pb2.RunResponse, /) -> None:
+        async with self._writing:
+            await self._stream.write(message)
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        await self._stream.abort(code, details)
+
+
+async def _tell(stream: Stream, news: asyncio.Queue[worker_pb2.RunResponse]) -> None:
+    while True:
+        await stream.write(await news.get())
 
 
 async def _write(stream: Stream, message: worker_pb2.RunResponse) -> None:

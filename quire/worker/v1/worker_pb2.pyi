@@ -34,6 +34,7 @@ class RunRequest(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     PREPARE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def claim(self) -> Global___Claim:
         """The first message of the stream. It is sent only once."""
@@ -54,6 +55,10 @@ class RunRequest(_message.Message):
     def part(self) -> _parts_pb2.MessagePart:
         """A part of a message of this stream that is larger than 1 MiB."""
 
+    @_builtins.property
+    def keep(self) -> Global___KeepWorker:
+        """The answer to a Contender: the owner keeps the worker."""
+
     def __init__(
         self,
         *,
@@ -62,12 +67,13 @@ class RunRequest(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         prepare: Global___PrepareGrammar | None = ...,
         part: _parts_pb2.MessagePart | None = ...,
+        keep: Global___KeepWorker | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "part", b"part", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "keep", b"keep", "message", b"message", "part", b"part", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "part", b"part", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "keep", b"keep", "message", b"message", "part", b"part", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["claim", "plan", "heartbeat", "prepare", "part"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["claim", "plan", "heartbeat", "prepare", "part", "keep"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -83,6 +89,7 @@ class RunResponse(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    CONTENDER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of the stream. It is sent only once."""
@@ -99,6 +106,10 @@ class RunResponse(_message.Message):
     def part(self) -> _parts_pb2.MessagePart:
         """A part of a message of this stream that is larger than 1 MiB."""
 
+    @_builtins.property
+    def contender(self) -> Global___Contender:
+        """Another scheduler asks for the worker. Sent only to an owner whose claim had num_groups."""
+
     def __init__(
         self,
         *,
@@ -106,12 +117,13 @@ class RunResponse(_message.Message):
         result: Global___StepResult | None = ...,
         prepared: Global___GrammarPrepared | None = ...,
         part: _parts_pb2.MessagePart | None = ...,
+        contender: Global___Contender | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part", "contender"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -124,20 +136,87 @@ class Claim(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEDULER_ID_FIELD_NUMBER: _builtins.int
+    NUM_GROUPS_FIELD_NUMBER: _builtins.int
+    ASKS_OWNER_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, for logs and metrics."""
+    num_groups: _builtins.int
+    """Number of workers that the scheduler owns now, without this one. If set, the scheduler understands Contender. Unset: it
+    does not, and cannot ask the owner.
+    """
+    asks_owner: _builtins.bool
+    """Whether to ask the owner, if there is one, to give the worker away. The worker then answers the claim after the owner has
+    answered. A scheduler asks with one claim at a time, so that num_groups is true when the owner reads it.
+    """
+    model: _builtins.str
+    """Name of the model that the scheduler serves. A worker with another model refuses the claim with FAILED_PRECONDITION. Empty:
+    the scheduler serves the model of the first worker that it claims.
+    """
     def __init__(
         self,
         *,
         scheduler_id: _builtins.str = ...,
+        num_groups: _builtins.int | None = ...,
+        asks_owner: _builtins.bool = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "num_groups", b"num_groups"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "model", b"model", "num_groups", b"num_groups", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__num_groups: _TypeAlias = _typing.Literal["num_groups"]  # noqa: Y015
+    _WhichOneofArgType__num_groups: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_groups) -> _WhichOneofReturnType__num_groups | None: ...
+
+Global___Claim: _TypeAlias = Claim  # noqa: Y015
+
+@_typing.final
+class Contender(_message.Message):
+    """Sent to the owner when another scheduler asks for the worker. An owner that has at least two workers more than the contender
+    moves its sequences to its other workers and closes its stream; the contender then owns the worker. Otherwise it answers with
+    KeepWorker. If it does neither within 2 s, the contender is refused. So schedulers that can claim the same workers end up
+    with numbers of workers that differ by at most one. Only one contender asks at a time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULER_ID_FIELD_NUMBER: _builtins.int
+    NUM_GROUPS_FIELD_NUMBER: _builtins.int
+    scheduler_id: _builtins.str
+    """The contender's name, from Claim.scheduler_id."""
+    num_groups: _builtins.int
+    """Number of workers that the contender owns, from Claim.num_groups."""
+    def __init__(
+        self,
+        *,
+        scheduler_id: _builtins.str = ...,
+        num_groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_groups", b"num_groups", "scheduler_id", b"scheduler_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Claim: _TypeAlias = Claim  # noqa: Y015
+Global___Contender: _TypeAlias = Contender  # noqa: Y015
+
+@_typing.final
+class KeepWorker(_message.Message):
+    """The owner keeps the worker: the contender is refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepWorker: _TypeAlias = KeepWorker  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

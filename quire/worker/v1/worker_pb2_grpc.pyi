@@ -38,8 +38,8 @@ class WorkerServiceStub:
     """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
     StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
     claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
-    see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
-    with INVALID_ARGUMENT.
+    see Heartbeat) and its steps have ended. A claim may ask the owner to give the worker away (see Contender). A plan that
+    violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
     """Sends the tokenizer of the model, in pieces."""
@@ -53,8 +53,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
     StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
     claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
-    see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
-    with INVALID_ARGUMENT.
+    see Heartbeat) and its steps have ended. A claim may ask the owner to give the worker away (see Contender). A plan that
+    violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
     """Sends the tokenizer of the model, in pieces."""
@@ -71,8 +71,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
         StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
         claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
-        see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
-        with INVALID_ARGUMENT.
+        see Heartbeat) and its steps have ended. A claim may ask the owner to give the worker away (see Contender). A plan that
+        violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod

@@ -276,6 +276,11 @@ class Scheduler(Generic[RequestT]):
         """Whether the request's prompt and longest possible output together fit in the context."""
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
+    def fit_in(self, takers: Items[Scheduler[RequestT]]) -> bool:
+        """Whether every sequence fits in the context of at least one of the other groups' schedulers."""
+        requests = (sequence.request for sequence in self._roster.by_key.values())
+        return all(any(taker.fits(request) for taker in takers) for request in requests)
+
     def num_found_tokens(self, sequence: Sequence[RequestT]) -> int:
         """Number of tokens of another scheduler's sequence that this one would not have to compute, because their
         blocks are in the prefix cache, or are about to be."""

@@ -2,14 +2,16 @@
 the state that the groups share.
 """
 
+from services.scheduler.worker_groups.balance import Claimant
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.step_metrics import StepCollector
 from services.scheduler.worker_groups.worker_group import UnusableWorkerError, WorkerGroup
-from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
+from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError, WorkerMessage
 
 __all__ = [
+    "Claimant",
     "Claimer",
     "Fleet",
     "FleetModel",
@@ -18,4 +20,5 @@ __all__ = [
     "WorkerGroup",
     "WorkerLink",
     "WorkerLostError",
+    "WorkerMessage",
 ]

@@ -89,11 +89,13 @@ class ClaimTurns:
             self._paced.discard(address)
             self._paced_at = float("-inf")
 
-    def held_elsewhere(self, address: str, now: float) -> None:
-        """Takes note that another scheduler holds the worker, or gets it now."""
+    def held_elsewhere(self, address: str, now: float, *, was_asked: bool) -> None:
+        """Takes note that another scheduler holds the worker, or gets it now. `was_asked`: whether that scheduler was
+        asked to give it away. If not, the next attempt does not wait, except for the pace."""
         self._held_elsewhere.add(address)
         self._num_failures[address] = 0
-        self._wait(address, now + HELD_DELAY_S * self._jitter.uniform(0.75, 1.0), is_news=False)
+        delay = HELD_DELAY_S * self._jitter.uniform(0.75, 1.0) if was_asked else 0.0
+        self._wait(address, now + delay, is_news=False)
 
     def failed(self, address: str, now: float) -> None:
         """Takes note that the worker could not be reached or used."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 
+from services.scheduler.worker_groups.balance import Claimant
 from services.scheduler.worker_groups.claim_turns import ClaimTurns
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.worker_group import ServiceEnd, WorkerGroup
@@ -40,7 +41,10 @@ class Claimer:
         self._groups: dict[str, WorkerGroup] = {}
         # The task of each group that tries to claim its worker, or serves it.
         self._tasks: dict[WorkerGroup, asyncio.Task[None]] = {}
-        self._num_attempts = 0
+        # Groups that try to claim their workers.
+        self._attempts: set[WorkerGroup] = set()
+        # Whether an attempt asks the worker's owner for the worker now.
+        self._is_asking = False
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -94,7 +98,7 @@ class Claimer:
             self._changed.clear()
             self._sweep()
             seconds = _SWEEP_S
-            while self._num_attempts < MAX_ATTEMPTS:
+            while len(self._attempts) < MAX_ATTEMPTS:
                 address = self._turns.next(clock.now())
                 if address is None:
                     to_next = self._turns.seconds_to_next(clock.now())
@@ -108,12 +112,13 @@ class Claimer:
                 pass
 
     def _start(self, group: WorkerGroup) -> None:
-        self._num_attempts += 1
+        self._attempts.add(group)
         task = self._tasks[group] = asyncio.create_task(self._try(group))
 
         def on_end(task: asyncio.Task[None]) -> None:
             if self._tasks.get(group) is task:
                 del self._tasks[group]
+                self._attempts.discard(group)
             self._on_end(task)
 
         task.add_done_callback(on_end)
@@ -126,12 +131,14 @@ class Claimer:
     async def _try(self, group: WorkerGroup) -> None:
         """Tries to claim a worker, and serves it until it is lost."""
         address = group.address
+        claimant = self._claimant(address)
+        self._is_asking |= claimant.asks_owner
         try:
-            link = await WorkerLink.claim(address, self._fleet.scheduler_id, CLAIM_TIMEOUT_S, self._connect)
+            link = await WorkerLink.claim(address, claimant, CLAIM_TIMEOUT_S, self._connect)
         except WorkerHeldError as error:
             if not self._turns.was_held_elsewhere(address):
                 logger.info("%s", error)
-            self._turns.held_elsewhere(address, clock.now())
+            self._turns.held_elsewhere(address, clock.now(), was_asked=claimant.asks_owner)
             return
         except WorkerLostError as error:
             if self._turns.is_first_failure(address):
@@ -139,13 +146,25 @@ class Claimer:
             self._turns.failed(address, clock.now())
             return
         finally:
-            self._num_attempts -= 1
+            self._is_asking &= not claimant.asks_owner
+            self._attempts.discard(group)
             self._changed.set()
         self._turns.claimed(address)
         end = await group.serve(link)
         if address not in self._known:
             self._turns.remove(address)
         elif end is ServiceEnd.ELSEWHERE:
-            self._turns.held_elsewhere(address, clock.now())
+            self._turns.held_elsewhere(address, clock.now(), was_asked=True)
         else:
             self._turns.lost(address, clock.now(), has_worked=end is ServiceEnd.LOST_AT_WORK)
+
+    def _claimant(self, address: str) -> Claimant:
+        model = self._fleet.model
+        return Claimant(
+            self._fleet.scheduler_id,
+            self._fleet.num_ready,
+            # A worker that another scheduler held a moment ago answers soon. An address that cannot be reached would
+            # keep the scheduler from asking elsewhere until the attempt times out.
+            asks_owner=not self._is_asking and self._turns.was_held_elsewhere(address),
+            model=model.info.name if model.is_known else "",
+        )

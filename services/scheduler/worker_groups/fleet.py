@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.sessions import SequenceSpans
+from services.scheduler.worker_groups.balance import gives_away
 from services.scheduler.worker_groups.engines import Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.progress import Overseer
@@ -34,7 +35,7 @@ class Fleet:
         other's sequences.
         """
         group = WorkerGroup(
-            address, self.config, self.model, self.spans, self.engines, self.groups, on_change=self._on_change
+            address, self.config, self.model, self.spans, self.engines, self.groups, self._on_change, self._gives_away
         )
         self.groups.append(group)
         return group
@@ -58,7 +59,7 @@ class Fleet:
 
     async def wait_ready(self) -> None:
         """Waits until a group has a worker."""
-        while not any(group.ready.is_set() for group in self.groups):
+        while not self.num_ready:
             await self._changed.wait()
 
     def tick(self, now: float) -> None:
@@ -78,6 +79,14 @@ class Fleet:
         """Number of tokens in the longest sequence that any group takes. Read it only after a worker was claimed."""
         groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)
+
+    @property
+    def num_ready(self) -> int:
+        """Number of groups that have a worker."""
+        return sum(group.ready.is_set() for group in self.groups)
+
+    def _gives_away(self, num_groups_of_contender: int) -> bool:
+        return gives_away(self.num_ready, num_groups_of_contender)
 
     def _on_change(self) -> None:
         self._changed.set()

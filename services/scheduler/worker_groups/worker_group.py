@@ -66,7 +66,7 @@ class ServiceEnd(Enum):
     LOST = auto()
     # The worker was lost after it had run some steps.
     LOST_AT_WORK = auto()
-    # The worker serves another model, so it works for another scheduler.
+    # The worker works for another scheduler: it was given away, or serves another model.
     ELSEWHERE = auto()
 
 
@@ -85,9 +85,11 @@ class WorkerGroup:
         engines: Engines,
         peers: Sequences[WorkerGroup],
         on_change: Callable[[], None] = lambda: None,
+        gives_away: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
-        later. `on_change`: called after a worker was claimed or lost.
+        later. `on_change`: called after a worker was claimed or lost. `gives_away`: decides whether the scheduler gives
+        a worker to a scheduler with that number of workers.
         """
         self.address = address
         self.ready = asyncio.Event()
@@ -96,6 +98,7 @@ class WorkerGroup:
         self._engine: Engine | None = None
         self._peers = peers
         self._on_change = on_change
+        self._gives_away = gives_away
         self.core: Scheduler[RoutedRequest] | None = None
         self._config = config
         self._link: WorkerLink | None = None
@@ -203,13 +206,14 @@ class WorkerGroup:
     # -- The worker ----------------------------------------------------------------------------------------------------
 
     async def serve(self, link: WorkerLink) -> ServiceEnd:
-        """Runs steps on a claimed worker until it is lost. Raises UnusableWorkerError if it is the scheduler's first
-        worker and cannot be used.
+        """Runs steps on a claimed worker until it is lost or given away. Raises UnusableWorkerError if it is the
+        scheduler's first worker and cannot be used.
         """
         steps = 0 if self.core is None else self.core.counters.steps
         end = ServiceEnd.LOST
         try:
             await self._serve(link)
+            end = ServiceEnd.ELSEWHERE
         except OtherModelError as error:
             logger.warning("worker %s cannot be used: %s", self.address, error)
             end = ServiceEnd.ELSEWHERE
@@ -240,6 +244,7 @@ class WorkerGroup:
         return [chunk async for chunk in self._link.tokenizer_chunks()]
 
     async def _serve(self, link: WorkerLink) -> None:
+        """Returns when the worker is given away. Raises WorkerLostError if it is lost."""
         hello = link.hello
         self._check_options(hello)
         self._model.adopt(hello.model)
@@ -264,10 +269,15 @@ class WorkerGroup:
         self._pump()
         self._on_change()
         async for message in link.results():
-            if isinstance(message, worker_pb2.GrammarPrepared):
-                self._on_prepared(message)
-            else:
+            if isinstance(message, worker_pb2.StepResult):
                 self._on_result(message)
+            elif isinstance(message, worker_pb2.GrammarPrepared):
+                self._on_prepared(message)
+            elif self._gives_away(message.num_groups) and self._hand_over_all():
+                logger.info("gave worker %s to scheduler %s", self.address, message.scheduler_id)
+                return
+            else:
+                link.keep()
 
     def _check_options(self, hello: WorkerHello) -> None:
         """Checks that the worker can do what the scheduler's options ask for. If the first worker cannot, raises
@@ -332,6 +342,17 @@ class WorkerGroup:
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
         self._on_change()
+
+    def _hand_over_all(self) -> bool:
+        """Moves all sequences to the other groups that have workers. Returns False, and moves none, if one of them fits
+        no other group."""
+        assert self.core is not None
+        others = [group for group in self._peers if group is not self and group.ready.is_set()]
+        if not self.core.fit_in([group.core for group in others if group.core is not None]):
+            return False
+        self.ready.clear()
+        self._hand_over(self.core, others)
+        return True
 
     @staticmethod
     def _hand_over(core: Scheduler[RoutedRequest], groups: list[WorkerGroup]) -> None:

@@ -12,6 +12,7 @@ from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto
 from services.scheduler.core import Preparation, StepPlan
+from services.scheduler.worker_groups.balance import Claimant
 from services.scheduler.worker_request import WorkerRequestT
 from shared.grpc_server import STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
@@ -25,6 +26,9 @@ HEARTBEAT_S = 2.0
 _SERVICE = "/quire.worker.v1.WorkerService/"
 RUN = Method(_SERVICE + "Run", worker_pb2.RunRequest, worker_pb2.RunResponse)
 GET_TOKENIZER = Method(_SERVICE + "GetTokenizer", model_pb2.GetTokenizerRequest, model_pb2.GetTokenizerResponse)
+
+
+WorkerMessage = worker_pb2.StepResult | worker_pb2.GrammarPrepared | worker_pb2.Contender
 
 
 class WorkerLostError(Exception):
@@ -41,8 +45,8 @@ class WorkerLink:
     def __init__(self, address: str, connect: Connect) -> None:
         self._address = address
         self._channel = connect(address)
-        # The queue needs no limit, because it holds at most the plans in flight, and the grammars that the worker has
-        # not compiled yet.
+        # The queue needs no limit, because it holds at most the plans in flight, the grammars that the worker has not
+        # compiled yet, and the answer to one contender.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -50,7 +54,7 @@ class WorkerLink:
 
     @classmethod
     async def claim(
-        cls, address: str, scheduler_id: str, timeout_s: float, connect: Connect = GrpcChannel
+        cls, address: str, claimant: Claimant, timeout_s: float, connect: Connect = GrpcChannel
     ) -> WorkerLink:
         """Claims the worker at `address`. Raises WorkerHeldError if another scheduler holds it, and WorkerLostError if
         the worker cannot be reached, is not ready, or does not answer within `timeout_s` seconds.
@@ -58,7 +62,7 @@ class WorkerLink:
         link = cls(address, connect)
         try:
             async with Patience(timeout_s):
-                await link._open(scheduler_id)
+                await link._open(claimant)
         except BaseException as error:
             await link.close()
             if isinstance(error, TimeoutError):
@@ -70,9 +74,15 @@ class WorkerLink:
             raise
         return link
 
-    async def _open(self, scheduler_id: str) -> None:
+    async def _open(self, claimant: Claimant) -> None:
         self._stream: ClientStream[worker_pb2.RunRequest, worker_pb2.RunResponse] = self._channel.open(RUN)
-        await self._stream.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
+        claim = worker_pb2.Claim(
+            scheduler_id=claimant.scheduler_id,
+            num_groups=claimant.num_groups,
+            asks_owner=claimant.asks_owner,
+            model=claimant.model,
+        )
+        await self._stream.write(worker_pb2.RunRequest(claim=claim))
         response = await self._stream.read()
         if not response.HasField("hello"):
             raise WorkerLostError(f"worker {self._address} answered the claim with another message than its hello")
@@ -88,14 +98,27 @@ class WorkerLink:
         request = worker_pb2.PrepareGrammar(key=preparation.key, grammar=preparation.source)
         self._outbox.put_nowait(worker_pb2.RunRequest(prepare=request))
 
-    async def results(self) -> AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared]:
+    def keep(self) -> None:
+        """Answers a contender that this scheduler keeps the worker; does not wait."""
+        self._outbox.put_nowait(worker_pb2.RunRequest(keep=worker_pb2.KeepWorker()))
+
+    async def results(self) -> AsyncIterator[WorkerMessage]:
         """Yields the worker's messages. Raises WorkerLostError when the stream ends, for any reason."""
         try:
             joiner = PartJoiner[worker_pb2.RunResponse]()
             while True:
                 response = joiner.add(await self._stream.read())
-                if response is not None:
-                    yield response.prepared if response.HasField("prepared") else response.result
+                if response is None:
+                    continue
+                match response.WhichOneof("message"):
+                    case "result":
+                        yield response.result
+                    case "prepared":
+                        yield response.prepared
+                    case "contender":
+                        yield response.contender
+                    case _:  # a message that only later versions understand
+                        continue
         except ValueError as error:
             raise WorkerLostError(f"worker {self._address} sent an invalid message: {error}") from None
         except StreamEndedError as error:

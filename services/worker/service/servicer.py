@@ -16,6 +16,7 @@ from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.errors import PlanError
 from services.worker.plan import StepPlan, StepResult
 from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto
+from services.worker.service.ownership import ClaimRefusedError, Ownership
 from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
@@ -58,7 +59,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._worker: LoadedWorker | None = None
         self._boot_id = secrets.randbits(63) + 1
         self._epoch = 0
-        self._owner: str | None = None
+        self._ownership = Ownership()
         self._closing = False
         self._reader: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
@@ -83,15 +84,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await stream.abort(grpc.StatusCode.UNAVAILABLE, self._problem)
         worker = self._worker
         claim = await self._claim(stream)
-        if self._owner is not None:
-            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
-        self._owner = claim.scheduler_id or "a scheduler"
+        if claim.model not in ("", worker.model.names[0]):
+            problem = f"this worker serves {worker.model.names[0]}, not {claim.model}"
+            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
+        try:
+            await self._ownership.take(claim)
+        except ClaimRefusedError as error:
+            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._epoch += 1
-        epoch = _Epoch(self._steps, self._epoch, worker.grammars)
-        logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
+        epoch = _Epoch(self._steps, self._epoch, worker.grammars, self._ownership)
+        logger.info("epoch %d: claimed by %s", self._epoch, self._ownership.owner)
         end: Exception | None
         try:
             await _write(stream, worker_pb2.RunResponse(hello=self._hello(worker)))
+            if claim.HasField("num_groups"):
+                self._ownership.attach(epoch.tell)
             self._reader = asyncio.create_task(epoch.read(stream, lambda: self._closing))
             end = await epoch.write(stream)
         except TimeoutError as error:
@@ -131,6 +138,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _let_go(self, epoch: _Epoch) -> None:
         epoch.recipient.closed = True
+        self._ownership.leave()
         if self._reader is not None:
             self._reader.cancel()
         # `_release` runs in a task of its own, because gRPC can cancel the task of `Run` at any moment.
@@ -141,8 +149,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def _release(self, epoch: int) -> None:
         """Lets another scheduler claim the worker, once the epoch's steps have ended and its sequences are freed."""
         await asyncio.wrap_future(self._steps.reset())
-        self._owner = None
         logger.info("epoch %d: released", epoch)
+        self._ownership.release()
 
     def _hello(self, worker: LoadedWorker) -> worker_pb2.Hello:
         limits = worker.runner.limits
@@ -165,17 +173,19 @@ class _Epoch:
     """One owner's stream. One task reads plans (`read`), the step thread runs them, and another task writes the results
     (`write`)."""
 
-    def __init__(self, steps: StepThread, number: int, grammars: Grammars) -> None:
+    def __init__(self, steps: StepThread, number: int, grammars: Grammars, ownership: Ownership) -> None:
         self.number = number
         self._grammars = grammars
+        self._ownership = ownership
         self._num_pending_grammars = 0
         self.recipient = Recipient(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
         # This queue needs no maximum size, because few messages can wait in it. Each step holds one of MAX_QUEUED_STEPS
-        # permits from when its plan is submitted until its result is written, and at most MAX_PENDING_GRAMMARS answers
-        # about grammars are outstanding.
-        self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
+        # permits from when its plan is submitted until its result is written, at most MAX_PENDING_GRAMMARS answers
+        # about grammars are outstanding, and one contender at a time asks.
+        self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | worker_pb2.RunResponse | None]
+        self._outbox = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
     async def read(self, stream: Stream, closing: Callable[[], bool]) -> None:
@@ -191,6 +201,9 @@ class _Epoch:
                     continue
                 if request.HasField("prepare"):
                     self._prepare(request.prepare)
+                    continue
+                if request.HasField("keep"):
+                    self._ownership.keep()
                     continue
                 if not request.HasField("plan"):
                     raise PlanError("after the claim, a message must be a plan, a heartbeat or a grammar to prepare")
@@ -216,13 +229,20 @@ class _Epoch:
             await self._permits.acquire()
         self._outbox.put_nowait(end)
 
+    def tell(self, message: worker_pb2.RunResponse) -> None:
+        """Sends a message to the owner; does not wait."""
+        self._outbox.put_nowait(message)
+
     async def write(self, stream: Stream) -> Exception | None:
         """Writes results until the epoch ends. Returns the error that ended the epoch, or None if the owner ended it.
         Raises TimeoutError if the owner does not read the results."""
-        while isinstance(outcome := await self._outbox.get(), StepResult | worker_pb2.GrammarPrepared):
+        told = StepResult | worker_pb2.GrammarPrepared | worker_pb2.RunResponse
+        while isinstance(outcome := await self._outbox.get(), told):
             if isinstance(outcome, StepResult):
                 await _write(stream, worker_pb2.RunResponse(result=result_to_proto(outcome)))
                 self._permits.release()
+            elif isinstance(outcome, worker_pb2.RunResponse):
+                await _write(stream, outcome)
             else:
                 await _write(stream, worker_pb2.RunResponse(prepared=outcome))
                 self._num_pending_grammars -= 1

@@ -65,11 +65,18 @@ class Stream:
         self._step_id = 0
         self._joiner = PartJoiner[worker_pb2.RunResponse]()
 
-    async def claim(self, scheduler_id: str = "test") -> worker_pb2.Hello:
-        """Raises grpc.aio.AioRpcError if the worker refuses."""
-        await self.call.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
+    async def claim(self, scheduler_id: str = "test", **fields: Any) -> worker_pb2.Hello:
+        """`fields`: more fields of the claim. Raises grpc.aio.AioRpcError if the worker refuses."""
+        claim = worker_pb2.Claim(scheduler_id=scheduler_id, **fields)
+        await self.call.write(worker_pb2.RunRequest(claim=claim))
         self.hello = (await self._read()).hello
         return self.hello
+
+    async def contender(self) -> worker_pb2.Contender:
+        return (await self._read()).contender
+
+    async def keep(self) -> None:
+        await self.call.write(worker_pb2.RunRequest(keep=worker_pb2.KeepWorker()))
 
     async def plan(self, **fields: Any) -> None:
         self._step_id += 1

@@ -132,6 +132,36 @@ async def test_a_second_scheduler_is_refused_until_the_first_has_gone(channel: g
     assert second.hello.epoch == first.hello.epoch + 1
 
 
+async def test_an_owner_keeps_the_worker_or_gives_it_away(channel: grpc.aio.Channel) -> None:
+    owner = Stream(channel)
+    await owner.claim("owner", num_groups=0)
+    asking = asyncio.create_task(Stream(channel).claim("contender", num_groups=3, asks_owner=True))
+    contender = await owner.contender()
+    assert (contender.scheduler_id, contender.num_groups) == ("contender", 3)
+    await owner.keep()
+    with pytest.raises(grpc.aio.AioRpcError, match="held by owner") as refusal:
+        await asking
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    # Steps run as before.
+    await owner.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
+    second = Stream(channel)
+    asking = asyncio.create_task(second.claim("contender", num_groups=0, asks_owner=True))
+    await owner.contender()
+    owner.call.cancel()
+    assert (await asking).epoch == owner.hello.epoch + 1
+    await second.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
+    await second.close()
+
+
+async def test_a_scheduler_of_another_model_is_refused(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="serves tiny-llama, not another") as refusal:
+        await Stream(channel).claim(model="another")
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    stream = Stream(channel)
+    await stream.claim(model="tiny-llama")
+    await stream.close()
+
+
 async def test_a_scheduler_that_falls_silent_loses_the_worker_and_one_that_sends_heartbeats_keeps_it(
     channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

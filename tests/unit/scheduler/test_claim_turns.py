@@ -60,14 +60,14 @@ def test_attempts_at_workers_of_other_schedulers_are_paced_over_all_of_them(turn
     for address in addresses:
         turns.add(address, 0.0)
     while (found := turns.next(0.0)) is not None:
-        turns.held_elsewhere(found, 0.0)
+        turns.held_elsewhere(found, 0.0, was_asked=True)
     times, tried, now = [], list[str](), 0.0
     while len(tried) < 1000:
         now += turns.seconds_to_next(now) or 0.0
         if (found := turns.next(now)) is not None:
             times.append(now)
             tried.append(found)
-            turns.held_elsewhere(found, now)
+            turns.held_elsewhere(found, now, was_asked=True)
     assert set(tried) == set(addresses), "each has its turn"
     assert all(later - earlier >= PACE_S * 0.999 for earlier, later in pairwise(times))
 
@@ -77,7 +77,7 @@ def test_claims_that_succeed_are_not_paced(turns: ClaimTurns) -> None:
     for index in range(100):
         turns.add(str(index), 0.0)
     while (found := turns.next(0.0)) is not None:
-        turns.held_elsewhere(found, 0.0)
+        turns.held_elsewhere(found, 0.0, was_asked=True)
     now = HELD_DELAY_S
     for _ in range(100):
         address = turns.next(now)
@@ -97,7 +97,7 @@ def test_an_address_is_tried_until_it_is_removed_and_never_twice_at_a_time(event
         elif address in trying:
             trying.discard(address)
             if event == "held":
-                turns.held_elsewhere(address, now)
+                turns.held_elsewhere(address, now, was_asked=True)
             elif event == "lost":
                 turns.claimed(address)
                 turns.lost(address, now, has_worked=True)

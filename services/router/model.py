@@ -9,11 +9,16 @@ from typing import NamedTuple
 from services.router.parameters import ClassifierInfo, EmbeddingInfo, SamplingParams
 from services.router.text import Tokenizer
 
+# Weight of a version whose scheduler names none.
+DEFAULT_WEIGHT = 100
+
 
 class ModelKey(NamedTuple):
     """Identifies a model. A sequence can move between schedulers whose models have equal keys."""
 
     name: str
+    # Version among those of the name; empty: unnamed.
+    version: str
     tokenizer_sha256: str
 
 
@@ -38,6 +43,8 @@ class ModelInfo:
     classifier: ClassifierInfo | None = None
     # Whether the model is a decoder without output layer, which generates nothing.
     has_no_output_layer: bool = False
+    # Version among those that are served under the name; empty: the only one.
+    version: str = ""
 
     @property
     def tasks(self) -> list[str]:
@@ -51,7 +58,7 @@ class ModelInfo:
 
     @property
     def key(self) -> ModelKey:
-        return ModelKey(self.name, self.tokenizer_sha256)
+        return ModelKey(self.name, self.version, self.tokenizer_sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,14 @@ class ServedModel:
     tokenizer: Tokenizer
     # Unix time in seconds at which this router first saw the model: `created` in /v1/models.
     created: int
+    # Whether the request named this version, so that no other one may answer it.
+    is_pinned: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """OpenAI's system_fingerprint: changes when the model's name, architecture, dtype or tokenizer changes."""
+        """OpenAI's system_fingerprint: changes when the model's name, version, architecture, dtype or tokenizer
+        changes."""
         info = self.info
-        what = f"{info.name} {info.architecture} {info.dtype} {info.tokenizer_sha256}"
+        version = f"@{info.version}" if info.version else ""
+        what = f"{info.name}{version} {info.architecture} {info.dtype} {info.tokenizer_sha256}"
         return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:10]

@@ -15,6 +15,13 @@ class SchedulerConfig:
     worker: tuple[str, ...] = option(
         (), "Address of a worker group's rank 0. Repeatable. All groups must serve the same model."
     )
+    model_weight: int = option(
+        100,
+        "Weight of the model's version (--model-version): routers divide new conversations between the versions of one "
+        "name in proportion to their weights. 0: only requests that name the version.",
+        minimum=0,
+        maximum=1_000_000,
+    )
     max_num_seqs: int | None = option(
         None, "Maximum number of sequences in one step. Default: the worker's limit.", minimum=1
     )

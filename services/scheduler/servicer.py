@@ -94,7 +94,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             raise MalformedRequestError("the first message must be a hello")
         session = RouterSession(first.hello.router_id)
         await self._fleet.wait_ready()
-        await stream.write(hello_message(self._fleet.scheduler_id, self._fleet.model.info))
+        fleet = self._fleet
+        await stream.write(hello_message(fleet.scheduler_id, fleet.model.info, fleet.config.model_weight))
         session.set_load(self.load())
         self._sessions[session] = None
         logger.info("router %s connected", session.router_id)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from services.worker.implementations import IMPLEMENTATIONS
 from services.worker.pooling import CHOICES as POOLING_CHOICES
 from services.worker.quantization import ALIASES, CHOICES, REFUSALS
-from shared.config import option
+from shared.config import ConfigError, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class WorkerConfig:
     listen: tuple[str, ...] = option(("127.0.0.1:50071",), "Address to serve gRPC on, host:port or unix:/path.")
     served_model_name: tuple[str, ...] = option(
         (), "Name of the model in requests. Repeatable; further names are aliases."
+    )
+    model_version: str = option(
+        "",
+        "Version of the model among those served under one name: letters, digits, dots, hyphens and underscores. "
+        "Requests can name it as NAME@VERSION. If left out, the model has one unnamed version.",
     )
     revision: str = option("", "Branch, tag or commit of a model on the hub. If left out, main.")
     download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")
@@ -158,3 +164,9 @@ class WorkerConfig:
     lora_modules: tuple[str, ...] = option((), "LoRA adapters, name=path.", not_built=True)
     max_loras: int = option(1, "LoRA adapters in one batch.", not_built=True)
     max_lora_rank: int = option(16, "Highest rank of a LoRA adapter.", not_built=True)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.model_version):
+            raise ConfigError(
+                f"--model-version is {self.model_version!r}: use at most 64 letters, digits, dots, hyphens, underscores"
+            )

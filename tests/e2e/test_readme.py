@@ -117,6 +117,10 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "the parts run until they are stopped; tests/integration/router/test_several_models.py runs several models",
             ("quire worker --help", "quire scheduler --help", "quire router --help"),
         ),
+        "--model-version": (
+            "the parts run until they are stopped; tests/integration/router/test_replacement.py replaces a version",
+            ("quire worker --help", "quire scheduler --help"),
+        ),
         "make wheel": (
             "downloads torch; test_wheel.py builds it, installs it and runs quire demo, as make wheel-fresh does",
             ("make -n wheel", "quire demo --help"),

@@ -84,8 +84,12 @@ class FakeModel:
         max_num_batched_tokens: int = 64,
         num_host_blocks: int = 0,
         pools_all_tokens: bool = False,
+        weights: int = 0,
     ):
-        """`pools_all_tokens`: a vector covers every token, so pooled sequences must arrive without computed tokens."""
+        """`pools_all_tokens`: a vector covers every token, so pooled sequences must arrive without computed tokens.
+        `weights`: models with other weights give other tokens, those of `expected_output` for a choice of that
+        index."""
+        self.weights = weights
         self.pools_all_tokens = pools_all_tokens
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -188,7 +192,7 @@ class FakeModel:
                 if sequence.is_pooled:
                     pooled.append(worker_pb2.PooledSequence(wire_id=wire_id, embedding=history.to_bytes(8, "little")))
                     continue
-                token_id = next_token(history, sequence.choice_index)
+                token_id = next_token(history, sequence.choice_index + self.weights)
                 sequence.token_ids.append(token_id)
                 result_ids.append(wire_id)
                 result_tokens.append(token_id)

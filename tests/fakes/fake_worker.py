@@ -68,6 +68,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     tokenizer_bundle: bytes = b""
     embedding: pooling_pb2.EmbeddingInfo | None = None
     is_encoder: bool = False
+    version: str = ""
     steps: int = 0
     epoch: int = 0
     # Grammars of all PrepareGrammar messages so far.
@@ -191,6 +192,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 tokenizer_bytes=len(self.tokenizer_bundle),
                 architecture="Fake",
                 dtype="none",
+                version=self.version,
             ),
             num_blocks=model.num_blocks,
             block_size=model.block_size,

@@ -42,11 +42,12 @@ class RunningScheduler:
         return sum(group.num_unfinished for group in self.groups)
 
 
-def talking_worker(script: Script | None = None) -> FakeWorker:
-    """A worker with a tokenizer, so that a router can serve its model."""
+def talking_worker(script: Script | None = None, *, version: str = "", weights: int = 0) -> FakeWorker:
+    """A worker with a tokenizer, so that a router can serve its model. `weights`: as in FakeModel."""
     bundle, _ = bundle_of(byte_level().to_str(), json.dumps(tokenizer_config()))
     return FakeWorker(
-        make_model=lambda: FakeModel(num_blocks=2048, max_num_seqs=32, max_num_batched_tokens=512),
+        make_model=lambda: FakeModel(num_blocks=2048, max_num_seqs=32, max_num_batched_tokens=512, weights=weights),
+        version=version,
         script=script or Script(),
         tokenizer_bundle=bundle,
     )

@@ -42,6 +42,7 @@ class ModelInfo(_message.Message):
     IS_ENCODER_FIELD_NUMBER: _builtins.int
     CLASSIFIER_FIELD_NUMBER: _builtins.int
     HAS_NO_OUTPUT_LAYER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name that requests address."""
     max_model_len: _builtins.int
@@ -62,6 +63,10 @@ class ModelInfo(_message.Message):
     """
     has_no_output_layer: _builtins.bool
     """Whether the model is a decoder without output layer, which generates nothing."""
+    version: _builtins.str
+    """The version of the model among those served under one name: at most 64 letters, digits, dots, hyphens and underscores.
+    Sequences do not move between versions while a scheduler of theirs can come back. Empty: the model has one unnamed version.
+    """
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Other names of the same model."""
@@ -99,10 +104,11 @@ class ModelInfo(_message.Message):
         is_encoder: _builtins.bool = ...,
         classifier: _pooling_pb2.ClassifierInfo | None = ...,
         has_no_output_layer: _builtins.bool = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["classifier", b"classifier", "default_sampling", b"default_sampling", "embedding", b"embedding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "classifier", b"classifier", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "eos_token_ids", b"eos_token_ids", "has_no_output_layer", b"has_no_output_layer", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "classifier", b"classifier", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "eos_token_ids", b"eos_token_ids", "has_no_output_layer", b"has_no_output_layer", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -141,8 +141,14 @@ class SchedulerHello(_message.Message):
 
     SCHEDULER_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    MODEL_WEIGHT_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, unique among schedulers: routers place requests by it."""
+    model_weight: _builtins.int
+    """Weight of the model's version: routers divide new conversations between the versions of one name in proportion to their
+    weights. With 0, only requests that name the version get it. If schedulers of one version differ, the lowest weight counts.
+    Unset: 100.
+    """
     @_builtins.property
     def model(self) -> _model_pb2.ModelInfo:
         """The model that its worker groups serve. It does not change while the scheduler lives."""
@@ -152,12 +158,15 @@ class SchedulerHello(_message.Message):
         *,
         scheduler_id: _builtins.str = ...,
         model: _model_pb2.ModelInfo | None = ...,
+        model_weight: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight", "model", b"model", "model_weight", b"model_weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight", "model", b"model", "model_weight", b"model_weight", "scheduler_id", b"scheduler_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__model_weight: _TypeAlias = _typing.Literal["model_weight"]  # noqa: Y015
+    _WhichOneofArgType__model_weight: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model_weight) -> _WhichOneofReturnType__model_weight | None: ...
 
 Global___SchedulerHello: _TypeAlias = SchedulerHello  # noqa: Y015
 

@@ -5,7 +5,7 @@ type.
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, MessageParser, PlainParser, ToolCallDelta
 from services.router.chat.plan import plan_chat
-from services.router.chat.preparation import encode_plan, prepare, with_reasoning
+from services.router.chat.preparation import conversation_key, encode_plan, prepare, with_reasoning
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import ReasoningEffort, effort_kwargs, thinking_kwargs, thought
 from services.router.chat.thinking_budget import ThinkingBudget
@@ -43,6 +43,7 @@ __all__ = [
     "ToolPath",
     "check_call_made",
     "check_tool_messages",
+    "conversation_key",
     "effort_kwargs",
     "encode_plan",
     "plan_chat",

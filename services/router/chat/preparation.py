@@ -17,7 +17,7 @@ from services.router.model import ServedModel
 from services.router.prompt import check_generates, encode_chat, output_budget
 from services.router.rpc import Caller
 from services.router.template import text_of
-from shared.placement import chat_key
+from shared.placement import chat_key, named_key
 
 
 async def encode_plan(plan: ChatPlan, model: ServedModel, *, checks_length: bool = True) -> list[int]:
@@ -82,6 +82,15 @@ async def prepare(
         dataclasses.replace(generation_request, visible_token_ids=visible),
         [TextParser(text_plan) for _ in range(options.n)],
     )
+
+
+def conversation_key(request: ChatRequest) -> bytes:
+    """Returns the key that decides which version of a model a chat gets. It is the same for all turns of the chat."""
+    name, options = request.model or "", request.options
+    if options.prompt_cache_key:
+        return named_key(name, options.prompt_cache_key)
+    turns = ((str(message.get("role")), text_of(message)) for message in request.messages)
+    return chat_key(name, options.cache_salt, turns)
 
 
 def with_reasoning(usage: Usage, parsers: Sequence[MessageParser]) -> Usage:

@@ -124,6 +124,7 @@ def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
         is_encoder=message.is_encoder,
         classifier=ClassifierInfo(tuple(message.classifier.labels)) if message.HasField("classifier") else None,
         has_no_output_layer=message.has_no_output_layer,
+        version=message.version,
     )
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from services.router.dispatch.versions import Key, Offer, find
 from services.router.errors import ApiError, ErrorKind, model_not_found, served_models, unavailable
-from services.router.model import ModelInfo, ModelKey, ServedModel
+from services.router.model import DEFAULT_WEIGHT, ModelInfo, ModelKey, ServedModel
 from services.router.text import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class ModelScheduler(Protocol):
 
     # Number of hellos received since the router's start.
     num_hellos: int
+    # Weight of the model's version.
+    model_weight: int
 
     @property
     def info(self) -> ModelInfo | None:
@@ -114,12 +117,26 @@ class ModelDirectory:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models that are served now, without aliases."""
-        return list(dict.fromkeys(model.info.name for model in self._served()))
+        """The names of the models that are served now, without aliases. A version that only requests for it get has
+        its name with the version."""
+        served = self._served()
+        weighted = {offer.name for offer in served if offer.weight}
+        return list(dict.fromkeys(offer.name if offer.name in weighted else offer.names[-1] for offer in served))
+
+    def versions(self, name: str) -> list[str]:
+        """Returns the versions that requests for the model `name` can name, in alphabetical order."""
+        return [offer.version for offer in self._served() if offer.name == name and offer.version]
 
     def is_served(self, model: ServedModel) -> bool:
         """Returns whether a scheduler of this model takes new requests now."""
-        return any(served.info.name == model.info.name for served in self._served())
+        return any(offer.model.info.key == model.info.key for offer in self._served())
+
+    def other_version(self, info: ModelInfo) -> ModelInfo | None:
+        """Returns the main one of the other versions that understand the tokens of this model; None if there is none.
+        A request can continue on it."""
+        others = [offer for offer in self._served() if offer.model.info.tokenizer_sha256 == info.tokenizer_sha256]
+        model = find([offer for offer in others if offer.version != info.version], info.name)
+        return None if model is None else model.info
 
     @property
     def num_conflicts(self) -> int:
@@ -131,13 +148,15 @@ class ModelDirectory:
         none comes in time."""
         await self._until(lambda: bool(self._served()), "No scheduler is connected.")
         served = self._served()
-        names = {name: None for model in served for name in (model.info.name, *model.info.aliases)}
-        listed = ((name, _named(served, name)) for name in names)
+        names = dict.fromkeys(name for offer in served for name in offer.names)
+        listed = ((name, find(served, name)) for name in names)
         return [ListedModel(name, model) for name, model in listed if model is not None]
 
-    async def find(self, name: str | None, *, may_be_away: bool = True) -> ServedModel:
-        """Returns the model with this name or alias. If `name` is None, returns the default model, or else the only
-        one. `may_be_away`: whether the model's schedulers may all have left a moment ago. Raises ApiError."""
+    async def find(self, name: str | None, key: Key | None = None, *, may_be_away: bool = True) -> ServedModel:
+        """Returns the model with this name or alias, or NAME@VERSION. If `name` is None, returns the default model, or
+        else the only one. `key`: returns the placement key of the request's conversation, which decides between
+        versions; without one, the request gets the main version. `may_be_away`: whether the model's schedulers may all
+        have left a moment ago. Raises ApiError."""
         if may_be_away:
             await self._until(lambda: bool(self._known), "No scheduler is connected yet.")
         else:
@@ -146,36 +165,39 @@ class ModelDirectory:
         if name is None:
             message = f"Missing required parameter: 'model'.{served_models(self.names)}"
             raise ApiError(ErrorKind.INVALID_REQUEST, message, "model")
-        model = self._find(name, may_be_away)
+        model = self._find(name, key, may_be_away)
         if model is None and not self._is_settled:
-            await self._until_settled(lambda: self._find(name, may_be_away) is not None)
-            model = self._find(name, may_be_away)
+            await self._until_settled(lambda: self._find(name, key, may_be_away) is not None)
+            model = self._find(name, key, may_be_away)
         if model is None:
             raise model_not_found(name, self.names)
         return model
 
-    def _find(self, name: str, may_be_away: bool) -> ServedModel | None:
-        model = _named(self._served(), name)
+    def _find(self, name: str, key: Key | None, may_be_away: bool) -> ServedModel | None:
+        model = find(self._served(), name, key)
         if model is None and may_be_away:
             self._forget()
-            # The model that was announced last comes first.
-            model = _named(list(self._known.values())[::-1], name)
+            newest = {(key.name, key.version): model for key, model in self._known.items() if key in self._away_since}
+            model = find([Offer(model, DEFAULT_WEIGHT) for model in newest.values()], name, key)
         return model
 
     def _default_name(self) -> str | None:
         names = self.names or list(dict.fromkeys(key.name for key in self._known))
         return self._default or (names[0] if len(names) == 1 else None)
 
-    def _served(self) -> list[ServedModel]:
-        """Returns the models that schedulers serve now: the default model first, then by name. During a rolling update,
-        schedulers can serve one name with two tokenizers. Requests then get the one that was announced last."""
-        keys = {
-            scheduler.info.key
-            for scheduler in self._schedulers()
-            if scheduler.info is not None and not scheduler.is_draining
+    def _served(self) -> list[Offer]:
+        """Returns the versions that schedulers serve now: the default model first, then by name and version. During a
+        rolling update, schedulers can serve one version with two tokenizers. Requests then get the one that was
+        announced last."""
+        weights: dict[ModelKey, int] = {}
+        for scheduler in self._schedulers():
+            if scheduler.info is not None and not scheduler.is_draining:
+                key = scheduler.info.key
+                weights[key] = min(scheduler.model_weight, weights.get(key, scheduler.model_weight))
+        newest = {
+            (key.name, key.version): Offer(model, weights[key]) for key, model in self._known.items() if key in weights
         }
-        newest = {key.name: model for key, model in self._known.items() if key in keys}
-        return sorted(newest.values(), key=lambda model: (model.info.name != self._default, model.info.name))
+        return sorted(newest.values(), key=lambda offer: (offer.name != self._default, offer.name, offer.version))
 
     @property
     def _is_settled(self) -> bool:
@@ -212,16 +234,15 @@ class ModelDirectory:
     def _conflicts(self) -> dict[str, tuple[str, ...]]:
         """Returns the models that claim each name that several claim, the one that requests get first."""
         served = self._served()
-        claims: dict[str, list[str]] = {}
-        for model in served:
-            for name in dict.fromkeys((model.info.name, *model.info.aliases)):
-                claims.setdefault(name, []).append(model.info.name)
+        claims: dict[str, set[str]] = {}
+        for offer in served:
+            for name in offer.names:
+                claims.setdefault(name, set()).add(offer.name)
         conflicts = {}
         for name, claimants in claims.items():
-            winner = _named(served, name)
+            winner = find(served, name)
             if len(claimants) > 1 and winner is not None:
-                others = sorted(other for other in claimants if other != winner.info.name)
-                conflicts[name] = (winner.info.name, *others)
+                conflicts[name] = (winner.info.name, *sorted(claimants - {winner.info.name}))
         return conflicts
 
     def _log_conflicts(self) -> None:
@@ -236,14 +257,3 @@ class ModelDirectory:
                     winner,
                 )
         self._logged_conflicts = conflicts
-
-
-def _named(models: Sequence[ServedModel], name: str) -> ServedModel | None:
-    """Returns the model that requests for `name` get. A model's own name takes precedence over another one's alias. Of
-    several models with one alias, the first in alphabetical order gets the requests, in every router."""
-    for model in models:
-        if model.info.name == name:
-            return model
-    return min(
-        (model for model in models if name in model.info.aliases), key=lambda model: model.info.name, default=None
-    )

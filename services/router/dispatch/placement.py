@@ -389,6 +389,20 @@ class Placement:
         self._parked.remove(parked)
 
     def _give_up(self, submission: Submission) -> None:
+        """Ends the wait of a submission: another version of its model continues it, or it fails."""
+        other = None if submission.is_pinned else self.models.other_version(submission.model)
+        if other is not None:
+            logger.warning(
+                "no scheduler of %s came back: version %r continues a request of version %r",
+                other.name, other.version, submission.model.version,
+            )  # fmt: skip
+            # A second change would not help: the other version's schedulers are there and refuse.
+            submission.model, submission.is_pinned = other, True
+            submission.waits_until = None
+            for parked in [parked for parked in self._parked if parked.submission is submission]:
+                self._unpark(parked)
+                self._place(submission, parked.sequences)
+            return
         reasons = [error for error in submission.refusals.errors if error.kind is ErrorKind.UNAVAILABLE]
         message = f"No scheduler of this model came back within {self._scheduler_wait:g} s."
         self._fail(submission, reasons[-1] if reasons else unavailable(message))

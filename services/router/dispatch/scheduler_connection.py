@@ -22,7 +22,7 @@ from services.router.dispatch import converters
 from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
-from services.router.model import ModelInfo
+from services.router.model import DEFAULT_WEIGHT, ModelInfo
 from shared import clock
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
@@ -95,6 +95,8 @@ class SchedulerConnection:
         self.address = address
         # None until the scheduler has sent its hello on the current stream.
         self.info: ModelInfo | None = None
+        # Weight of the model's version, from the hello.
+        self.model_weight = DEFAULT_WEIGHT
         self.scheduler_id = ""
         self.load = LoadTracker()
         # Numbers of hello and load messages received since the router's start.
@@ -255,6 +257,7 @@ class SchedulerConnection:
         info = converters.model_from_proto(first.hello.model)
         bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(channel, info)
         self.scheduler_id = first.hello.scheduler_id
+        self.model_weight = first.hello.model_weight if first.hello.HasField("model_weight") else DEFAULT_WEIGHT
         self.load = LoadTracker()
         self.num_hellos += 1
         await self._owner.on_hello(self, info, bundle)

@@ -233,6 +233,7 @@ class Submission:
         "cache_salt",
         "deadline",
         "is_closed",
+        "is_pinned",
         "mailbox",
         "model",
         "num_tokens_at_wait",
@@ -264,8 +265,10 @@ class Submission:
         priority: int = 0,
         tenant: str = "",
         affinity: bytes = b"",
+        is_pinned: bool = True,
     ) -> None:
-        """`deadline`: seconds on the event loop's clock. `affinity`: the placement key (see shared/placement.py)."""
+        """`deadline`: seconds on the event loop's clock. `affinity`: the placement key (see shared/placement.py).
+        `is_pinned`: whether no other version of the model may continue the request."""
         # Order of this router's submissions: those that move to another scheduler move in this order.
         self.arrival = next(_arrivals)
         self.request_id = request_id
@@ -279,6 +282,7 @@ class Submission:
         self.priority = priority
         self.tenant = tenant
         self.affinity = affinity
+        self.is_pinned = is_pinned
         # Log probabilities of the prompt's tokens from the second one on. They arrive with the output of the first
         # choice.
         self.prompt_logprobs = PromptLogprobs()

@@ -177,6 +177,7 @@ class Generation:
                 cache_salt=request.cache_salt,
                 priority=request.priority,
                 tenant=request.tenant,
+                is_pinned=request.model.is_pinned,
                 affinity=request.affinity or prompt_key(info.name, request.cache_salt, ids_to_bytes(prompt)),
             )
             for sequence in submission.sequences:

@@ -12,6 +12,7 @@ from services.router.chat import (
     Message,
     MessageDelta,
     MessageParser,
+    conversation_key,
     encode_plan,
     plan_chat,
     prepare,
@@ -54,7 +55,7 @@ class ChatService:
         """Prepares the answer to a chat. `writer_for`: makes the answer's writer, which must not keep a reference to
         the request's body. Raises ApiError."""
         caller = caller_of(context)
-        model = await self.generator.placement.models.find(request.model)
+        model = await self.generator.placement.models.find(request.model, lambda: conversation_key(request))
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])

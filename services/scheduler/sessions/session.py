@@ -114,5 +114,7 @@ class RouterSession:
         return messages
 
 
-def hello_message(scheduler_id: str, model: model_pb2.ModelInfo) -> scheduler_pb2.ConnectResponse:
-    return scheduler_pb2.ConnectResponse(hello=scheduler_pb2.SchedulerHello(scheduler_id=scheduler_id, model=model))
+def hello_message(scheduler_id: str, model: model_pb2.ModelInfo, weight: int) -> scheduler_pb2.ConnectResponse:
+    """Returns the first message to a router. `weight`: of the model's version."""
+    hello = scheduler_pb2.SchedulerHello(scheduler_id=scheduler_id, model=model, model_weight=weight)
+    return scheduler_pb2.ConnectResponse(hello=hello)

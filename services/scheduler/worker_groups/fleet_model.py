@@ -7,7 +7,16 @@ from services.scheduler.core import ErrorKind, Failure, Pool, RefusedError
 from services.scheduler.worker_request import WorkerRequest
 
 # Fields that the models of all workers have in common.
-_SAME = ("name", "vocab_size", "tokenizer_sha256", "is_encoder", "has_no_output_layer", "embedding", "classifier")
+_SAME = (
+    "name",
+    "version",
+    "vocab_size",
+    "tokenizer_sha256",
+    "is_encoder",
+    "has_no_output_layer",
+    "embedding",
+    "classifier",
+)
 
 
 class OtherModelError(Exception):
@@ -33,9 +42,9 @@ class FleetModel:
 
     def adopt(self, info: model_pb2.ModelInfo) -> None:
         """Takes the model of the first claimed worker, and checks the model of every later worker. Routers know only
-        the first model, so a later model must have the same name, vocabulary size, tokenizer, embeddings and classes,
-        must be an encoder if the first is one, and must have at least the first model's context. Otherwise raises
-        OtherModelError."""
+        the first model, so a later model must have the same name, version, vocabulary size, tokenizer, embeddings and
+        classes, must be an encoder if the first is one, and must have at least the first model's context. Otherwise
+        raises OtherModelError."""
         if self._info is None:
             self._info = info
             return

@@ -17,3 +17,4 @@ class ModelFacts:
     dtype: str  # type of the computation
     tokenizer: TokenizerFiles
     pooling: PoolingConfig
+    version: str = ""  # among the versions of the name; empty: the only one

@@ -202,6 +202,7 @@ def model_info_to_proto(model: ModelFacts) -> model_pb2.ModelInfo:
         is_encoder=model.config.is_encoder,
         classifier=None if classifier is None else pooling_pb2.ClassifierInfo(labels=classifier.labels),
         has_no_output_layer=not (model.config.is_encoder or model.config.generates),
+        version=model.version,
     )
 
 

@@ -89,7 +89,7 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
         runner,
         grammars,
         speed,
-        ModelFacts(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling),
+        ModelFacts(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling, config.model_version),
         reason,
     )
 

@@ -75,6 +75,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._running: dict[int, asyncio.Task[None]] = {}
         self.address = ""
         self.scheduler_id = ""
+        # None: unset in the hello.
+        self.model_weight: int | None = None
 
     async def start(self, address: str = "127.0.0.1:0") -> str:
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -124,7 +126,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.num_connects += 1
         try:
             yield scheduler_pb2.ConnectResponse(
-                hello=scheduler_pb2.SchedulerHello(scheduler_id=self.scheduler_id, model=self.model)
+                hello=scheduler_pb2.SchedulerHello(
+                    scheduler_id=self.scheduler_id, model=self.model, model_weight=self.model_weight
+                )
             )
             while (response := await outbox.get()) is not None:
                 yield response

@@ -117,16 +117,16 @@ async def test_metadata_names_server_and_model(start_router: StartRouter) -> Non
     assert metadata == {"name": MODEL, "versions": [], "platform": "quire", "outputs": outputs}
 
 
-async def test_models_have_no_versions(start_router: StartRouter) -> None:
+async def test_a_model_of_one_unnamed_version_has_no_other_version(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler())
     for call in (
         typed(api).ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=MODEL, version="1")),
         over_http(api).GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model=f"{MODEL}/versions/1")),
         over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=f"{MODEL}/versions/1")),
     ):
-        with pytest.raises(grpc.aio.AioRpcError, match="Models have no versions here") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"The model `{MODEL}@1` does not exist") as caught:
             await call
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_router: StartRouter) -> None:
@@ -174,7 +174,7 @@ async def test_unknown_models_and_versions_are_refused(start_router: StartRouter
     assert await status_of(typed(api).ModelReady(ready(name="none"))) is grpc.StatusCode.NOT_FOUND
     assert await status_of(typed(api).ModelMetadata(metadata(name=""))) is grpc.StatusCode.NOT_FOUND
     refused = await status_of(typed(api).ModelMetadata(metadata(name=MODEL, version="2")))
-    assert refused is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused is grpc.StatusCode.NOT_FOUND
 
 
 async def test_probes_need_no_key_and_what_names_models_does(start_router: StartRouter) -> None:

@@ -171,7 +171,8 @@ async def test_models_and_versions_that_there_are_not(api: Api) -> None:
     body = {"text_input": "x"}
     assert (await refused(api, "Generate", body, model="none"))[0] is grpc.StatusCode.NOT_FOUND
     version = await refused(api, "Generate", body, model=f"{MODEL}/versions/1")
-    assert version == (grpc.StatusCode.INVALID_ARGUMENT, "Models have no versions here.")
+    message = f"The model `{MODEL}@1` does not exist. Served here: `{MODEL}`."
+    assert version == (grpc.StatusCode.NOT_FOUND, message)
     assert (await refused(api, "Generate", {**body, "stream": True}))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 

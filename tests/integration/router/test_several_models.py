@@ -18,7 +18,7 @@ from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER
 from tests.fakes.waiting import until
 from tests.integration.router.conftest import Api, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import FakeScheduler
-from tests.integration.router.test_other_apis import CHAT, MESSAGE, RESPONSE, USER, error_of
+from tests.integration.router.test_other_apis import CHAT, MESSAGE, RESPONSE, USER, error_of, post
 
 Listing = Callable[[Api], Awaitable[list[str]]]
 
@@ -131,3 +131,64 @@ async def test_a_request_without_a_model_gets_the_default_one(start_router: Star
     assert reply.json["model"] == "b"
     typed: Any = inference_pb2_grpc.InferenceServiceStub(api.channel)
     assert (await typed.Tokenize(inference_pb2.TokenizeRequest(text="x"))).token_ids
+
+
+async def two_versions(start_router: StartRouter, *weights: int) -> tuple[FakeScheduler, FakeScheduler, Api]:
+    """Starts a router with versions "v1" and "v2" of the model "a"."""
+    schedulers = []
+    for version, weight in zip(("v1", "v2"), weights, strict=True):
+        scheduler = fake_scheduler(name="a")
+        scheduler.model.version, scheduler.model_weight = version, weight
+        schedulers.append(scheduler)
+    api = await start_router(*schedulers)
+    await until(lambda: api.router.placement.models.versions("a") == ["v1", "v2"])
+    return schedulers[0], schedulers[1], api
+
+
+async def test_chats_and_completions_are_shared_between_versions_and_stay(start_router: StartRouter) -> None:
+    v1, v2, api = await two_versions(start_router, 100, 100)
+    typed: Any = inference_pb2_grpc.InferenceServiceStub(api.channel)
+
+    async def typed_chat(text: str) -> None:
+        message = inference_pb2.ChatMessage(role="user", content=text)
+        request = inference_pb2.ChatRequest(model="a", messages=[message])
+        assert [reply async for reply in typed.Chat(request)]
+
+    ways: tuple[Callable[[str], Awaitable[Any]], ...] = (
+        lambda text: api.chat(model="a", messages=[{"role": "user", "content": text}], max_tokens=2),
+        lambda text: api.complete(model="a", prompt=text, max_tokens=2),
+        lambda text: api.complete(model="a", prompt="x", prompt_cache_key=text, max_tokens=2),
+        typed_chat,
+    )
+    for ask in ways:
+        first: list[int] = []
+        for number in range(16):
+            before = len(v1.submits)
+            await ask(f"Question {number}")
+            first.append(len(v1.submits) - before)
+        assert 0 < sum(first) < 16, "each version gets some"
+        for number in range(16):
+            before = len(v1.submits)
+            await ask(f"Question {number}")
+            assert len(v1.submits) - before == first[number]
+    assert v2.submits
+
+
+async def test_every_api_reaches_a_version_by_its_name(start_router: StartRouter) -> None:
+    v1, v2, api = await two_versions(start_router, 100, 0)
+    assert await lists(api) == [["a", "a-alias", "a@v1", "a@v2"]] * len(LISTINGS)
+    for name, scheduler in (("a", v1), ("a@v1", v1), ("a@v2", v2), ("a-alias@v2", v2)):
+        v1.submits.clear()
+        v2.submits.clear()
+        assert (await api.chat(model=name)).json["model"] == "a"
+        await api.complete(model=name)
+        await post(api, "CreateMessage", MESSAGE | {"model": name})
+        await post(api, "Chat", CHAT | {"model": f"{name}:latest"})
+        await post(api, "CreateResponse", RESPONSE | {"model": name})
+        assert len(scheduler.submits) == 5, name
+        assert len(v1.submits) + len(v2.submits) == 5
+    kserve: Any = kserve_pb2_grpc.KserveServiceStub(api.channel)
+    metadata = await kserve.GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model="a/versions/v2"))
+    assert json.loads(metadata.data)["versions"] == ["v1", "v2"]
+    open_inference: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
+    assert (await open_inference.ModelReady(open_inference_pb2.ModelReadyRequest(name="a", version="v2"))).ready

@@ -23,6 +23,7 @@ class Scheduler:
     info: ModelInfo | None = None
     is_draining: bool = False
     num_hellos: int = 0
+    model_weight: int = 100
 
 
 class Fleet:
@@ -74,8 +75,10 @@ def fleet_of(
     return fleet
 
 
-def model(name: str, *aliases: str, tokenizer: str = "t") -> ModelInfo:
-    return ModelInfo(name, aliases, 128, 1000, frozenset(), SamplingParams(), tokenizer, 0, "Fake", "none")
+def model(name: str, *aliases: str, tokenizer: str = "t", version: str = "") -> ModelInfo:
+    return ModelInfo(
+        name, aliases, 128, 1000, frozenset(), SamplingParams(), tokenizer, 0, "Fake", "none", version=version
+    )
 
 
 async def test_each_model_is_found_by_its_names(tokenizer: Tokenizer) -> None:
@@ -217,3 +220,82 @@ async def test_a_name_that_is_announced_with_a_new_tokenizer_gets_the_new_one(to
     fleet.disconnect(1)
     assert (await fleet.models.find("a")).info == old
     assert replace(old, max_model_len=64).key == old.key
+
+
+def weighted(tokenizer: Tokenizer, *weights: tuple[str, int]) -> Fleet:
+    """Returns a fleet with a scheduler of model "a" per pair of version and weight."""
+    fleet = fleet_of(tokenizer, *(model("a", f"a-{version}", version=version) for version, _ in weights))
+    for scheduler, (_, weight) in zip(fleet.schedulers, weights, strict=True):
+        scheduler.model_weight = weight
+    return fleet
+
+
+async def versions_of(fleet: Fleet, name: str = "a", num_keys: int = 2000) -> dict[bytes, str]:
+    """Returns the version that each of many conversations gets."""
+    keys = [number.to_bytes(16, "big") for number in range(num_keys)]
+    return {key: (await fleet.models.find(name, lambda key=key: key)).info.version for key in keys}  # type: ignore[misc]
+
+
+async def test_versions_share_conversations_by_weight_alike_in_every_router(tokenizer: Tokenizer) -> None:
+    fleet = weighted(tokenizer, ("v1", 90), ("v2", 10))
+    chosen = await versions_of(fleet)
+    share = sum(version == "v2" for version in chosen.values()) / len(chosen)
+    assert share == pytest.approx(0.1, abs=0.03)
+    assert await versions_of(weighted(tokenizer, ("v2", 10), ("v1", 90))) == chosen
+
+
+async def test_a_weight_that_grows_takes_conversations_from_the_others_only(tokenizer: Tokenizer) -> None:
+    before = await versions_of(weighted(tokenizer, ("v1", 100), ("v2", 10), ("v3", 50)))
+    after = await versions_of(weighted(tokenizer, ("v1", 100), ("v2", 40), ("v3", 50)))
+    assert {after[key] for key in before if before[key] != after[key]} == {"v2"}
+
+
+async def test_the_lowest_weight_of_a_version_s_schedulers_counts(tokenizer: Tokenizer) -> None:
+    fleet = weighted(tokenizer, ("v1", 100), ("v2", 100), ("v2", 0))
+    assert set((await versions_of(fleet, num_keys=100)).values()) == {"v1"}
+
+
+async def test_requests_that_name_a_version_get_it_whatever_its_weight(tokenizer: Tokenizer) -> None:
+    fleet = weighted(tokenizer, ("v1", 100), ("v2", 0))
+    assert set((await versions_of(fleet, num_keys=100)).values()) == {"v1"}
+    named = await fleet.models.find("a@v2")
+    assert (named.info.version, named.is_pinned) == ("v2", True)
+    assert not (await fleet.models.find("a")).is_pinned
+    assert (await fleet.models.find("a-v1@v1")).info.version == "v1"
+    assert await fleet.listed() == ["a", "a-v1", "a@v1", "a@v2"], "no request for a-v2 would get it"
+    assert (await fleet.error("a@v3")).message == "The model `a@v3` does not exist. Served here: `a`."
+    only = weighted(tokenizer, ("v2", 0))
+    assert (await only.error("a")).message == "The model `a` does not exist. Served here: `a@v2`."
+    assert fleet.models.versions("a") == ["v1", "v2"]
+
+
+async def test_a_name_with_an_at_sign_is_a_name_first(tokenizer: Tokenizer) -> None:
+    fleet = fleet_of(tokenizer, model("a@v1"), model("a", version="v1"))
+    found = await fleet.models.find("a@v1")
+    assert (found.info.name, found.is_pinned) == ("a@v1", False)
+    assert fleet.models.num_conflicts == 1
+
+
+async def test_without_a_conversation_requests_get_the_version_with_the_greatest_weight(tokenizer: Tokenizer) -> None:
+    fleet = weighted(tokenizer, ("v1", 10), ("v2", 90), ("v3", 20))
+    assert (await fleet.models.find("a")).info.version == "v2"
+    assert (await fleet.models.find("a-v3")).info.version == "v3", "an alias of one version alone"
+
+
+async def test_a_version_that_drains_or_leaves_gives_its_conversations_to_the_others(tokenizer: Tokenizer) -> None:
+    fleet = weighted(tokenizer, ("v1", 90), ("v2", 10))
+    fleet.schedulers[0].is_draining = True
+    assert set((await versions_of(fleet, num_keys=100)).values()) == {"v2"}
+    fleet.disconnect(0)
+    assert set((await versions_of(fleet, num_keys=100)).values()) == {"v2"}
+    assert (await fleet.models.find("a@v1")).info.version == "v1", "it waits for its scheduler"
+
+
+async def test_another_version_can_continue_only_with_the_same_tokens(tokenizer: Tokenizer) -> None:
+    old = model("a", version="v1")
+    fleet = fleet_of(tokenizer, old, model("a", version="v2", tokenizer="other"), model("b", version="v3"))
+    assert fleet.models.other_version(old) is None
+    fleet.connect(1, model("a", version="v2"))
+    other = fleet.models.other_version(old)
+    assert other is not None
+    assert other.version == "v2"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 
 from services.router.dispatch import Placement
-from services.router.errors import invalid
 from services.router.model import ServedModel
 
 SERVER_NAME = "quire"
@@ -38,11 +38,10 @@ class ServerState:
         """Whether at least one scheduler accepts requests."""
         return self.placement.is_ready
 
-    async def model(self, name: str, version: str = "") -> ServedModel:
-        """Returns a model. Raises ApiError if it does not exist, or if the request names a version."""
-        if version:
-            raise invalid("Models have no versions here.", "version")
-        return await self.placement.models.find(name)
+    async def model(self, name: str, version: str = "", key: Callable[[], bytes] | None = None) -> ServedModel:
+        """Returns a model, or one version of it. `key`: as in ModelDirectory.find. Raises ApiError if it does not
+        exist."""
+        return await self.placement.models.find(f"{name}@{version}" if version else name, key)
 
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""

@@ -62,7 +62,7 @@ class ChatBody(OllamaBody):
     tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call, at most 128.")
 
     def to_chat(self, model: str) -> ChatRequest:
-        """Converts the body to a chat request. `model`: the model's served name. Raises ApiError."""
+        """Converts the body to a chat request. `model`: the model's name or alias. Raises ApiError."""
         return ChatRequest(
             model=model,
             messages=_to_template(self.messages or []),

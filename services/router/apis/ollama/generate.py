@@ -35,7 +35,7 @@ class GenerateBody(OllamaBody):
         refuse("images", self.images)
 
     def to_chat(self, model: str) -> ChatRequest:
-        """Converts the body to a chat request. `model`: the model's served name. Raises ApiError."""
+        """Converts the body to a chat request. `model`: the model's name or alias. Raises ApiError."""
         messages = [{"role": "user", "content": self.prompt or ""}]
         if self.system:
             messages.insert(0, {"role": "system", "content": self.system})

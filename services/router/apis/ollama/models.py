@@ -30,9 +30,14 @@ class ShowBody(Body):
 
 async def find(placement: Placement, name: str) -> ServedModel:
     """Finds a model by its name. The name can have the tag `:latest`, which Ollama's clients add. Raises ApiError."""
+    return (await find_named(placement, name))[1]
+
+
+async def find_named(placement: Placement, name: str) -> tuple[str, ServedModel]:
+    """As `find`, and also returns the name without a tag that only Ollama's clients know."""
     for known in (name, name.removesuffix(_TAG)):
         try:
-            return await placement.models.find(known)
+            return known, await placement.models.find(known)
         except ApiError as error:
             if error.kind is not ErrorKind.MODEL_NOT_FOUND:
                 raise

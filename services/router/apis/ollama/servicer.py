@@ -11,7 +11,7 @@ from quire.ollama.v1 import ollama_pb2
 from services.router.apis.ollama.chat import ChatBody
 from services.router.apis.ollama.embed import EmbedBody, embedded, to_request
 from services.router.apis.ollama.generate import GenerateBody
-from services.router.apis.ollama.models import ShowBody, card, description, find, running_card
+from services.router.apis.ollama.models import ShowBody, card, description, find, find_named, running_card
 from services.router.apis.ollama.options import OllamaBody
 from services.router.apis.ollama.raw import answer_raw
 from services.router.apis.ollama.writer import NDJSON, OllamaWriter, loaded
@@ -41,7 +41,7 @@ class OllamaServicer:
         data = request.data
         body = await read_body(self.threads, data, ChatBody)
         self.metrics.ignored_fields["ollama.chat"] += body.num_ignored_fields
-        model = await find(self.placement, body.model)
+        name, _ = await find_named(self.placement, body.model)
         if not body.messages:
             return self._loaded(body, context, is_chat=True)
 
@@ -49,7 +49,7 @@ class OllamaServicer:
             return _writer(body, model, is_chat=True)
 
         work = parsing_work(data)
-        chat = await self.threads.run(work, lambda: body.to_chat(model.info.name))
+        chat = await self.threads.run(work, lambda: body.to_chat(name))
         return await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     async def Generate(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
@@ -57,7 +57,7 @@ class OllamaServicer:
         body = await read_body(self.threads, data, GenerateBody)
         body.check()
         self.metrics.ignored_fields["ollama.generate"] += body.num_ignored_fields
-        model = await find(self.placement, body.model)
+        name, model = await find_named(self.placement, body.model)
         if not body.prompt:
             return self._loaded(body, context, is_chat=False)
 
@@ -67,7 +67,7 @@ class OllamaServicer:
         if body.raw or model.tokenizer.chat_template is None:
             answers, tracing = self.chats.answers, self.chats.tracing
             return await answer_raw(body, model, answers, tracing, context, writer(model))
-        chat = await self.threads.run(parsing_work(data), lambda: body.to_chat(model.info.name))
+        chat = await self.threads.run(parsing_work(data), lambda: body.to_chat(name))
         return await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     async def Embed(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802

@@ -11,6 +11,7 @@ from pydantic import Field, Tag
 from services.router.apis.openai.body import GenerationBody
 from services.router.apis.openai.completion_writer import CompletionStyle, CompletionWriter
 from services.router.apis.openai.json import AnswerHead
+from services.router.columns import ids_to_bytes
 from services.router.errors import invalid
 from services.router.generation import GenerationOptions, Generator, Tracing
 from services.router.http import Answers, union
@@ -18,6 +19,7 @@ from services.router.model import ServedModel
 from services.router.parameters import MAX_LOGPROBS
 from services.router.prompt import check_generates, check_length, check_token_range, output_budget
 from services.router.rpc import Prepared, caller_of
+from shared.placement import chat_key, named_key, prompt_key
 
 # Maximum number of answers to one request: number of prompts times `n` or `best_of`.
 MAX_CHOICES = 1024
@@ -159,7 +161,7 @@ class CompletionService:
     async def answer(self, body: CompletionRequest, context: Any) -> Prepared:
         """Prepares the answer. Raises ApiError."""
         caller, options = caller_of(context), body.to_options()
-        model = await self.generator.placement.models.find(body.model)
+        model = await self.generator.placement.models.find(body.model, lambda: _key(body, options))
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
             check_generates(model.info)
             prompts = await _encode(body, model)
@@ -178,6 +180,16 @@ class CompletionService:
             )
             writer = CompletionWriter(AnswerHead.new("cmpl", model), style, prompts, echoes)
             return span.prepared(self.answers.send, request, span, context, writer, stream=bool(body.stream))
+
+
+def _key(body: CompletionRequest, options: GenerationOptions) -> bytes:
+    """Returns the key that decides which version of a model the request gets, by the beginning of its first prompt."""
+    name = body.model or ""
+    if options.prompt_cache_key:
+        return named_key(name, options.prompt_cache_key)
+    if body.texts:
+        return chat_key(name, options.cache_salt, (("", body.texts[0]),))
+    return prompt_key(name, options.cache_salt, ids_to_bytes(body.token_prompts[0][:512]))
 
 
 async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]]:

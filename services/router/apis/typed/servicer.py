@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from services.router.apis.typed.embedding import embedding_from_proto, scoring_f
 from services.router.apis.typed.token_strings import check_text, with_strings
 from services.router.apis.typed.whole_choices import whole_choices
 from services.router.chat import FormChoice, MessageParser, encode_plan, plan_chat, prepare, with_reasoning
+from services.router.columns import ids_to_bytes
 from services.router.embedding import Embedder, EmbeddingRequest, Scoring, floats_of
 from services.router.errors import invalid
 from services.router.generation import (
@@ -36,6 +37,7 @@ from services.router.generation import (
 from services.router.model import ServedModel
 from services.router.prompt import check_generates, check_length, check_token_range, encode_text, output_budget
 from services.router.rpc import Caller, Calls, Prepared, caller_of
+from shared.placement import chat_key, named_key, prompt_key
 
 _TASKS = {
     "generate": inference_pb2.MODEL_TASK_GENERATE,
@@ -54,7 +56,7 @@ class InferenceServicer:
     embedder: Embedder
 
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
-        model = await self._model(request.model)
+        model = await self._model(request.model, lambda: _key_of_prompt(request))
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
             check_generates(model.info)
@@ -66,7 +68,7 @@ class InferenceServicer:
             return span.prepared(self._generate, generation_request, span, context, told, whole=request.whole)
 
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> Prepared:  # noqa: N802
-        model = await self._model(request.model)
+        model = await self._model(request.model, lambda: _key_of_chat(request))
         caller = _caller(request.options, context)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             chat = await chat_from_proto(request, model, self.max_n)
@@ -160,8 +162,9 @@ class InferenceServicer:
         usage = usage_to_proto(Usage(scoring.request.num_tokens, 0, 0))
         return inference_pb2.ScoreResponse(scores=scores, usage=usage)
 
-    async def _model(self, name: str) -> ServedModel:
-        return await self.generator.placement.models.find(name or None)
+    async def _model(self, name: str, key: Callable[[], bytes] | None = None) -> ServedModel:
+        """Finds a model. `key`: as in ModelDirectory.find. Raises ApiError."""
+        return await self.generator.placement.models.find(name or None, key)
 
     async def _generate(
         self, request: GenerationRequest, span: RequestSpan, context: Any, told: Sequence[int], *, whole: bool
@@ -200,6 +203,24 @@ class InferenceServicer:
             span.ended(generation)
             final = final_to_proto(with_reasoning(generation.usage, parsers), told, generation.timings)
             await self.calls.write(context, inference_pb2.ChatResponse(final=final))
+
+
+def _key_of_prompt(request: inference_pb2.GenerateRequest) -> bytes:
+    """Returns the key that decides which version of a model the request gets, by the beginning of its prompt."""
+    salt = request.options.cache_salt
+    if request.options.prompt_cache_key:
+        return named_key(request.model, request.options.prompt_cache_key)
+    if request.WhichOneof("prompt") == "text":
+        return chat_key(request.model, salt, (("", request.text),))
+    return prompt_key(request.model, salt, ids_to_bytes(request.token_ids.ids[:512]))
+
+
+def _key_of_chat(request: inference_pb2.ChatRequest) -> bytes:
+    """Returns the key that decides which version of a model a chat gets. It is the same for all turns of the chat."""
+    if request.options.prompt_cache_key:
+        return named_key(request.model, request.options.prompt_cache_key)
+    turns = ((message.role, message.content) for message in request.messages)
+    return chat_key(request.model, request.options.cache_salt, turns)
 
 
 async def _prompt(

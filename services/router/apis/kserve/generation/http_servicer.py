@@ -58,11 +58,13 @@ class KserveServicer:
         return _json(ModelReady(name=request.model, ready=True))
 
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
-        await self.state.model(*name_and_version(request.model))
+        name, version = name_and_version(request.model)
+        model = await self.state.model(name, version)
+        versions = self.state.placement.models.versions(model.info.name)
         inputs = [TensorMetadata(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()]
         outputs = [TensorMetadata(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])]
         return _json(
-            ModelMetadata(name=request.model, versions=[], platform=SERVER_NAME, inputs=inputs, outputs=outputs)
+            ModelMetadata(name=request.model, versions=versions, platform=SERVER_NAME, inputs=inputs, outputs=outputs)
         )
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802

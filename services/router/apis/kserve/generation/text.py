@@ -15,6 +15,7 @@ from services.router.limits import LARGE_BODY_BYTES
 from services.router.prompt import check_generates, encode_text, output_budget
 from services.router.rpc import Prepared, caller_of
 from services.router.text import TextThreads
+from shared.placement import chat_key
 
 
 class GenerateWriter:
@@ -107,7 +108,8 @@ class TextGeneration:
     async def _request(
         self, asked: TextRequest, name: str, version: str, context: Any, span: RequestSpan
     ) -> GenerationRequest:
-        model = await self.state.model(name, version)
+        salt = asked.options.cache_salt
+        model = await self.state.model(name, version, lambda: chat_key(name, salt, (("", asked.text),)))
         check_generates(model.info)
         prompt = await encode_text(model, asked.text, "text_input")
         params = ("text_input", "max_tokens")

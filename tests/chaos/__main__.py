@@ -15,6 +15,7 @@ from tests.chaos import GRPC_VARIABLES
 
 os.environ.update(GRPC_VARIABLES)
 
+from benchmarks.record import RESULTS, in_words, provenance
 from tests.chaos.catalog import catalog
 from tests.chaos.checker import check
 from tests.chaos.draw import rounds
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="minutes of faults; default: 30")
     parser.add_argument("--rounds", type=int, help="number of rounds of faults, whatever time they take")
     parser.add_argument("--clients", type=int, default=10, help="number of clients; default: 10")
+    parser.add_argument("--store", action="store_true", help="store the report in benchmarks/results")
     parser.add_argument("--history", type=Path, help="file to keep the history in (.jsonl.gz)")
     arguments = parser.parse_args()
     shape = Shape()
@@ -41,7 +43,12 @@ def main() -> int:
         result = asyncio.run(run(shape, plan, history, lambda line: print(line, flush=True)))
         records = list(read(history))
     verdict = check(records, catalog(shape.model))
-    print(f"\n{summary(records, verdict, result)}")
+    report = summary(records, verdict, result)
+    print(f"\n{report}")
+    if arguments.store:
+        command = f"python -m tests.chaos --seed {arguments.seed} --minutes {arguments.minutes:g}"
+        title = "# A fleet under load while its parts and links fail"
+        (RESULTS / "chaos.md").write_text(f"{title}\n\n`{command}`; {in_words(provenance())}.\n\n{report}\n")
     return 1 if verdict.findings or result.leaks else 0
 
 

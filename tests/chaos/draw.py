@@ -1,14 +1,14 @@
 """Draws the faults of a run from a seed.
 
-A storm is a row of rounds. The faults of a round overlap; the next round begins when every part is up again. So parts
-that are down together belong to one round. A round is drawn again unless the fleet can still serve: every router that
-is left reaches a scheduler that reaches a worker.
+A storm is a row of rounds. The faults of a round overlap, and also overlap with those of earlier rounds that are not
+over yet. But a round is drawn, and begins, only if the fleet can still serve: every router that is left reaches a
+scheduler that reaches a worker.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -47,7 +47,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """`rest_s`: seconds between the moment when every part is up again and the next round."""
+    """`rest_s`: seconds from the round's start to the next round, which may have to wait longer."""
 
     faults: tuple[Planned, ...]
     rest_s: float
@@ -60,10 +60,20 @@ def rounds(seed: int, shape: Shape) -> Iterator[Round]:
         faults = [_fault(chance, shape, 0.0)]
         if faults[0].kind != ROLL and chance.random() < _PAIR_CHANCE:
             second = _fault(chance, shape, chance.uniform(0.0, 1.5))
-            if second.kind != ROLL and second.target != faults[0].target:
+            if second.kind != ROLL:
                 faults.append(second)
-        if serves(shape, {fault.target for fault in faults if fault.kind != DELAY}):
-            yield Round(tuple(faults), chance.uniform(0.5, 2.0))
+        if allowed(shape, (), faults):
+            yield Round(tuple(faults), chance.uniform(1.0, 6.0))
+
+
+def allowed(shape: Shape, under_way: Iterable[Planned], new: Iterable[Planned]) -> bool:
+    """Returns whether the new faults may begin while others are under way. A rolling restart tolerates no other fault,
+    and a part or link is under one fault at a time."""
+    faults = [*under_way, *new]
+    targets = {fault.target for fault in faults}
+    if len(targets) < len(faults) or (len(faults) > 1 and any(fault.kind == ROLL for fault in faults)):
+        return False
+    return serves(shape, {fault.target for fault in faults if fault.kind != DELAY})
 
 
 def serves(shape: Shape, down: set[str]) -> bool:

@@ -34,6 +34,8 @@ class Shape:
     schedulers: int = 2
     workers: int = 4
     model: str = "quire-chat"
+    # Whether workers are processes of tests.chaos.fake_worker, which start fast and have no model.
+    has_fake_workers: bool = False
 
     @property
     def model_directory(self) -> str:
@@ -97,10 +99,12 @@ class Fleet:
     def of_kind(self, kind: Kind) -> list[Member]:
         return [self.members[name] for name in self.shape.names(kind)]
 
-    async def start(self) -> None:
+    async def start(self, *left_out: str) -> None:
+        """Starts the proxies and all parts but those left out. Raises FleetError if a part does not start."""
         await asyncio.gather(*(proxy.up() for proxy in self.links.values()))
         for member in self.members.values():
-            member.start()
+            if member.name not in left_out:
+                member.start()
         up = asyncio.create_task(self.wait_up())
         await asyncio.wait([up, self._broken], return_when=asyncio.FIRST_COMPLETED)
         if self._broken.done():
@@ -111,8 +115,8 @@ class Fleet:
         self._is_started = True
 
     async def wait_up(self) -> None:
-        """Waits until every part serves. Raises TimeoutError if one does not."""
-        await asyncio.gather(*(member.wait_up() for member in self.members.values()))
+        """Waits until every part of the fleet serves. Raises TimeoutError if one does not."""
+        await asyncio.gather(*(member.wait_up() for member in self.members.values() if member.is_kept))
 
     async def stop(self) -> None:
         """Ends every part, gateway first, as `quire serve` does, and then the proxies."""
@@ -139,7 +143,11 @@ class Fleet:
                 yield Served(str(entry["request_id"]), routers[entry["router"]])
 
     def _member(self, kind: Kind, name: str) -> Member:
-        command = python_command("quire", kind, *self._options(kind, name))
+        options = self._options(kind, name)
+        if kind == "worker" and self.shape.has_fake_workers:
+            command = python_command("tests.chaos.fake_worker", "--listen", self.address(name))
+        else:
+            command = python_command("quire", kind, *options)
         environment = child_environment() | {"TMPDIR": str(self._directory), "OMP_NUM_THREADS": "1"}
         for variable in GRPC_VARIABLES:
             environment.pop(variable, None)

@@ -56,20 +56,30 @@ class Member:
         """Returns the id of the running process, None between an exit and the next start."""
         return self._part.pid if self._part is not None and self._part.running else None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the part is in the fleet: after `start`, until `stop`."""
+        return self._keeping is not None
+
     def start(self) -> None:
+        self._may_run.set()
         self._keeping = asyncio.create_task(self._keep())
 
-    async def stop(self) -> None:
-        """Ends the part for good: with SIGTERM, and with SIGKILL when it has not ended in time."""
+    async def stop(self, *, kills: bool = False) -> None:
+        """Takes the part out of the fleet: with SIGTERM, and with SIGKILL when it has not ended in time. `kills`: with
+        SIGKILL at once."""
+        keeping, self._keeping = self._keeping, None
+        self.hold()
         self.resume()
-        self._is_meant = True
-        self._may_run.clear()
-        if self._part is not None and self._part.running:
+        if kills:
+            self.kill()
+            await self.wait_exited()
+        elif self._part is not None and self._part.running:
             await self._part.stop()
-            await self._exited.wait()
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+            await self.wait_exited()
+        if keeping is not None:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
 
     # -- What the nemesis does. Until `release`, the part stays down once its process has ended.
 

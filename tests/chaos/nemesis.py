@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
 
 from tests.chaos import draw
-from tests.chaos.draw import Planned, Round
+from tests.chaos.draw import Planned, Round, allowed
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Fault
 from tests.chaos.member import Kind, Member
@@ -32,6 +32,7 @@ class Nemesis:
         self._clock = clock
         self._record = record
         self._show = show
+        self._under_way: dict[Planned, asyncio.Task[None]] = {}
         self._of_parts: dict[str, Callable[[Member, float], Awaitable[None]]] = {
             draw.KILL: self._kill, draw.STOP: self._stop, draw.TERMINATE: self._terminate,
         }  # fmt: skip
@@ -40,26 +41,31 @@ class Nemesis:
         }  # fmt: skip
 
     async def carry_out(self, rounds: Iterable[Round], seconds: float | None) -> None:
-        """Carries out one round after another. `seconds`: no further round begins after this time. Raises TimeoutError
-        if a part does not end, or does not come up again."""
+        """Carries out one round after another. `seconds`: no further round begins after this time. Raises an
+        ExceptionGroup with a TimeoutError if a part does not end, or does not come up again."""
         end = None if seconds is None else time.monotonic() + seconds
-        for one in rounds:
-            if end is not None and time.monotonic() > end:
-                return
-            self._show(f"{self._clock():5.0f} s {'; '.join(map(str, one.faults))}")
-            async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
+            for one in rounds:
+                await self._until_allowed(one)
+                if end is not None and time.monotonic() > end:
+                    return
+                self._show(f"{self._clock():5.0f} s {'; '.join(map(str, one.faults))}")
                 for fault in one.faults:
-                    group.create_task(self._carry_out(fault))
-            await self._fleet.wait_up()
-            self._fleet.note_processes()
-            await asyncio.sleep(one.rest_s)
+                    self._under_way[fault] = group.create_task(self._carry_out(fault))
+                self._fleet.note_processes()
+                await asyncio.sleep(one.rest_s)
+
+    async def _until_allowed(self, one: Round) -> None:
+        """Waits until the fleet can bear the round beside the faults that are not over yet."""
+        while not allowed(self._fleet.shape, self._under_way, one.faults):
+            await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
+            self._under_way = {fault: task for fault, task in self._under_way.items() if not task.done()}
 
     async def _carry_out(self, fault: Planned) -> None:
         await asyncio.sleep(fault.after_s)
         if fault.kind == draw.ROLL:
             for member in self._fleet.of_kind(cast(Kind, fault.target)):
                 await self._recorded(fault.kind, member.name, self._terminate(member, 0.0))
-                await member.wait_up()
         elif fault.kind in self._of_parts:
             member = self._fleet.members[fault.target]
             await self._recorded(fault.kind, fault.target, self._of_parts[fault.kind](member, fault.seconds))

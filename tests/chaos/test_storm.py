@@ -13,7 +13,7 @@ from tests.chaos.history import Call, Fault, read
 
 ROOT = Path(__file__).parents[2]
 # The first rounds of this seed have every kind of fault but a rolling restart, and a kill of each part but the gateway.
-SEED, NUM_ROUNDS = 10670, 8
+SEED, NUM_ROUNDS = 7957, 8
 
 
 def test_a_fleet_loses_and_changes_nothing_while_its_parts_fail(tmp_path: Path) -> None:

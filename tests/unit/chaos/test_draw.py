@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import islice
 
 from tests.chaos import draw
-from tests.chaos.draw import rounds, serves
+from tests.chaos.draw import Planned, allowed, rounds, serves
 from tests.chaos.fleet import Shape
 
 SHAPE = Shape()
@@ -26,6 +26,17 @@ def test_no_round_takes_down_all_that_a_router_needs() -> None:
     shape = Shape(routers=2, schedulers=2, workers=2)
     for one in islice(rounds(3, shape), 1000):
         assert serves(shape, {fault.target for fault in one.faults if fault.kind != draw.DELAY})
+
+
+def test_faults_wait_for_those_that_leave_too_little() -> None:
+    down, kill = Planned(draw.DOWN, "scheduler-0>worker-0", 0, 1), Planned(draw.KILL, "scheduler-1", 0, 1)
+    shape = Shape(routers=1, schedulers=2, workers=1)
+    assert allowed(shape, [down], [])
+    assert allowed(shape, [], [kill])
+    assert not allowed(shape, [down], [kill])
+    assert not allowed(SHAPE, [kill], [Planned(draw.STOP, "scheduler-1", 0, 1)])
+    assert not allowed(SHAPE, [kill], [Planned(draw.ROLL, "worker", 0, 1)])
+    assert allowed(SHAPE, [], [Planned(draw.ROLL, "worker", 0, 1)])
 
 
 def test_a_fleet_serves_while_each_router_reaches_a_worker() -> None:

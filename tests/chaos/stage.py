@@ -1,0 +1,82 @@
+"""A running fleet with its clients and its recorder: what every scenario needs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quire.cli.runtime_directory import runtime_directory
+from tests.chaos import leaks
+from tests.chaos.catalog import Request, catalog
+from tests.chaos.fleet import Fleet, Shape
+from tests.chaos.history import Recorder
+from tests.chaos.load import Load
+
+# Name of the directories with a run's sockets and logs. Short, because paths of sockets are limited.
+_PREFIX = "chaos-"
+
+
+@dataclass(slots=True)
+class Stage:
+    """`clock`: returns the seconds since the start, as in the history. `show`: prints a line of progress."""
+
+    fleet: Fleet
+    load: Load
+    recorder: Recorder
+    requests: Sequence[Request]
+    clock: Callable[[], float]
+    show: Callable[[str], None]
+    # Descriptions of what is left over, complete when the stage is closed.
+    leaks: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.show(f"{self.clock():5.0f} s {text}")
+
+    async def send_each(self, times: int, at_once: int) -> None:
+        """Sends each request several times. `at_once`: number of requests in progress at a time."""
+        turns = [request for _ in range(times) for request in self.requests]
+        random.Random(times).shuffle(turns)
+        places = asyncio.Semaphore(at_once)
+
+        async def send(request: Request) -> None:
+            async with places:
+                await self.load.send(request)
+
+        await asyncio.gather(*map(send, turns))
+
+
+@asynccontextmanager
+async def staged(
+    shape: Shape,
+    history: Path,
+    show: Callable[[str], None],
+    requests: Sequence[Request] | None = None,
+    left_out: Iterable[str] = (),
+) -> AsyncIterator[Stage]:
+    """Runs a fleet until the block ends, then stops it and looks for processes that are left. Writes the history to a
+    file. `requests`: those that clients send; default: the catalog. `left_out`: parts that are not started."""
+    begin = time.monotonic()
+
+    def clock() -> float:
+        return time.monotonic() - begin
+
+    with runtime_directory(_PREFIX, Path(tempfile.gettempdir())) as directory, Recorder(history) as recorder:
+        fleet = Fleet(shape, directory, clock, recorder.add)
+        load = Load(fleet.host, fleet.port, clock, recorder.add)
+        stage = Stage(fleet, load, recorder, requests or catalog(shape.model), clock, show)
+        try:
+            await fleet.start(*left_out)
+            stage.say("the fleet is up")
+            yield stage
+        finally:
+            await load.close()
+            await fleet.stop()
+            for served in fleet.served():
+                recorder.add(served)
+        stage.leaks += await leaks.left(fleet.processes)

@@ -73,6 +73,7 @@ RUN: dict[str, dict[str, str]] = {
         "from quire import LLM": f"{HERE}::test_more_of_an_llm",
     },
     "docs/operations.md": {
+        "docker compose up --build -d --scale": "tests/e2e/test_compose.py::test_parts_come_and_go_under_load",
         "quire health": f"{HERE}::test_health",
         "quire serve --drain-delay": f"{HERE}::test_operations_of_a_server",
         "quire serve -v": f"{HERE}::test_operations_of_a_server",

@@ -1,0 +1,132 @@
+"""The containers of docker-compose.yml as processes: their very commands, environment, addresses and names.
+
+Each replica of a service has an address of its own in 127.0.0.0/8, in place of the network that an engine would make.
+What listens on 0.0.0.0 in its container listens on this address. Service names stand for the addresses of all replicas,
+as in an engine's DNS (names.c).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shared.python_child import child_environment
+from tests.fakes.waiting import HANG_S
+
+ROOT = Path(__file__).parents[2]
+SERVICES: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+NETWORK = f"127.{16 + os.getpid() % 200}"
+ANY_ADDRESS = "0.0.0.0"
+
+
+def dockerfile(service: str) -> str:
+    return Path(ROOT, SERVICES[service]["build"]["dockerfile"]).read_text()
+
+
+def image_environment(service: str) -> dict[str, str]:
+    lines = re.findall(r"^ENV (.+)$", dockerfile(service), re.MULTILINE)
+    words = [word for line in lines for word in shlex.split(line)]
+    return {name: value for name, value in (word.split("=", 1) for word in words) if name.startswith("QUIRE_")}
+
+
+def entry_point(service: str) -> list[str]:
+    (words,) = re.findall(r"^ENTRYPOINT (.+)$", dockerfile(service), re.MULTILINE)
+    command, *rest = json.loads(words)
+    assert command == "quire"
+    return [sys.executable, "-P", "-m", "quire", *rest]
+
+
+@dataclass
+class Container:
+    service: str
+    address: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """Stops it as `docker compose stop` does."""
+        self.process.send_signal(signal.SIGTERM)
+        grace = float(SERVICES[self.service].get("stop_grace_period", "10s").removesuffix("s"))
+        assert self.process.wait(max(grace, HANG_S)) == 0, self.log.read_text()
+
+
+@dataclass
+class Project:
+    """The running containers. `directory`: for logs, names and the library that resolves them."""
+
+    directory: Path
+    containers: dict[str, list[Container]] = field(default_factory=dict)
+    _num_started: int = 0
+
+    def __post_init__(self) -> None:
+        source, self._library = Path(__file__).with_name("names.c"), self.directory / "names.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(self._library), str(source), "-ldl"], check=True)
+        self._names = self.directory / "names"
+        self._write_names()
+
+    def scale(self, service: str, number: int) -> list[Container]:
+        """`docker compose up --scale SERVICE=NUMBER`: starts containers, or stops those that started last. Returns the
+        containers of the service."""
+        running = self.containers.setdefault(service, [])
+        while len(running) > number:
+            running[-1].stop()
+            del running[-1]
+            self._write_names()
+        while len(running) < number:
+            running.append(self._start(service))
+            self._write_names()
+        return running
+
+    def stop(self) -> None:
+        """Stops everything, in the order of `depends_on`."""
+        for service in list(self.containers):
+            self.scale(service, 0)
+
+    def kill(self) -> None:
+        """Leaves no process behind."""
+        for container in (one for each in self.containers.values() for one in each):
+            if container.process.poll() is None:
+                container.process.kill()
+                container.process.wait()
+
+    def logs(self) -> str:
+        return "".join(f"--- {path.name}\n{path.read_text()[-5000:]}" for path in sorted(self.directory.glob("*.log")))
+
+    def _start(self, service: str) -> Container:
+        self._num_started += 1
+        address = f"{NETWORK}.{list(SERVICES).index(service)}.{self._num_started}"
+        log = self.directory / f"{service}-{self._num_started}.log"
+        temporary = self.directory / f"{self._num_started}"
+        temporary.mkdir()
+        definition = SERVICES[service]
+        given = {name: os.environ.get(name) for name in definition["environment"]}
+        given |= {name: value for name, value in definition["environment"].items() if value is not None}
+        variables = {
+            name: value.replace(ANY_ADDRESS, address)
+            for name, value in (image_environment(service) | given).items()
+            if value is not None
+        }
+        environment = child_environment() | variables
+        environment |= {"LD_PRELOAD": str(self._library), "NAMES": str(self._names), "TMPDIR": str(temporary)}
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*entry_point(service), *definition["command"]], stdout=output, stderr=output, env=environment
+            )
+        return Container(service, address, log, process)
+
+    def _write_names(self) -> None:
+        lines = (f"{one.service} {one.address}\n" for each in self.containers.values() for one in each)
+        new = self._names.with_suffix(".new")
+        new.write_text("".join(lines))
+        new.rename(self._names)

@@ -1,0 +1,146 @@
+"""`docker compose up --scale`, run as processes: parts come and go under load, and no answer fails or differs."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import openai
+
+from tests.e2e.compose import Container, Project
+from tests.fakes.waiting import HANG_S, wait_until
+
+PROMPTS = [f"Count from {start} to {start + 30}." for start in range(4)]
+# Seconds between two questions of a client, so that parts that start get some of the processor.
+PAUSE_S = 0.1
+# --scale SERVICE=NUMBER, one after the other.
+STEPS = (
+    *(("worker", 3), ("scheduler", 2), ("router", 3)),
+    *(("router", 1), ("scheduler", 1), ("worker", 1)),
+)
+# A counter of each part's own metrics that grows with its work.
+WORK = {
+    "router": "vllm:request_success_total",
+    "scheduler": "vllm:prefix_cache_queries_total",
+    "worker": "quire_worker_steps_total",
+}
+
+
+class Load:
+    """Clients that ask without a pause, and compare each answer with the first one to the same question."""
+
+    def __init__(self, url: str) -> None:
+        self._client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
+        self._expected = {prompt: self._ask(prompt) for prompt in PROMPTS}
+        self._stop = threading.Event()
+        self.num_answers = 0
+        self.wrong: list[str] = []
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(len(PROMPTS))
+        self._clients = [self._pool.submit(self._run, prompt) for prompt in PROMPTS]
+
+    def _ask(self, prompt: str) -> str:
+        stream = self._client.chat.completions.create(
+            model="quire-chat",
+            messages=[{"role": "user", "content": prompt}],
+            temperature=0,
+            max_tokens=80,
+            stream=True,
+        )
+        return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+    def _run(self, prompt: str) -> None:
+        while not self._stop.wait(PAUSE_S):
+            try:
+                answer = self._ask(prompt)
+                wrong = "" if answer == self._expected[prompt] else f"{prompt}: {answer!r}"
+            except openai.APIError as error:
+                wrong = f"{prompt}: {error!r}"
+            with self._lock:
+                self.num_answers += 1
+                if wrong:
+                    self.wrong.append(wrong)
+
+    def ask_more(self) -> None:
+        """Waits until each client has had two more answers."""
+        target = self.num_answers + 2 * len(PROMPTS)
+        wait_until(lambda: self.num_answers >= target, 0.05)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+
+
+def work(container: Container) -> float:
+    """How much the container has done; 0 as long as it does not answer."""
+    with suppress(OSError):
+        with urllib.request.urlopen(f"http://{container.address}:9000/metrics", timeout=HANG_S) as response:
+            lines = response.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(WORK[container.service]))
+    return 0.0
+
+
+def wait_used(containers: list[Container]) -> None:
+    """Waits until each container has worked since the call."""
+    before = {id(one): work(one) for one in containers}
+    for one in containers:
+
+        def is_used(one: Container = one) -> bool:
+            assert one.process.poll() is None, one.log.read_text()
+            return work(one) > before[id(one)]
+
+        wait_until(is_used, 0.1)
+
+
+@contextmanager
+def composed() -> Iterator[Project]:
+    """All services that `docker compose up` starts, with one replica of each."""
+    with tempfile.TemporaryDirectory(prefix="quire-compose-") as directory:
+        project = Project(Path(directory))
+        try:
+            for service in ("gateway", "router", "scheduler", "worker"):
+                project.scale(service, 1)
+            yield project
+            project.stop()
+        except BaseException:
+            print(project.logs())
+            raise
+        finally:
+            project.kill()
+
+
+def wait_healthy(url: str) -> None:
+    def is_healthy() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=HANG_S) as response:
+            return bool(response.status == 200)
+        return False
+
+    wait_until(is_healthy, 0.1)
+
+
+def test_parts_come_and_go_under_load() -> None:
+    """Added parts are used, and removed ones end what they do."""
+    with composed() as project:
+        (gateway,) = project.containers["gateway"]
+        url = f"http://{gateway.address}:8000"
+        wait_healthy(url)
+        with Load(url) as load:
+            for service, number in STEPS:
+                started = time.monotonic()
+                containers = project.scale(service, number)
+                scaled = time.monotonic()
+                wait_used(containers)
+                print(f"{service}={number}: {scaled - started:.1f} s, used after {time.monotonic() - scaled:.1f} s")
+                load.ask_more()
+        assert load.wrong == [], f"of {load.num_answers} answers"
+        print(f"{load.num_answers} answers, all right")

@@ -23,6 +23,7 @@ from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 from shared.placement import LOAD_INTERVAL_S
+from shared.release import IncompatibleReleaseError, check_release
 from shared.throughput import Throughput
 from shared.transport import GrpcServerStream, ServerStream
 
@@ -92,6 +93,11 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         first = await _first(stream)
         if first is None or not first.HasField("hello"):
             raise MalformedRequestError("the first message must be a hello")
+        try:
+            check_release(first.hello, "the router")
+        except IncompatibleReleaseError as error:
+            logger.warning("refused router %s: %s", first.hello.router_id, error)
+            await stream.abort(grpc.StatusCode.UNIMPLEMENTED, f"refused by the scheduler: {error}")
         session = RouterSession(first.hello.router_id)
         await self._fleet.wait_ready()
         fleet = self._fleet

@@ -26,10 +26,11 @@ from quire.inference.v1 import constraints_pb2 as quire_dot_inference_dot_v1_dot
 from quire.inference.v1 import model_pb2 as quire_dot_inference_dot_v1_dot_model__pb2
 from quire.inference.v1 import parts_pb2 as quire_dot_inference_dot_v1_dot_parts__pb2
 from quire.inference.v1 import pooling_pb2 as quire_dot_inference_dot_v1_dot_pooling__pb2
+from quire.inference.v1 import release_pb2 as quire_dot_inference_dot_v1_dot_release__pb2
 from quire.inference.v1 import sampling_pb2 as quire_dot_inference_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/scheduler/v1/scheduler.proto\x12\x12quire.scheduler.v1\x1a$quire/inference/v1/constraints.proto\x1a\x1equire/inference/v1/model.proto\x1a\x1equire/inference/v1/parts.proto\x1a quire/inference/v1/pooling.proto\x1a!quire/inference/v1/sampling.proto\"\xd8\x01\n\x0e\x43onnectRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.quire.scheduler.v1.RouterHelloH\x00\x12,\n\x06submit\x18\x02 \x01(\x0b\x32\x1a.quire.scheduler.v1.SubmitH\x00\x12*\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x19.quire.scheduler.v1.AbortH\x00\x12/\n\x04part\x18\x04 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x42\t\n\x07message\"\xd8\x01\n\x0f\x43onnectResponse\x12\x33\n\x05hello\x18\x01 \x01(\x0b\x32\".quire.scheduler.v1.SchedulerHelloH\x00\x12*\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x19.quire.scheduler.v1.FrameH\x00\x12(\n\x04load\x18\x03 \x01(\x0b\x32\x18.quire.scheduler.v1.LoadH\x00\x12/\n\x04part\x18\x04 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x42\t\n\x07message\" \n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\"\x80\x01\n\x0eSchedulerHello\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12,\n\x05model\x18\x02 \x01(\x0b\x32\x1d.quire.inference.v1.ModelInfo\x12\x19\n\x0cmodel_weight\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x0f\n\r_model_weight\"\x80\x04\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12\x34\n\x08sampling\x18\x03 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x04 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12+\n\x07\x63hoices\x18\x05 \x03(\x0b\x32\x1a.quire.scheduler.v1.Choice\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x39\n\x0b\x63onstraints\x18\x0b \x01(\x0b\x32$.quire.inference.v1.TokenConstraints\x12\x32\n\x07pooling\x18\x0c \x01(\x0b\x32!.quire.inference.v1.PoolingParams\x12\x0f\n\x07turn_id\x18\r \x01(\x04\x12@\n\x0e\x63lassification\x18\x0e \x01(\x0b\x32(.quire.inference.v1.ClassificationParamsB\r\n\x0b_timeout_ms\"\xac\x01\n\x06\x43hoice\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x18\n\x10output_token_ids\x18\x04 \x01(\x0c\x12\x14\n\x0cwas_accepted\x18\x05 \x01(\x08\x12\x1b\n\x13num_prompt_logprobs\x18\x06 \x01(\r\x12\x19\n\x11num_worker_losses\x18\x07 \x01(\r\"\x1d\n\x05\x41\x62ort\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\"\xa0\x03\n\x05\x46rame\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\x0c\x12\x1c\n\x14\x66irst_output_indices\x18\x03 \x01(\x0c\x12\x15\n\rtoken_offsets\x18\x04 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x33\n\x08logprobs\x18\x06 \x01(\x0b\x32!.quire.inference.v1.TokenLogprobs\x12.\n\x08\x66inished\x18\x07 \x03(\x0b\x32\x1c.quire.scheduler.v1.Finished\x12,\n\x07started\x18\x08 \x03(\x0b\x32\x1b.quire.scheduler.v1.Started\x12;\n\x0fprompt_logprobs\x18\t \x01(\x0b\x32\".quire.inference.v1.PromptLogprobs\x12 \n\x18prompt_logprobs_attempts\x18\n \x01(\x0c\x12\x35\n\rworker_losses\x18\x0b \x03(\x0b\x32\x1e.quire.scheduler.v1.WorkerLoss\"F\n\nWorkerLoss\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\nnum_losses\x18\x03 \x01(\r\"n\n\x07Started\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x03 \x01(\r\x12\x15\n\x08queue_us\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_queue_us\"\xa5\x01\n\x08\x46inished\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x30\n\x06reason\x18\x03 \x01(\x0e\x32 .quire.inference.v1.FinishReason\x12(\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.quire.scheduler.v1.Error\x12\x11\n\tembedding\x18\x06 \x01(\x0cJ\x04\x08\x04\x10\x05\"M\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\r\x12\r\n\x05\x66ield\x18\x04 \x01(\t\"\xd9\x03\n\x04Load\x12\x1a\n\x12outstanding_tokens\x18\x01 \x01(\x04\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x03 \x01(\r\x12\x17\n\x0fnum_used_blocks\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\x04\x12\x1d\n\x15num_generation_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x18\n\x10num_ready_groups\x18\n \x01(\r\x12\x13\n\x0bis_draining\x18\x0b \x01(\x08\x12 \n\x18num_prefix_cache_queries\x18\x0c \x01(\x04\x12\x1d\n\x15num_prefix_cache_hits\x18\r \x01(\x04\x12\x1c\n\x14num_used_host_blocks\x18\x0e \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x0f \x01(\r\x12\x1c\n\x14num_scheduled_tokens\x18\x10 \x01(\x04\x12\x1b\n\x13num_steps_by_tokens\x18\x11 \x03(\x04\x12\x15\n\ris_struggling\x18\x12 \x01(\x08\"\x19\n\x17ResetPrefixCacheRequest\"\x1a\n\x18ResetPrefixCacheResponse\"\x11\n\x0fGetStatsRequest\"b\n\x10GetStatsResponse\x12&\n\x04load\x18\x01 \x01(\x0b\x32\x18.quire.scheduler.v1.Load\x12\x11\n\tnum_steps\x18\x02 \x01(\x04\x12\x13\n\x0bnum_aborted\x18\x03 \x01(\x04\x32\x95\x03\n\x10SchedulerService\x12V\n\x07\x43onnect\x12\".quire.scheduler.v1.ConnectRequest\x1a#.quire.scheduler.v1.ConnectResponse(\x01\x30\x01\x12\x63\n\x0cGetTokenizer\x12\'.quire.inference.v1.GetTokenizerRequest\x1a(.quire.inference.v1.GetTokenizerResponse0\x01\x12U\n\x08GetStats\x12#.quire.scheduler.v1.GetStatsRequest\x1a$.quire.scheduler.v1.GetStatsResponse\x12m\n\x10ResetPrefixCache\x12+.quire.scheduler.v1.ResetPrefixCacheRequest\x1a,.quire.scheduler.v1.ResetPrefixCacheResponseB^\n\x12quire.scheduler.v1P\x01Z1quire.local/protos/quire/scheduler/v1;schedulerv1\xaa\x02\x12Quire.Scheduler.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/scheduler/v1/scheduler.proto\x12\x12quire.scheduler.v1\x1a$quire/inference/v1/constraints.proto\x1a\x1equire/inference/v1/model.proto\x1a\x1equire/inference/v1/parts.proto\x1a quire/inference/v1/pooling.proto\x1a quire/inference/v1/release.proto\x1a!quire/inference/v1/sampling.proto\"\xd8\x01\n\x0e\x43onnectRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.quire.scheduler.v1.RouterHelloH\x00\x12,\n\x06submit\x18\x02 \x01(\x0b\x32\x1a.quire.scheduler.v1.SubmitH\x00\x12*\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x19.quire.scheduler.v1.AbortH\x00\x12/\n\x04part\x18\x04 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x42\t\n\x07message\"\xd8\x01\n\x0f\x43onnectResponse\x12\x33\n\x05hello\x18\x01 \x01(\x0b\x32\".quire.scheduler.v1.SchedulerHelloH\x00\x12*\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x19.quire.scheduler.v1.FrameH\x00\x12(\n\x04load\x18\x03 \x01(\x0b\x32\x18.quire.scheduler.v1.LoadH\x00\x12/\n\x04part\x18\x04 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x42\t\n\x07message\"N\n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12,\n\x07release\x18\x02 \x01(\x0b\x32\x1b.quire.inference.v1.Release\"\xae\x01\n\x0eSchedulerHello\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12,\n\x05model\x18\x02 \x01(\x0b\x32\x1d.quire.inference.v1.ModelInfo\x12\x19\n\x0cmodel_weight\x18\x03 \x01(\rH\x00\x88\x01\x01\x12,\n\x07release\x18\x04 \x01(\x0b\x32\x1b.quire.inference.v1.ReleaseB\x0f\n\r_model_weight\"\x80\x04\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12\x34\n\x08sampling\x18\x03 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x04 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12+\n\x07\x63hoices\x18\x05 \x03(\x0b\x32\x1a.quire.scheduler.v1.Choice\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x39\n\x0b\x63onstraints\x18\x0b \x01(\x0b\x32$.quire.inference.v1.TokenConstraints\x12\x32\n\x07pooling\x18\x0c \x01(\x0b\x32!.quire.inference.v1.PoolingParams\x12\x0f\n\x07turn_id\x18\r \x01(\x04\x12@\n\x0e\x63lassification\x18\x0e \x01(\x0b\x32(.quire.inference.v1.ClassificationParamsB\r\n\x0b_timeout_ms\"\xac\x01\n\x06\x43hoice\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x18\n\x10output_token_ids\x18\x04 \x01(\x0c\x12\x14\n\x0cwas_accepted\x18\x05 \x01(\x08\x12\x1b\n\x13num_prompt_logprobs\x18\x06 \x01(\r\x12\x19\n\x11num_worker_losses\x18\x07 \x01(\r\"\x1d\n\x05\x41\x62ort\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\"\xa0\x03\n\x05\x46rame\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\x0c\x12\x1c\n\x14\x66irst_output_indices\x18\x03 \x01(\x0c\x12\x15\n\rtoken_offsets\x18\x04 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x33\n\x08logprobs\x18\x06 \x01(\x0b\x32!.quire.inference.v1.TokenLogprobs\x12.\n\x08\x66inished\x18\x07 \x03(\x0b\x32\x1c.quire.scheduler.v1.Finished\x12,\n\x07started\x18\x08 \x03(\x0b\x32\x1b.quire.scheduler.v1.Started\x12;\n\x0fprompt_logprobs\x18\t \x01(\x0b\x32\".quire.inference.v1.PromptLogprobs\x12 \n\x18prompt_logprobs_attempts\x18\n \x01(\x0c\x12\x35\n\rworker_losses\x18\x0b \x03(\x0b\x32\x1e.quire.scheduler.v1.WorkerLoss\"F\n\nWorkerLoss\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\nnum_losses\x18\x03 \x01(\r\"n\n\x07Started\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x03 \x01(\r\x12\x15\n\x08queue_us\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_queue_us\"\xa5\x01\n\x08\x46inished\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x30\n\x06reason\x18\x03 \x01(\x0e\x32 .quire.inference.v1.FinishReason\x12(\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.quire.scheduler.v1.Error\x12\x11\n\tembedding\x18\x06 \x01(\x0cJ\x04\x08\x04\x10\x05\"M\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\r\x12\r\n\x05\x66ield\x18\x04 \x01(\t\"\xd9\x03\n\x04Load\x12\x1a\n\x12outstanding_tokens\x18\x01 \x01(\x04\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x03 \x01(\r\x12\x17\n\x0fnum_used_blocks\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\x04\x12\x1d\n\x15num_generation_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x18\n\x10num_ready_groups\x18\n \x01(\r\x12\x13\n\x0bis_draining\x18\x0b \x01(\x08\x12 \n\x18num_prefix_cache_queries\x18\x0c \x01(\x04\x12\x1d\n\x15num_prefix_cache_hits\x18\r \x01(\x04\x12\x1c\n\x14num_used_host_blocks\x18\x0e \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x0f \x01(\r\x12\x1c\n\x14num_scheduled_tokens\x18\x10 \x01(\x04\x12\x1b\n\x13num_steps_by_tokens\x18\x11 \x03(\x04\x12\x15\n\ris_struggling\x18\x12 \x01(\x08\"\x19\n\x17ResetPrefixCacheRequest\"\x1a\n\x18ResetPrefixCacheResponse\"\x11\n\x0fGetStatsRequest\"b\n\x10GetStatsResponse\x12&\n\x04load\x18\x01 \x01(\x0b\x32\x18.quire.scheduler.v1.Load\x12\x11\n\tnum_steps\x18\x02 \x01(\x04\x12\x13\n\x0bnum_aborted\x18\x03 \x01(\x04\x32\x95\x03\n\x10SchedulerService\x12V\n\x07\x43onnect\x12\".quire.scheduler.v1.ConnectRequest\x1a#.quire.scheduler.v1.ConnectResponse(\x01\x30\x01\x12\x63\n\x0cGetTokenizer\x12\'.quire.inference.v1.GetTokenizerRequest\x1a(.quire.inference.v1.GetTokenizerResponse0\x01\x12U\n\x08GetStats\x12#.quire.scheduler.v1.GetStatsRequest\x1a$.quire.scheduler.v1.GetStatsResponse\x12m\n\x10ResetPrefixCache\x12+.quire.scheduler.v1.ResetPrefixCacheRequest\x1a,.quire.scheduler.v1.ResetPrefixCacheResponseB^\n\x12quire.scheduler.v1P\x01Z1quire.local/protos/quire/scheduler/v1;schedulerv1\xaa\x02\x12Quire.Scheduler.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,40 +38,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.scheduler.v1.schedule
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.scheduler.v1P\001Z1quire.local/protos/quire/scheduler/v1;schedulerv1\252\002\022Quire.Scheduler.V1'
-  _globals['_CONNECTREQUEST']._serialized_start=230
-  _globals['_CONNECTREQUEST']._serialized_end=446
-  _globals['_CONNECTRESPONSE']._serialized_start=449
-  _globals['_CONNECTRESPONSE']._serialized_end=665
-  _globals['_ROUTERHELLO']._serialized_start=667
-  _globals['_ROUTERHELLO']._serialized_end=699
-  _globals['_SCHEDULERHELLO']._serialized_start=702
-  _globals['_SCHEDULERHELLO']._serialized_end=830
-  _globals['_SUBMIT']._serialized_start=833
-  _globals['_SUBMIT']._serialized_end=1345
-  _globals['_CHOICE']._serialized_start=1348
-  _globals['_CHOICE']._serialized_end=1520
-  _globals['_ABORT']._serialized_start=1522
-  _globals['_ABORT']._serialized_end=1551
-  _globals['_FRAME']._serialized_start=1554
-  _globals['_FRAME']._serialized_end=1970
-  _globals['_WORKERLOSS']._serialized_start=1972
-  _globals['_WORKERLOSS']._serialized_end=2042
-  _globals['_STARTED']._serialized_start=2044
-  _globals['_STARTED']._serialized_end=2154
-  _globals['_FINISHED']._serialized_start=2157
-  _globals['_FINISHED']._serialized_end=2322
-  _globals['_ERROR']._serialized_start=2324
-  _globals['_ERROR']._serialized_end=2401
-  _globals['_LOAD']._serialized_start=2404
-  _globals['_LOAD']._serialized_end=2877
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=2879
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=2904
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=2906
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=2932
-  _globals['_GETSTATSREQUEST']._serialized_start=2934
-  _globals['_GETSTATSREQUEST']._serialized_end=2951
-  _globals['_GETSTATSRESPONSE']._serialized_start=2953
-  _globals['_GETSTATSRESPONSE']._serialized_end=3051
-  _globals['_SCHEDULERSERVICE']._serialized_start=3054
-  _globals['_SCHEDULERSERVICE']._serialized_end=3459
+  _globals['_CONNECTREQUEST']._serialized_start=264
+  _globals['_CONNECTREQUEST']._serialized_end=480
+  _globals['_CONNECTRESPONSE']._serialized_start=483
+  _globals['_CONNECTRESPONSE']._serialized_end=699
+  _globals['_ROUTERHELLO']._serialized_start=701
+  _globals['_ROUTERHELLO']._serialized_end=779
+  _globals['_SCHEDULERHELLO']._serialized_start=782
+  _globals['_SCHEDULERHELLO']._serialized_end=956
+  _globals['_SUBMIT']._serialized_start=959
+  _globals['_SUBMIT']._serialized_end=1471
+  _globals['_CHOICE']._serialized_start=1474
+  _globals['_CHOICE']._serialized_end=1646
+  _globals['_ABORT']._serialized_start=1648
+  _globals['_ABORT']._serialized_end=1677
+  _globals['_FRAME']._serialized_start=1680
+  _globals['_FRAME']._serialized_end=2096
+  _globals['_WORKERLOSS']._serialized_start=2098
+  _globals['_WORKERLOSS']._serialized_end=2168
+  _globals['_STARTED']._serialized_start=2170
+  _globals['_STARTED']._serialized_end=2280
+  _globals['_FINISHED']._serialized_start=2283
+  _globals['_FINISHED']._serialized_end=2448
+  _globals['_ERROR']._serialized_start=2450
+  _globals['_ERROR']._serialized_end=2527
+  _globals['_LOAD']._serialized_start=2530
+  _globals['_LOAD']._serialized_end=3003
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=3005
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=3030
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=3032
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=3058
+  _globals['_GETSTATSREQUEST']._serialized_start=3060
+  _globals['_GETSTATSREQUEST']._serialized_end=3077
+  _globals['_GETSTATSRESPONSE']._serialized_start=3079
+  _globals['_GETSTATSRESPONSE']._serialized_end=3177
+  _globals['_SCHEDULERSERVICE']._serialized_start=3180
+  _globals['_SCHEDULERSERVICE']._serialized_end=3585
 # @@protoc_insertion_point(module_scope)

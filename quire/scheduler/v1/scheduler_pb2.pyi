@@ -11,6 +11,7 @@ from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
 from quire.inference.v1 import parts_pb2 as _parts_pb2
 from quire.inference.v1 import pooling_pb2 as _pooling_pb2
+from quire.inference.v1 import release_pb2 as _release_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -118,16 +119,22 @@ class RouterHello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTER_ID_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """A name of the router, for logs and metrics."""
+    @_builtins.property
+    def release(self) -> _release_pb2.Release:
+        """The router's release. A scheduler that cannot work with it ends the stream with UNIMPLEMENTED. Unset: see Release."""
+
     def __init__(
         self,
         *,
         router_id: _builtins.str = ...,
+        release: _release_pb2.Release | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["router_id", b"router_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["release", b"release", "router_id", b"router_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -142,6 +149,7 @@ class SchedulerHello(_message.Message):
     SCHEDULER_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     MODEL_WEIGHT_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, unique among schedulers: routers place requests by it."""
     model_weight: _builtins.int
@@ -153,16 +161,21 @@ class SchedulerHello(_message.Message):
     def model(self) -> _model_pb2.ModelInfo:
         """The model that its worker groups serve. It does not change while the scheduler lives."""
 
+    @_builtins.property
+    def release(self) -> _release_pb2.Release:
+        """The scheduler's release. A router that cannot work with it ends the stream. Unset: see Release."""
+
     def __init__(
         self,
         *,
         scheduler_id: _builtins.str = ...,
         model: _model_pb2.ModelInfo | None = ...,
         model_weight: _builtins.int | None = ...,
+        release: _release_pb2.Release | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight", "model", b"model", "model_weight", b"model_weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight", "model", b"model", "model_weight", b"model_weight", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight", "model", b"model", "model_weight", b"model_weight", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight", "model", b"model", "model_weight", b"model_weight", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__model_weight: _TypeAlias = _typing.Literal["model_weight"]  # noqa: Y015
     _WhichOneofArgType__model_weight: _TypeAlias = _typing.Literal["_model_weight", b"_model_weight"]  # noqa: Y015

@@ -11,6 +11,7 @@ from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
 from quire.inference.v1 import parts_pb2 as _parts_pb2
 from quire.inference.v1 import pooling_pb2 as _pooling_pb2
+from quire.inference.v1 import release_pb2 as _release_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -139,6 +140,7 @@ class Claim(_message.Message):
     NUM_GROUPS_FIELD_NUMBER: _builtins.int
     ASKS_OWNER_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, for logs and metrics."""
     num_groups: _builtins.int
@@ -153,6 +155,10 @@ class Claim(_message.Message):
     """Name of the model that the scheduler serves. A worker with another model refuses the claim with FAILED_PRECONDITION. Empty:
     the scheduler serves the model of the first worker that it claims.
     """
+    @_builtins.property
+    def release(self) -> _release_pb2.Release:
+        """The scheduler's release. A worker that cannot work with it ends the stream with UNIMPLEMENTED. Unset: see Release."""
+
     def __init__(
         self,
         *,
@@ -160,10 +166,11 @@ class Claim(_message.Message):
         num_groups: _builtins.int | None = ...,
         asks_owner: _builtins.bool = ...,
         model: _builtins.str = ...,
+        release: _release_pb2.Release | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "num_groups", b"num_groups"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "num_groups", b"num_groups", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "model", b"model", "num_groups", b"num_groups", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "model", b"model", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_groups: _TypeAlias = _typing.Literal["num_groups"]  # noqa: Y015
     _WhichOneofArgType__num_groups: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups"]  # noqa: Y015
@@ -310,6 +317,7 @@ class Hello(_message.Message):
     SWAP_SECONDS_PER_BLOCK_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.int
     """A random number, chosen when the process starts."""
     epoch: _builtins.int
@@ -334,6 +342,10 @@ class Hello(_message.Message):
     def model(self) -> _model_pb2.ModelInfo:
         """The model that the worker serves."""
 
+    @_builtins.property
+    def release(self) -> _release_pb2.Release:
+        """The worker's release. A scheduler that cannot work with it ends the stream. Unset: see Release."""
+
     def __init__(
         self,
         *,
@@ -348,10 +360,11 @@ class Hello(_message.Message):
         swap_seconds_per_block: _builtins.float = ...,
         step_seconds: _builtins.float = ...,
         step_seconds_per_token: _builtins.float = ...,
+        release: _release_pb2.Release | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "epoch", b"epoch", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_host_blocks", b"num_host_blocks", "step_seconds", b"step_seconds", "step_seconds_per_token", b"step_seconds_per_token", "swap_seconds_per_block", b"swap_seconds_per_block"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "epoch", b"epoch", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_host_blocks", b"num_host_blocks", "release", b"release", "step_seconds", b"step_seconds", "step_seconds_per_token", b"step_seconds_per_token", "swap_seconds_per_block", b"swap_seconds_per_block"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

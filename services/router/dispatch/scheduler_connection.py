@@ -27,6 +27,7 @@ from shared import clock
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 from shared.placement import Node
+from shared.release import IncompatibleReleaseError, check_release, own_release
 from shared.transport import Channel, ClientStream, Connect, GrpcChannel, Method, StreamEndedError
 
 logger = logging.getLogger(__name__)
@@ -250,10 +251,15 @@ class SchedulerConnection:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _greet(self, channel: Channel, stream: Stream) -> None:
-        await stream.write(scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id=self._router_id)))
+        hello = scheduler_pb2.RouterHello(router_id=self._router_id, release=own_release())
+        await stream.write(scheduler_pb2.ConnectRequest(hello=hello))
         first = await stream.read()
         if first.WhichOneof("message") != "hello":
             raise StreamLostError("its first message is not a hello")
+        try:
+            check_release(first.hello, "the scheduler")
+        except IncompatibleReleaseError as error:
+            raise StreamLostError(str(error)) from None
         info = converters.model_from_proto(first.hello.model)
         bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(channel, info)
         self.scheduler_id = first.hello.scheduler_id

@@ -12,6 +12,7 @@ from services.scheduler.core import Failure, FinishReason
 from services.scheduler.sessions.frame import FrameBuilder
 from services.scheduler.sessions.prompt_frames import PromptFrames
 from shared import clock
+from shared.release import own_release
 
 
 class QueueTimer:
@@ -116,5 +117,7 @@ class RouterSession:
 
 def hello_message(scheduler_id: str, model: model_pb2.ModelInfo, weight: int) -> scheduler_pb2.ConnectResponse:
     """Returns the first message to a router. `weight`: of the model's version."""
-    hello = scheduler_pb2.SchedulerHello(scheduler_id=scheduler_id, model=model, model_weight=weight)
+    hello = scheduler_pb2.SchedulerHello(
+        scheduler_id=scheduler_id, model=model, model_weight=weight, release=own_release()
+    )
     return scheduler_pb2.ConnectResponse(hello=hello)

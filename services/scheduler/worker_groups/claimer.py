@@ -10,7 +10,12 @@ from services.scheduler.worker_groups.balance import Claimant
 from services.scheduler.worker_groups.claim_turns import ClaimTurns
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.worker_group import ServiceEnd, WorkerGroup
-from services.scheduler.worker_groups.worker_link import WorkerHeldError, WorkerLink, WorkerLostError
+from services.scheduler.worker_groups.worker_link import (
+    UnsuitableWorkerError,
+    WorkerHeldError,
+    WorkerLink,
+    WorkerLostError,
+)
 from shared import clock
 from shared.discovery import Parts, Source, follow
 from shared.transport import Connect, GrpcChannel
@@ -142,7 +147,8 @@ class Claimer:
             return
         except WorkerLostError as error:
             if self._turns.is_first_failure(address):
-                logger.info("waiting for worker %s: %s", address, error)
+                level = logging.WARNING if isinstance(error, UnsuitableWorkerError) else logging.INFO
+                logger.log(level, "waiting for worker %s: %s", address, error)
             self._turns.failed(address, clock.now())
             return
         finally:

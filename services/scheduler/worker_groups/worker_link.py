@@ -17,6 +17,7 @@ from services.scheduler.worker_request import WorkerRequestT
 from shared.grpc_server import STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
+from shared.release import IncompatibleReleaseError, check_release, own_release
 from shared.transport import ClientStream, Connect, GrpcChannel, Method, StreamEndedError
 
 # A heartbeat is sent if the worker was sent nothing else for this number of seconds. A worker drops a scheduler that is
@@ -37,6 +38,10 @@ class WorkerLostError(Exception):
 
 class WorkerHeldError(WorkerLostError):
     """Another scheduler holds the worker."""
+
+
+class UnsuitableWorkerError(WorkerLostError):
+    """The worker's release cannot work with this scheduler's."""
 
 
 class WorkerLink:
@@ -69,7 +74,9 @@ class WorkerLink:
                 raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
             if isinstance(error, StreamEndedError):
                 is_held = error.code is grpc.StatusCode.FAILED_PRECONDITION
-                kind = WorkerHeldError if is_held else WorkerLostError
+                kind: type[WorkerLostError] = WorkerHeldError if is_held else WorkerLostError
+                if error.code is grpc.StatusCode.UNIMPLEMENTED:
+                    kind = UnsuitableWorkerError
                 raise kind(f"worker {address}: {error.details}") from error
             raise
         return link
@@ -81,11 +88,16 @@ class WorkerLink:
             num_groups=claimant.num_groups,
             asks_owner=claimant.asks_owner,
             model=claimant.model,
+            release=own_release(),
         )
         await self._stream.write(worker_pb2.RunRequest(claim=claim))
         response = await self._stream.read()
         if not response.HasField("hello"):
             raise WorkerLostError(f"worker {self._address} answered the claim with another message than its hello")
+        try:
+            check_release(response.hello, "the worker")
+        except IncompatibleReleaseError as error:
+            raise UnsuitableWorkerError(f"worker {self._address} cannot be used: {error}") from None
         self.hello = hello_from_proto(response.hello)
         self._writer = asyncio.create_task(self._write())
 

@@ -21,6 +21,7 @@ from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Recip
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
+from shared.release import IncompatibleReleaseError, check_release, own_release
 from shared.transport import GrpcServerStream, ServerStream
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await stream.abort(grpc.StatusCode.UNAVAILABLE, self._problem)
         worker = self._worker
         claim = await self._claim(stream)
+        try:
+            check_release(claim, "the scheduler")
+        except IncompatibleReleaseError as error:
+            logger.warning("refused scheduler %s: %s", claim.scheduler_id, error)
+            await stream.abort(grpc.StatusCode.UNIMPLEMENTED, f"refused by the worker: {error}")
         if claim.model not in ("", worker.model.names[0]):
             problem = f"this worker serves {worker.model.names[0]}, not {claim.model}"
             await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
@@ -166,6 +172,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             swap_seconds_per_block=worker.speed.swap_per_block,
             step_seconds=worker.speed.step,
             step_seconds_per_token=worker.speed.per_token,
+            release=own_release(),
         )
 
 

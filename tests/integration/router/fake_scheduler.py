@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.inference.v1 import model_pb2, release_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tests.fakes.waiting import HANG_S
 
@@ -77,6 +77,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.scheduler_id = ""
         # None: unset in the hello.
         self.model_weight: int | None = None
+        self.release: release_pb2.Release | None = None
 
     async def start(self, address: str = "127.0.0.1:0") -> str:
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -127,7 +128,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         try:
             yield scheduler_pb2.ConnectResponse(
                 hello=scheduler_pb2.SchedulerHello(
-                    scheduler_id=self.scheduler_id, model=self.model, model_weight=self.model_weight
+                    scheduler_id=self.scheduler_id,
+                    model=self.model,
+                    model_weight=self.model_weight,
+                    release=self.release,
                 )
             )
             while (response := await outbox.get()) is not None:

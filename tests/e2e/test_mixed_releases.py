@@ -1,0 +1,133 @@
+"""Parts of the last release and of this source tree in one deployment: on every hop, an old part works with a new one,
+and a stream survives the death of its scheduler and of its worker.
+
+The last release is the last tag. As long as there is none, it is the commit from which the next release is upgraded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from quire.client import AsyncClient
+from tests.fakes.waiting import HANG_S
+
+ROOT = Path(__file__).parents[2]
+FIRST_RELEASE = "325adecb"
+MAX_TOKENS = 300
+PROMPT = "Once upon a time"
+KERNELS = "services/worker/ops/cpu"
+
+
+def git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source tree of the last release."""
+    release = git("describe", "--tags", "--abbrev=0") or FIRST_RELEASE
+    if git("cat-file", "-e", f"{release}^{{commit}}") is None:
+        pytest.skip(f"the last release, {release}, is not in the history of this source tree")
+    tree = tmp_path_factory.mktemp("old")
+    archive = subprocess.run(["git", "archive", release], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "-x"], cwd=tree, input=archive.stdout, check=True)
+    if git("diff", "--quiet", release, "HEAD", "--", KERNELS) is None:
+        subprocess.run([sys.executable, "-P", "-m", "services.worker.ops.cpu.build"], env=environment(tree), check=True)
+    else:
+        for library in (ROOT / KERNELS).glob("*.so"):
+            shutil.copy(library, tree / KERNELS)
+    where = [sys.executable, "-P", "-c", "import shared.version; print(shared.version.__file__)"]
+    module = subprocess.run(where, cwd=tree, env=environment(tree), capture_output=True, text=True, check=True).stdout
+    assert Path(module.strip()).is_relative_to(tree)
+    return tree
+
+
+def environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree)}
+
+
+@dataclass(slots=True)
+class Part:
+    """A part as a process of the source tree `tree`."""
+
+    tree: Path
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        command = [sys.executable, "-P", "-m", "quire", *self.arguments]
+        self.process = subprocess.Popen(command, cwd=self.tree, env=environment(self.tree))
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
+@dataclass(slots=True)
+class Deployment:
+    client: AsyncClient
+    scheduler: Part
+    worker: Part
+
+    async def tokens(self) -> AsyncIterator[int]:
+        async for delta in self.client.stream_generate(PROMPT, temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True):
+            for token_id in delta.token_ids:
+                yield token_id
+
+
+@asynccontextmanager
+async def deployment(directory: Path, router: Path, scheduler: Path, worker: Path) -> AsyncIterator[Deployment]:
+    """Runs one router, scheduler and worker, each from its own source tree."""
+    sockets = {name: f"unix:{directory}/{name}" for name in ("router", "scheduler", "worker")}
+    parts = (
+        Part(worker, ("worker", "--listen", sockets["worker"])),
+        Part(scheduler, ("scheduler", "--listen", sockets["scheduler"], "--worker", sockets["worker"])),
+        Part(router, ("router", "--listen", sockets["router"], "--scheduler", sockets["scheduler"])),
+    )
+    for part in parts:
+        part.start()
+    try:
+        async with AsyncClient(sockets["router"]) as client, asyncio.timeout(HANG_S):
+            while True:
+                try:
+                    await client.models()
+                    break
+                except Exception:
+                    assert all(part.process.poll() is None for part in parts), "a part has ended"
+                    await asyncio.sleep(0.1)
+            yield Deployment(client, parts[1], parts[0])
+    finally:
+        for part in parts:
+            part.kill()
+
+
+# Two deployments have every hop between an old and a new part: router to scheduler, and scheduler to worker.
+@pytest.mark.parametrize("old_scheduler", [False, True], ids=["new_scheduler", "old_scheduler"])
+async def test_old_and_new_parts_work_together_and_lose_nothing(old: Path, tmp_path: Path, old_scheduler: bool) -> None:
+    others, scheduler = (ROOT, old) if old_scheduler else (old, ROOT)
+    async with deployment(tmp_path, others, scheduler, others) as parts:
+        expected = [token_id async for token_id in parts.tokens()]
+        assert len(expected) == MAX_TOKENS
+        for part in (parts.scheduler, parts.worker):
+            received: list[int] = []
+            async for token_id in parts.tokens():
+                received.append(token_id)
+                if len(received) == 3:
+                    part.restart()
+            assert received == expected

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import u32
-from services.scheduler.core import Generate, Preparation, Work
+from services.scheduler.core import EXIT_ALONE, Generate, Preparation, Work
 from services.scheduler.sessions import RoutedRequest, SequenceKey
 from services.scheduler.worker_groups import FleetModel
 from shared import clock
@@ -34,7 +34,7 @@ def routed_requests(
             work=task.work,
             output_token_ids=u32(choice.output_token_ids),
             was_accepted=choice.was_accepted,
-            num_losses=choice.num_worker_losses,
+            suspicion=min(choice.num_worker_losses, EXIT_ALONE),
             choice_index=choice.choice_index,
             num_prompt_logprobs=(
                 choice.num_prompt_logprobs if wants_prompt_logprobs and choice.choice_index == 0 else None

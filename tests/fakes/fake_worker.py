@@ -40,6 +40,8 @@ class Script:
     step_seconds: float = 0.0
     # The stream breaks instead of returning this step's result, once.
     die_at_step: int | None = None
+    # Number of times that the connection is cut instead of returning a step's result.
+    num_cuts: int = 0
     # The worker never answers this step.
     hang_at_step: int | None = None
     # Sequences whose prompt starts with this token fail in their first step.
@@ -74,6 +76,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     # Grammars of all PrepareGrammar messages so far.
     grammars: list[str] = field(default_factory=list)
     heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
+    # Of the process that it stands for.
+    boot_id: int = 1
 
     def __post_init__(self) -> None:
         self.ownership = Ownership()
@@ -138,7 +142,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         is_deadly = request.grammar == self.script.deadly_grammar
         if is_deadly or self.script.num_deaths_preparing:
             self.script.num_deaths_preparing -= not is_deadly
-            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+            await self._die(stream)
         if self.script.preparation_gate is not None:
             await self.script.preparation_gate.wait()
         error = "" if request.grammar != self.script.bad_grammar else "This grammar is bad."
@@ -157,10 +161,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         script = self.script
         if script.die_at_step == plan.step_id:
             script.die_at_step = None
-            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+            await self._die(stream)
+        if script.num_cuts:
+            script.num_cuts -= 1
+            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted cut")
         firsts = {int.from_bytes(new.token_ids[:4], "little") for new in plan.new_sequences}
         if script.deadly_token_id in firsts:
-            await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+            await self._die(stream)
         if script.hang_at_step == plan.step_id:
             script.hang_at_step = None
             await asyncio.Event().wait()
@@ -177,9 +184,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 fail(result, new.wire_id)
         return result
 
+    async def _die(self, stream: Stream) -> NoReturn:
+        """Ends the stream as the kernel does for a process that has died. Another process takes its place."""
+        self.boot_id += 1
+        await stream.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+
     def hello(self, model: FakeModel | CountingModel, epoch: int) -> worker_pb2.Hello:
         return worker_pb2.Hello(
-            boot_id=1,
+            boot_id=self.boot_id,
             epoch=epoch,
             model=model_pb2.ModelInfo(
                 name="fake",

@@ -320,9 +320,7 @@ class Choice(_message.Message):
     them.
     """
     num_worker_losses: _builtins.int
-    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since. A choice that loses three
-    workers in a row fails.
-    """
+    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since."""
     def __init__(
         self,
         *,
@@ -445,8 +443,8 @@ Global___Frame: _TypeAlias = Frame  # noqa: Y015
 
 @_typing.final
 class WorkerLoss(_message.Message):
-    """A worker group was lost while it computed this sequence. The sequence now waits for another group of this scheduler, or for
-    the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to
+    """A worker exited unexpectedly while it computed this sequence. The sequence now waits for another group of this scheduler, or for
+    the same one to come back. It is not sent if a worker stops, or if its stream is cut. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to
     another scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after
     the scheduler's --worker-timeout.
     """
@@ -461,7 +459,11 @@ class WorkerLoss(_message.Message):
     attempt: _builtins.int
     """Attempt of the sequence."""
     num_losses: _builtins.int
-    """Number of groups lost in a row while they computed it, with no new token in between."""
+    """How much the sequence is suspected of crashing workers. 0: not at all, because the worker did not exit after all. 1: a worker
+    exited unexpectedly while it computed this sequence beside others. 2: two such exits in a row; the sequence now runs alone
+    until it has a new token. 3: a worker exited while it computed this sequence alone; with the next such exit, the sequence
+    fails.
+    """
     def __init__(
         self,
         *,

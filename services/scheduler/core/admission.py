@@ -14,7 +14,6 @@ from services.scheduler.core.budget import StepBudget
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.counters import Counters
 from services.scheduler.core.kv_memory import KVMemory, num_computed
-from services.scheduler.core.losses import is_suspect
 from services.scheduler.core.pacing import StepTimes
 from services.scheduler.core.preparations import Preparations
 from services.scheduler.core.request import RequestT
@@ -36,7 +35,6 @@ class _Search(Generic[RequestT]):
     num_reserved_blocks: int  # blocks that partly computed prompts still need
     num_new_bytes: int  # size of the plan's new sequences in the message to the worker
     max_set_aside: int
-    prepares_for_suspect: bool  # the worker prepares something for a suspect (losses.py)
     only_first: bool = False  # the only slots left are reserved for first sequences of requests
     begun: list[Sequence[RequestT]] = field(default_factory=list)  # started; more of their prompt is left to compute
 
@@ -80,9 +78,9 @@ class Admission(Generic[RequestT]):
         search = self._begin(step, prefills, budget, before)
         while not self._is_over(search):
             sequence = self._next(search)
-            if sequence is None or self._must_be_apart(sequence, search):
+            if sequence is None:
                 break
-            if self._set_aside_for_preparation(sequence, search):
+            if self._set_aside_for_preparation(sequence):
                 continue
             found = self._find_prefixes(sequence)
             if self._set_aside_for_prefix(sequence, found):
@@ -99,16 +97,31 @@ class Admission(Generic[RequestT]):
 
     def prepare(self, sequence: Sequence[RequestT]) -> None:
         """Requests the preparation that a newly arrived sequence needs, without waiting for the next step. Does so only
-        if there are slots for all waiting sequences. Does nothing while there is a suspect (losses.py): then a step
-        requests the preparation, because only steps keep a suspect's preparation apart from the others.
+        if there are slots for all waiting sequences. A suspect's preparation waits for the suspect's trial (trials.py).
         """
         needs, roster = sequence.request.needs, self._roster
-        if needs is None or roster.num_waiting > roster.num_common_slots_free or self._preparations.is_ready(needs):
+        if needs is None or sequence.is_suspect or roster.num_waiting > roster.num_common_slots_free:
             return
-        if any(map(is_suspect, roster.by_key.values())):
+        if self._preparations.is_ready(needs):
             return
         self._preparations.request(needs, roster.is_awaited)
         roster.set_aside(sequence, needs)
+
+    def can_start_alone(self, sequence: Sequence[RequestT], prefills: list[Sequence[RequestT]]) -> bool:
+        """Whether a suspect could start in a step of its own: a slot and enough blocks are free, and no other sequence
+        computes a prefix that it needs. `prefills`: as in `admit`."""
+        if not self._roster.has_slot_for(sequence):
+            return False
+        found = self._find_prefixes(sequence)
+        if any(prefix.owner is not None for prefix in found):
+            return False
+        num_reserved = sum(self._memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
+        return num_reserved + self._memory.num_blocks_needed(sequence, found) <= self._memory.pool.num_free
+
+    def start_alone(self, sequence: Sequence[RequestT], step: StepBuilder[RequestT], budget: StepBudget) -> None:
+        """Starts a suspect that is prepared and can start alone, in a step of its own."""
+        self._start(sequence, self._find_prefixes(sequence))
+        self._add_first_chunk(sequence, self._begin(step, [], budget, None))
 
     # -- The search ----------------------------------------------------------------------------------------------------
 
@@ -126,14 +139,13 @@ class Admission(Generic[RequestT]):
             num_reserved_blocks=sum(self._memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills),
             num_new_bytes=sum(new.sequence.num_bytes for new in step.new_sequences),
             max_set_aside=self._roster.num_set_aside + _MAX_SET_ASIDE,
-            prepares_for_suspect=self._prepares_for_suspect(),
         )
 
     def _is_over(self, search: _Search[RequestT]) -> bool:
-        """Whether the search ends: the step is full, no sequence waits, a sequence that might crash the worker runs
-        alone, or the search has set aside the maximum number of sequences.
+        """Whether the search ends: the step is full, no sequence waits, or the search has set aside the maximum number
+        of sequences.
         """
-        if search.budget.tokens <= 0 or not self._roster.waiting or self._runs_suspect():
+        if search.budget.tokens <= 0 or not self._roster.waiting:
             return True
         self.is_cut_short = self._roster.num_set_aside >= search.max_set_aside
         return self.is_cut_short
@@ -154,7 +166,7 @@ class Admission(Generic[RequestT]):
 
     # -- Reasons to be set aside, out of the others' way ---------------------------------------------------------------
 
-    def _set_aside_for_preparation(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
+    def _set_aside_for_preparation(self, sequence: Sequence[RequestT]) -> bool:
         """Sets the sequence aside if the worker must first prepare something for it. Returns whether the sequence was
         set aside.
         """
@@ -163,7 +175,6 @@ class Admission(Generic[RequestT]):
             return False
         self._preparations.request(needs, self._roster.is_awaited)
         self._roster.set_aside(sequence, needs)
-        search.prepares_for_suspect = is_suspect(sequence)
         return True
 
     def _set_aside_for_prefix(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> bool:
@@ -177,15 +188,6 @@ class Admission(Generic[RequestT]):
         return True
 
     # -- Reasons to wait at the head of the queue ----------------------------------------------------------------------
-
-    def _must_be_apart(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
-        """Whether the sequence must wait because suspects (losses.py) run alone. A suspect waits until no other
-        sequence runs and nothing else is prepared. Other sequences wait while the worker prepares something for a
-        suspect.
-        """
-        if is_suspect(sequence):
-            return bool(self._roster.running) or self._preparations.is_busy_with_other(sequence.request.needs)
-        return search.prepares_for_suspect
 
     def _has_blocks(
         self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]], search: _Search[RequestT]
@@ -225,18 +227,6 @@ class Admission(Generic[RequestT]):
         if chunk < num_left:
             search.begun.append(sequence)
             search.num_reserved_blocks += self._memory.num_blocks_short(sequence, num_left - chunk)
-
-    # -- Suspects ------------------------------------------------------------------------------------------------------
-
-    def _runs_suspect(self) -> bool:
-        """Whether a suspect runs. A suspect runs alone, so it is the only sequence in `running`."""
-        running = self._roster.running
-        return bool(running) and is_suspect(running[0])
-
-    def _prepares_for_suspect(self) -> bool:
-        """Whether the worker prepares exactly one thing, and prepares it for a suspect."""
-        preparation = self._preparations.only_pending
-        return preparation is not None and any(map(is_suspect, self._roster.waiting_for(preparation)))
 
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 

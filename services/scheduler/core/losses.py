@@ -1,7 +1,9 @@
 """Requeues the sequences of a lost worker, and finds the sequences that might have crashed it.
 
-A sequence that crashes its workers must not make other sequences fail, too. So a sequence that has lost several workers
-in a row is a suspect: it runs alone. If a suspect loses its worker, it fails.
+A sequence that crashes its workers must not make other sequences fail, too, and a sequence that only happened to be on
+a worker that was killed must not fail at all. So only the exit of a worker while a sequence runs alone counts as the
+sequence's fault, and two such exits fail it. A sequence that was computed at two exits in a row is a suspect: it runs
+alone (`trials.py`). All of this is forgotten as soon as the sequence has the tokens that were in flight at the exit.
 """
 
 from __future__ import annotations
@@ -11,42 +13,43 @@ from collections.abc import Container
 from services.scheduler.core.outcome import FinishedSequence
 from services.scheduler.core.request import Preparation, RequestT
 from services.scheduler.core.roster import Roster
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
-
-# Limits on the number of workers that a sequence loses in a row, without a new token in between. After
-# _LOSSES_BEFORE_SUSPICION losses, the sequence is a suspect: nothing else runs or is prepared beside it until it has a
-# new token. After _LOSSES_BEFORE_FAILURE losses, it fails.
-_LOSSES_BEFORE_SUSPICION = 2
-_LOSSES_BEFORE_FAILURE = 3
-
-
-def is_suspect(sequence: Sequence[RequestT]) -> bool:
-    """Whether the sequence might have crashed its workers."""
-    return sequence.num_losses >= _LOSSES_BEFORE_SUSPICION
+from services.scheduler.core.sequence import EXIT_ALONE, SUSPECT, ErrorKind, Failure, FinishReason, Sequence
 
 
 def lose_worker(
-    roster: Roster[RequestT], in_flight_wire_ids: Container[int], preparing: Preparation | None
+    roster: Roster[RequestT], in_flight_wire_ids: set[int], preparing: Preparation | None, *, is_exit: bool
 ) -> list[FinishedSequence[RequestT]]:
-    """Moves the running sequences back to the queue. Counts a loss for the sequences that the worker was computing, and
-    for those that wait for `preparing`, the preparation that the worker was making. Sequences with too many losses fail
-    and are returned.
+    """Moves the running sequences back to the queue. `is_exit`: whether the worker's process ended unexpectedly. If so,
+    accuses the sequences that the worker was computing, and those that need `preparing`, the preparation that the
+    worker was making. Sequences at fault for two exits fail and are returned.
     """
-    finished = []
-    for sequence in [] if preparing is None else roster.waiting_for(preparing):
-        sequence.num_losses += 1
-        if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
-            finished.append(_give_up(roster, sequence))
+    accused = _accused(roster, in_flight_wire_ids, preparing) if is_exit else []
+    is_alone = len(in_flight_wire_ids) + (preparing is not None) == 1
+    failed = []
+    for sequence in accused:
+        if is_alone and sequence.suspicion >= EXIT_ALONE:
+            failed.append(sequence)
+        elif is_alone:
+            sequence.accuse(EXIT_ALONE)
+        elif sequence.suspicion < EXIT_ALONE:
+            sequence.accuse(min(sequence.suspicion + 1, SUSPECT))
+    finished = [_give_up(roster, sequence) for sequence in failed]
     for sequence in reversed(roster.running.copy()):
-        sequence.num_losses += sequence.wire_id in in_flight_wire_ids
-        if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
-            finished.append(_give_up(roster, sequence))
-        else:
-            roster.requeue(sequence)
+        roster.requeue(sequence)
     return finished
+
+
+def _accused(
+    roster: Roster[RequestT], wire_ids: Container[int], preparing: Preparation | None
+) -> list[Sequence[RequestT]]:
+    computed = [sequence for sequence in roster.running if sequence.wire_id in wire_ids]
+    if preparing is None:
+        return computed
+    suspects = [sequence for sequence in roster.suspects.values() if sequence.request.needs == preparing]
+    return [*computed, *roster.waiting_for(preparing), *suspects]
 
 
 def _give_up(roster: Roster[RequestT], sequence: Sequence[RequestT]) -> FinishedSequence[RequestT]:
     roster.remove(sequence)
-    message = f"{sequence.num_losses} workers in a row were lost while they worked on this request"
+    message = "A worker exited twice while it worked on this request alone."
     return FinishedSequence(sequence, FinishReason.ERROR, Failure(ErrorKind.INTERNAL, message))

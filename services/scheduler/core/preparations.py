@@ -27,6 +27,8 @@ class Preparations:
         # Preparations that wait because MAX_PENDING others are pending; first come, first served.
         self._backlog: OrderedDict[bytes, Preparation] = OrderedDict()
         self._ready: OrderedDict[bytes, None] = OrderedDict()
+        # While True, no preparation begins except by `request_alone`.
+        self.is_held = False
         # Length of the backlog after the last removal of preparations that no sequence awaited any more.
         self._num_awaited = 0
 
@@ -42,7 +44,7 @@ class Preparations:
         preparation waits in the backlog. `is_awaited` tells whether a sequence still needs a preparation."""
         if preparation.key in self._pending or preparation.key in self._backlog:
             return
-        if len(self._pending) < MAX_PENDING:
+        if len(self._pending) < MAX_PENDING and not self.is_held:
             self._begin(preparation)
             return
         if len(self._backlog) >= 2 * self._num_awaited + MAX_PENDING:
@@ -52,10 +54,15 @@ class Preparations:
             self._num_awaited = len(self._backlog)
         self._backlog[preparation.key] = preparation
 
+    def request_alone(self, preparation: Preparation) -> None:
+        """Requests a preparation while all others are held. Call it only if none is pending."""
+        self._backlog.pop(preparation.key, None)
+        self._begin(preparation)
+
     def fill_places(self, is_awaited: Callable[[Preparation], bool]) -> None:
         """Requests preparations from the backlog while fewer than MAX_PENDING are pending. Drops those that no sequence
         needs any more."""
-        while self._backlog and len(self._pending) < MAX_PENDING:
+        while self._backlog and len(self._pending) < MAX_PENDING and not self.is_held:
             # The backlog is an OrderedDict. A plain dict would skip all keys that were removed from its front, one by
             # one, each time it looks for its first key.
             _, preparation = self._backlog.popitem(last=False)
@@ -75,13 +82,9 @@ class Preparations:
         return None if first in self._wanted[:1] else first
 
     @property
-    def only_pending(self) -> Preparation | None:
-        """The pending preparation, if there is exactly one."""
-        return next(iter(self._pending.values())) if len(self._pending) == 1 else None
-
-    def is_busy_with_other(self, than: Preparation | None) -> bool:
-        """Whether a preparation other than `than` is pending."""
-        return len(self._pending) > (than is not None and than.key in self._pending)
+    def is_pending(self) -> bool:
+        """Whether the worker is asked, or about to be asked, for a preparation."""
+        return bool(self._pending)
 
     def take_wanted(self) -> list[Preparation]:
         """Returns the pending preparations that the worker has not been asked for yet. Each is returned once."""

@@ -75,9 +75,8 @@ class SequenceRequest:
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     # Whether another scheduler accepted the sequence before. If so, a full queue does not refuse the sequence.
     was_accepted: bool = False
-    # Number of worker groups that other schedulers lost in a row while the groups worked on the sequence, since its
-    # last new token. The router passes it on.
-    num_losses: int = 0
+    # How much other schedulers suspect the sequence of crashing workers (see `Sequence.suspicion`).
+    suspicion: int = 0
     choice_index: int = 0
     # Id of the client's request, the same for all its sequences. `Turns` delays a sequence according to the total work
     # of all sequences with this id. None: only this sequence's work counts.

@@ -45,6 +45,8 @@ class Roster(Generic[RequestT]):
         self.waiting: RankedQueue[RequestT] | FairQueue[RequestT] = (
             FairQueue() if config.fair_queueing else RankedQueue()
         )
+        # Suspects that wait, by arrival. They are not in the queue, because they run alone (trials.py).
+        self.suspects: dict[int, Sequence[RequestT]] = {}
         self.turns = Turns()
         self.num_set_aside = 0
         # The sequences that are set aside, keyed by what they wait for, and then by arrival. A sequence waits for a
@@ -63,7 +65,7 @@ class Roster(Generic[RequestT]):
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + self.num_set_aside
+        return len(self.waiting) + self.num_set_aside + len(self.suspects)
 
     def has_slot_for(self, sequence: Sequence[RequestT]) -> bool:
         if self._has_common_slot:
@@ -116,6 +118,10 @@ class Roster(Generic[RequestT]):
         sequence.has_started |= drained is not None and drained.has_started
         if sequence.has_started:
             sequence.turn = Turn(0, turn.is_first)
+        if drained is not None:
+            sequence.accuse_as(drained)
+        elif request.suspicion:
+            sequence.accuse(request.suspicion)
         self.by_key[request.key] = sequence
         self._wait(sequence)
         if request.deadline is not None:
@@ -124,7 +130,7 @@ class Roster(Generic[RequestT]):
 
     def start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         """Moves a waiting sequence to running, with a slot and the blocks of the prefixes found for it."""
-        self.waiting.remove(sequence)
+        self._take(sequence)
         self._num_waiting_tokens -= sequence.num_outstanding_tokens
         sequence.status = Status.RUNNING
         sequence.has_started = True
@@ -142,7 +148,7 @@ class Roster(Generic[RequestT]):
     def set_aside(self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation) -> None:
         """Takes a sequence out of the queue until `wake(waits_for)` puts it back: when the prefix is computed, when the
         sequence that computes the prefix stops before that, or when the preparation ends."""
-        self.waiting.remove(sequence)
+        self._take(sequence)
         sequence.waits_for = waits_for
         self._set_aside.setdefault(waits_for, {})[sequence.arrival] = sequence
         self.num_set_aside += 1
@@ -169,7 +175,16 @@ class Roster(Generic[RequestT]):
         for sequence in self._set_aside.pop(waited_for, {}).values():
             sequence.waits_for = None
             self.num_set_aside -= 1
-            self.waiting.push(sequence)
+            self._put(sequence)
+
+    def withdraw(self, sequence: Sequence[RequestT], suspicion: int) -> None:
+        """Takes an accusation back, because the worker did not exit after all."""
+        is_put = sequence.status is Status.WAITING and sequence.waits_for is None
+        if is_put:
+            self._take(sequence)
+        sequence.accuse(suspicion)
+        if is_put:
+            self._put(sequence)
 
     def requeue(self, sequence: Sequence[RequestT]) -> None:
         """Moves a running sequence back to the queue, and takes its blocks and slot away. Its results in flight will be
@@ -189,7 +204,7 @@ class Roster(Generic[RequestT]):
         else:
             self._num_waiting_tokens -= sequence.num_outstanding_tokens
             if sequence.waits_for is None:
-                self.waiting.remove(sequence)
+                self._take(sequence)
             else:
                 self._forget_set_aside(sequence, sequence.waits_for)
         sequence.status = Status.FINISHED
@@ -232,7 +247,9 @@ class Roster(Generic[RequestT]):
             if isinstance(waits_for, Prefix):
                 assert waits_for.owner in self.running, "nothing computes the awaited prefix"
             assert all(s.waits_for == waits_for for s in sequences.values())
-        for sequence in [*self.waiting, *set_aside]:
+        assert all(sequence.is_suspect for sequence in self.suspects.values())
+        assert not any(sequence.is_suspect for sequence in self.waiting)
+        for sequence in [*self.waiting, *self.suspects.values(), *set_aside]:
             assert sequence.status is Status.WAITING
             assert not sequence.prefixes
             assert not sequence.block_ids
@@ -240,7 +257,17 @@ class Roster(Generic[RequestT]):
 
     def _wait(self, sequence: Sequence[RequestT]) -> None:
         self._num_waiting_tokens += sequence.num_outstanding_tokens
-        self.waiting.push(sequence)
+        self._put(sequence)
+
+    def _put(self, sequence: Sequence[RequestT]) -> None:
+        if sequence.is_suspect:
+            self.suspects[sequence.arrival] = sequence
+        else:
+            self.waiting.push(sequence)
+
+    def _take(self, sequence: Sequence[RequestT]) -> None:
+        if self.suspects.pop(sequence.arrival, None) is None:
+            self.waiting.remove(sequence)
 
     def _leave(self, sequence: Sequence[RequestT]) -> None:
         """Takes blocks, slot and wire id away from a running sequence. The next plan tells the worker to forget the

@@ -40,8 +40,9 @@ from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.preparations import Preparations
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.roster import Roster
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence, Status
 from services.scheduler.core.step_builder import StepBuilder
+from services.scheduler.core.trials import Trials
 from services.scheduler.core.turns import Turn
 
 # Besides the places that are open to every sequence, the queue has reserved places: one for each _SPARE_PART open
@@ -75,6 +76,7 @@ class Scheduler(Generic[RequestT]):
         self._admission = Admission(
             config, self._roster, self.memory, self.preparations, self.step_times, self.counters
         )
+        self._trials = Trials(self._roster, self.preparations)
         self._in_flight: deque[StepPlan[RequestT]] = deque()
         self._next_step_id = 1
 
@@ -88,7 +90,6 @@ class Scheduler(Generic[RequestT]):
             # If another scheduler accepted the request before, that scheduler has counted the prompt.
             self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
-        sequence.num_losses = request.num_losses
         self._admission.prepare(sequence)
         return sequence
 
@@ -129,7 +130,7 @@ class Scheduler(Generic[RequestT]):
             num_prompt_logprobs=None if wanted is None else drained.num_prompt_logprobs,
         )
         self._check_request(request)
-        self._roster.enqueue(request, drained).num_losses = drained.num_losses
+        self._roster.enqueue(request, drained)
 
     def abort(self, key: Hashable) -> bool:
         """Ends a sequence and frees its blocks at once. No outcome reports its end. Returns False if there is no such
@@ -168,6 +169,51 @@ class Scheduler(Generic[RequestT]):
 
     def schedule(self) -> StepPlan[RequestT] | None:
         """Plans the next step. Returns None if there is nothing to do until the result of a plan in flight comes."""
+        if self._trials.current is not None and self._trials.is_over:
+            self._trials.end()
+        for suspect in self._trials.candidates():
+            prefills = [sequence for sequence in self._roster.running if sequence.num_uncomputed_tokens > 1]
+            if self._admission.can_start_alone(suspect, prefills):
+                self._trials.choose(suspect)
+                break
+        if self._trials.current is not None:
+            return self._schedule_trial(self._trials.current)
+        plan = self._schedule_all()
+        if plan is None and not self._in_flight and self._trials.skip_rest():
+            return self.schedule()
+        return plan
+
+    def _schedule_trial(self, suspect: Sequence[RequestT]) -> StepPlan[RequestT] | None:
+        """Plans a step of the suspect alone. Returns None while something else is in flight, or while the worker
+        prepares something for the suspect."""
+        if not self._trials.has_begun:
+            if self._in_flight or self.preparations.is_pending:
+                return None
+            self._trials.has_begun = True
+        if suspect.waits_for is not None:
+            return None
+        step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
+        needs = suspect.request.needs
+        if suspect.status is Status.WAITING and needs is not None and not self.preparations.is_ready(needs):
+            self.preparations.request_alone(needs)
+            self._roster.set_aside(suspect, needs)
+            return None
+        if suspect.status is Status.WAITING:
+            self._admission.start_alone(suspect, step, StepBudget(self.config, self.step_times, 0, 0.0))
+            self._trials.started()
+        else:
+            prefills = step.add_decodes([suspect], self._preemption)
+            step.add_prefills(prefills, StepBudget(self.config, self.step_times, len(step.rows), step.num_pairs))
+        if not step.rows and not self._in_flight:
+            # Running sequences hold the blocks that the suspect needs.
+            if suspect.status is Status.RUNNING:
+                self._roster.requeue(suspect)
+            self._trials.end()
+            return self.schedule()
+        return self._plan(step)
+
+    def _schedule_all(self) -> StepPlan[RequestT] | None:
+        """Plans a step of all sequences that are no suspects."""
         step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
         running = self._roster.running
         num_running = len(running)
@@ -185,7 +231,10 @@ class Scheduler(Generic[RequestT]):
         if not step.rows and not self._in_flight and running:
             # Partly computed prompts hold all blocks. Preempting the sequence that ranks last lets the others continue.
             self._preemption.preempt_last()
-            return self.schedule()
+            return self._schedule_all()
+        return self._plan(step)
+
+    def _plan(self, step: StepBuilder[RequestT]) -> StepPlan[RequestT] | None:
         if not step.rows and not self._roster.has_released and not self.memory.must_move:
             return None
         plan = StepPlan(
@@ -209,7 +258,7 @@ class Scheduler(Generic[RequestT]):
     @property
     def is_cut_short(self) -> bool:
         """Whether another call of `schedule` might start waiting sequences that the last call did not look at."""
-        return self._admission.is_cut_short
+        return self._admission.is_cut_short and self._trials.current is None
 
     def expected_seconds(self, plan: StepPlan[RequestT]) -> float:
         """Expected duration of this plan's step in seconds, estimated from past steps."""
@@ -250,15 +299,17 @@ class Scheduler(Generic[RequestT]):
         take_vectors(result, roster, outcome)
         return outcome
 
-    def reset(self) -> list[FinishedSequence[RequestT]]:
+    def reset(self, *, is_exit: bool = False) -> list[FinishedSequence[RequestT]]:
         """Forgets the blocks, slots and steps in flight of a worker group that is lost or replaced. Every sequence
-        goes back to the queue, with its prompt and the output known so far. Returns the sequences that fail because
-        they have lost too many workers.
+        goes back to the queue, with its prompt and the output known so far. `is_exit`: whether the worker's process
+        ended unexpectedly, perhaps because of a sequence. Returns the sequences that fail because workers exited twice
+        while they ran alone.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
         current = self.preparations.current
         preparing = self.preparations.forget_worker()
-        finished = lose_worker(self._roster, in_flight, current)
+        self._trials.forget_worker()
+        finished = lose_worker(self._roster, in_flight, current, is_exit=is_exit)
         self.memory.forget_worker(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
         self._in_flight.clear()
         for preparation in preparing:
@@ -267,10 +318,18 @@ class Scheduler(Generic[RequestT]):
         self._next_step_id = 1
         return finished
 
-    def sequences_with_losses(self) -> list[Sequence[RequestT]]:
-        """Sequences that have received no token since a worker was lost while it computed them or prepared something
-        for them."""
-        return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
+    def suspects(self) -> list[Sequence[RequestT]]:
+        """The sequences that are suspected at all of crashing workers (`Sequence.suspicion`)."""
+        return [sequence for sequence in self._roster.by_key.values() if sequence.suspicion]
+
+    def withdraw(self, key: Hashable, suspicion: int) -> bool:
+        """Sets a sequence's suspicion back, because its worker did not exit after all. Returns False if there is no
+        such sequence, or if it is not suspected any more."""
+        sequence = self._roster.by_key.get(key)
+        if sequence is None or sequence.suspicion <= suspicion:
+            return False
+        self._roster.withdraw(sequence, suspicion)
+        return True
 
     def fits(self, request: RequestT) -> bool:
         """Whether the request's prompt and longest possible output together fit in the context."""

@@ -10,6 +10,11 @@ from services.scheduler.core.prefix import Prefix
 from services.scheduler.core.request import Preparation, RequestT
 from services.scheduler.core.turns import FIRST_TURN, Turn
 
+# How much a sequence is suspected of crashing workers (losses.py). 0: not at all; 1: a worker that computed it beside
+# others has exited. SUSPECT: two in a row have, so it must run alone. EXIT_ALONE: one has that computed it alone.
+SUSPECT = 2
+EXIT_ALONE = 3
+
 # (priority, the turn's step, arrival)
 StartRank = tuple[int, int, int]
 
@@ -53,8 +58,8 @@ class Sequence(Generic[RequestT]):
     """
 
     __slots__ = (
-        "_num_losses",
-        "_num_tokens_at_loss",
+        "_num_tokens_to_clear",
+        "_suspicion",
         "arrival",
         "block_ids",
         "has_started",
@@ -117,7 +122,8 @@ class Sequence(Generic[RequestT]):
         self.wire_id = 0  # 0: the worker does not know the sequence
         self.status = Status.WAITING
         self.has_started = has_output  # whether it has ever run, here or in another scheduler
-        self.num_losses = 0
+        self._suspicion = 0
+        self._num_tokens_to_clear = 0
 
     def own_token_ids(self) -> None:
         """Stops sharing the prompt's array, so that tokens can be appended to `token_ids`."""
@@ -140,15 +146,21 @@ class Sequence(Generic[RequestT]):
         return self.rank < other.rank
 
     @property
-    def num_losses(self) -> int:
-        """Number of worker groups that were lost in a row while they worked on the sequence, since its last new
-        token."""
-        return self._num_losses if len(self.token_ids) == self._num_tokens_at_loss else 0
+    def suspicion(self) -> int:
+        return self._suspicion if len(self.token_ids) < self._num_tokens_to_clear else 0
 
-    @num_losses.setter
-    def num_losses(self, num_losses: int) -> None:
-        self._num_losses = num_losses
-        self._num_tokens_at_loss = len(self.token_ids)
+    @property
+    def is_suspect(self) -> bool:
+        return self.suspicion >= SUSPECT
+
+    def accuse(self, suspicion: int) -> None:
+        """Sets the suspicion, until the tokens are known that the plans so far compute, at least one."""
+        self._suspicion = suspicion
+        self._num_tokens_to_clear = max(len(self.token_ids) + 1, self.num_planned_tokens)
+
+    def accuse_as(self, other: Sequence[RequestT]) -> None:
+        """Takes over the suspicion of the same sequence in another scheduler."""
+        self._suspicion, self._num_tokens_to_clear = other._suspicion, other._num_tokens_to_clear
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -112,6 +112,10 @@ class WorkerGroup:
         self._run_ahead = RunAhead(config.run_ahead)
         self._patience = Patience(config.step_timeout)
         self._turn_rate = TurnRate()
+        # The worker's process that was claimed last; and the sequences that are accused of its exit, with the suspicion
+        # that they had before.
+        self._boot_id = 0
+        self._accused: dict[SequenceKey, int] = {}
         self._spans = spans
 
     # -- Requests ------------------------------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ class WorkerGroup:
         scheduler's first worker and cannot be used.
         """
         steps = 0 if self.core is None else self.core.counters.steps
-        end = ServiceEnd.LOST
+        end, is_exit = ServiceEnd.LOST, False
         try:
             await self._serve(link)
             end = ServiceEnd.ELSEWHERE
@@ -219,8 +223,9 @@ class WorkerGroup:
             end = ServiceEnd.ELSEWHERE
         except WorkerLostError as error:
             logger.warning("lost worker %s: %s", self.address, error)
+            is_exit = error.is_exit
         finally:
-            self._on_lost()
+            self._on_lost(is_exit=is_exit)
             await link.close()
         if end is ServiceEnd.LOST and self.core is not None:
             has_worked = self.core.counters.steps > steps + self._run_ahead.depth
@@ -253,6 +258,10 @@ class WorkerGroup:
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
         self._link = link
+        if hello.boot_id == self._boot_id:
+            self._withdraw_accusations()
+        self._boot_id = hello.boot_id
+        self._accused.clear()
         self._patience.begin(hello.boot_id)
         self.silent_s = 0.0
         logger.info(
@@ -326,7 +335,14 @@ class WorkerGroup:
                 self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
         self._pump_soon()
 
-    def _on_lost(self) -> None:
+    def _withdraw_accusations(self) -> None:
+        """Clears sequences of a worker's exit that was none: its process is still there, only the connection was
+        cut."""
+        for key, suspicion in self._accused.items():
+            if any(group.core.withdraw(key, suspicion) for group in self._peers if group.core is not None):
+                key.session.add_worker_loss(key, suspicion)
+
+    def _on_lost(self, *, is_exit: bool = False) -> None:
         if self.ready.is_set():
             self.silent_s = 0.0
         self.ready.clear()
@@ -335,10 +351,13 @@ class WorkerGroup:
             return
         self._run_ahead.lost()
         self._patience.lost()
-        self._finish(self.core.reset())
-        for sequence in self.core.sequences_with_losses():
+        before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
+        self._finish(self.core.reset(is_exit=is_exit))
+        for sequence in self.core.suspects():
             key = sequence.request.key
-            key.session.add_worker_loss(key, sequence.num_losses)
+            if sequence.suspicion != before.get(key, 0):
+                self._accused[key] = before.get(key, 0)
+                key.session.add_worker_loss(key, sequence.suspicion)
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
         self._on_change()
@@ -411,7 +430,8 @@ class WorkerGroup:
         try:
             finished = self.core.prepared(message.key, message.error)
         except ValueError as error:
-            raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
+            reason = f"worker {self.address} sent an invalid message: {error}"
+            raise WorkerLostError(reason, is_exit=True) from error
         self._finish(finished)
         self._pump_soon()
 
@@ -424,7 +444,8 @@ class WorkerGroup:
             logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
             outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
-            raise WorkerLostError(f"worker {self.address} sent an invalid message: {error}") from error
+            reason = f"worker {self.address} sent an invalid message: {error}"
+            raise WorkerLostError(reason, is_exit=True) from error
         self.silent_s = 0.0
         sent_at = self._run_ahead.answered(clock.now())
         self._patience.answered()

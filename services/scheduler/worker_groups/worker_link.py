@@ -31,9 +31,19 @@ GET_TOKENIZER = Method(_SERVICE + "GetTokenizer", model_pb2.GetTokenizerRequest,
 
 WorkerMessage = worker_pb2.StepResult | worker_pb2.GrammarPrepared | worker_pb2.Contender
 
+# Statuses with which the stream ends if the worker says goodbye, or if this side has ended the stream. With every other
+# status, the worker's process ended, or its steps failed.
+_GOODBYES = (grpc.StatusCode.ABORTED, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+
 
 class WorkerLostError(Exception):
-    """The stream to the worker ended, or could not be opened. The worker's KV cache and steps in flight are lost."""
+    """The stream to the worker ended, or could not be opened. The worker's KV cache and steps in flight are lost.
+
+    `is_exit`: whether the worker failed unexpectedly, so that a sequence might be the cause."""
+
+    def __init__(self, message: str, *, is_exit: bool = False) -> None:
+        super().__init__(message)
+        self.is_exit = is_exit
 
 
 class WorkerHeldError(WorkerLostError):
@@ -132,12 +142,14 @@ class WorkerLink:
                     case _:  # a message that only later versions understand
                         continue
         except ValueError as error:
-            raise WorkerLostError(f"worker {self._address} sent an invalid message: {error}") from None
+            reason = f"worker {self._address} sent an invalid message: {error}"
+            raise WorkerLostError(reason, is_exit=True) from None
         except StreamEndedError as error:
             if self._is_cancelled:
                 reason = f"worker {self._address} was dropped: this scheduler ended its stream"
                 raise WorkerLostError(reason) from None
-            raise WorkerLostError(f"worker {self._address}: {error}") from error
+            is_exit = error.code not in _GOODBYES
+            raise WorkerLostError(f"worker {self._address}: {error}", is_exit=is_exit) from error
 
     async def tokenizer_chunks(self) -> AsyncIterator[bytes]:
         """Yields the serialized TokenizerBundle, in pieces. Raises WorkerLostError."""

@@ -320,7 +320,8 @@ def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
         logger.error("epoch %d: a plan broke the contract: %s", epoch, end)
         return grpc.StatusCode.INVALID_ARGUMENT, str(end)
     if isinstance(end, WorkerClosingError):
-        return grpc.StatusCode.UNAVAILABLE, "the worker is shutting down"
+        # With another status, the scheduler would ask itself which sequence has crashed the worker.
+        return grpc.StatusCode.ABORTED, "the worker is shutting down"
     if isinstance(end, OwnerSilentError):
         logger.error("epoch %d: its owner was silent for %g s", epoch, OWNER_SILENCE_S)
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"neither a plan nor a heartbeat came for {OWNER_SILENCE_S:g} s"

@@ -284,21 +284,21 @@ async def test_a_worker_that_hangs_is_given_up_and_does_no_harm_when_it_goes_on(
     await server.stop(0)
 
 
-async def test_a_sequence_that_three_workers_die_of_fails_wherever_they_were(tmp_path: Path) -> None:
+async def test_a_sequence_that_workers_die_of_alone_fails_wherever_they_were(tmp_path: Path) -> None:
     async with running(tmp_path, 2) as stack:
         for worker in stack.workers:
             worker.script.deadly_token_id = DEADLY
         epochs = sum(worker.epoch for worker in stack.workers)
         beside = [asyncio.create_task(stack.ask(index)) for index in range(6)]
-        with pytest.raises(QuireError, match="3 workers in a row were lost") as caught:
+        with pytest.raises(QuireError, match="exited twice") as caught:
             await stack.client.generate([DEADLY, 7], temperature=0, max_tokens=MAX_TOKENS)
         assert caught.value.status is grpc.StatusCode.INTERNAL
         await asyncio.gather(*beside)
         stack.check()
         await until(lambda: all(scheduler.groups[0].ready.is_set() for scheduler in stack.schedulers))
-        # Each loss counts once, also where the sequence was moved because of it. After each of its two moves, a worker
-        # that is back before the abort arrives may die of the sequence once more; that counts as nothing.
-        assert 3 <= sum(worker.epoch for worker in stack.workers) - epochs <= 5
+        # At most two exits beside others, and two alone. After each move, a worker that is back before the abort
+        # arrives may die of the sequence once more; that counts as nothing.
+        assert 2 <= sum(worker.epoch for worker in stack.workers) - epochs <= 7
 
 
 async def test_a_moved_sequence_brings_its_losses_along(start_router: StartRouter) -> None:

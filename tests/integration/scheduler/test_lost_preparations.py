@@ -24,7 +24,7 @@ async def test_a_worker_that_dies_while_it_prepares_is_asked_again(tmp_path: Pat
             assert router.outputs[sequence_id] == expected_output([sequence_id, 2], 5)
 
 
-async def test_a_grammar_that_workers_die_of_fails_with_the_third_and_nothing_beside_it_does(tmp_path: Path) -> None:
+async def test_a_grammar_that_workers_die_of_alone_fails_and_nothing_beside_it_does(tmp_path: Path) -> None:
     worker = FakeWorker(script=Script(deadly_grammar="deadly"))
     async with running(tmp_path, worker) as stack:
         router = await stack.router()
@@ -34,8 +34,9 @@ async def test_a_grammar_that_workers_die_of_fails_with_the_third_and_nothing_be
         await router.submit(4, [4, 2], 20)
         await router.read_until_finished(1, 2, 3, 4)
         assert router.finished[2].error.code == 13
-        assert "3 workers in a row" in router.finished[2].error.message
-        assert worker.grammars.count("deadly") == 3
+        assert "exited twice" in router.finished[2].error.message
+        # Twice beside others, if those had begun, and twice alone.
+        assert 2 <= worker.grammars.count("deadly") <= 4
         for sequence_id, num_tokens in ((1, 20), (3, 5), (4, 20)):
             assert router.outputs[sequence_id] == expected_output([sequence_id, 2], num_tokens)
 

@@ -503,7 +503,7 @@ async def test_closing_finishes_the_steps_received_and_takes_no_more(
     await servicer.close()
     with pytest.raises(grpc.aio.AioRpcError) as end:
         await stream.result()
-    assert end.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert end.value.code() is grpc.StatusCode.ABORTED
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
         await Stream(channel).claim()
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -12,7 +12,7 @@ from services.scheduler.core.plan import StepResult
 from services.scheduler.core.prefix_cache import PrefixCache
 from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, SequencePrefix
+from services.scheduler.core.sequence import EXIT_ALONE, ErrorKind, Failure, FinishReason, SequencePrefix
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
 
 
@@ -141,7 +141,7 @@ def test_a_sequence_that_kills_its_workers_fails_and_those_beside_it_go_on() -> 
             break
         keys = {row.sequence.request.key: row.wire_id for row in plan.new_sequences}
         if "poison" in keys:
-            finished += core.reset()
+            finished += core.reset(is_exit=True)
         else:
             answer(core, plan, *plan.sampling_wire_ids)
     (end,) = finished
@@ -154,25 +154,25 @@ def test_a_sequence_that_kills_its_workers_fails_and_those_beside_it_go_on() -> 
 
 def test_workers_that_a_sequence_lost_elsewhere_count() -> None:
     core = scheduler()
-    core.submit(request("suspect", num_losses=2))
+    core.submit(request("suspect", suspicion=EXIT_ALONE))
     core.submit(request("beside"))
-    assert [sequence.request.key for sequence in core.sequences_with_losses()] == ["suspect"]
+    assert [sequence.request.key for sequence in core.suspects()] == ["suspect"]
     core.schedule()
-    (end,) = core.reset()
+    (end,) = core.reset(is_exit=True)
     assert end.sequence.request.key == "suspect"
     assert end.failure is not None
-    assert "3 workers in a row" in end.failure.message
+    assert "exited twice" in end.failure.message
     assert core.num_waiting == 1
 
 
 def test_a_token_clears_the_losses_of_a_sequence() -> None:
     core = scheduler()
-    core.submit(request("suspect", num_losses=2))
+    core.submit(request("suspect", suspicion=EXIT_ALONE))
     answer(core, core.schedule(), 1)
-    assert core.sequences_with_losses() == []
+    assert core.suspects() == []
     core.schedule()
-    assert core.reset() == []
-    assert [sequence.num_losses for sequence in core.sequences_with_losses()] == [1]
+    assert core.reset(is_exit=True) == []
+    assert [sequence.suspicion for sequence in core.suspects()] == [EXIT_ALONE], "it ran alone this time, too"
 
 
 def test_prompt_tokens_count_where_the_sequence_was_accepted_first() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -95,6 +95,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.core: Scheduler[WorkerRequest] = Scheduler(self.config)
         self.worker = self._new_worker()
         self.results: deque[worker_pb2.StepResult] = deque()
+        # For each plan in flight, the keys of the sequences that it computes; and their keys by wire id.
+        self.plans: deque[set[int]] = deque()
+        self.by_wire_id: dict[int, int] = {}
+        # Number of workers that exited while they computed a sequence alone, since its last token.
+        self.num_exits_alone: Counter[int] = Counter()
         # Of this worker.
         self.asked: list[bytes] = []
         self.prepared: set[bytes] = set()
@@ -203,6 +208,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert new.sequence.request.work.can_resume or not new.num_computed_tokens, (
                 "a vector lacks some of its tokens"
             )
+        self.by_wire_id |= {new.wire_id: name(new.sequence) for new in plan.new_sequences}
+        self.plans.append({self.by_wire_id[wire_id] for wire_id in plan.rows.wire_ids})
         message = plan_to_proto(plan, epoch=1)
         for new, told in zip(plan.new_sequences, message.new_sequences, strict=True):
             told.token_ids = array("I", seen(new.sequence.request, new.sequence.token_ids)).tobytes()
@@ -212,6 +219,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(fails=st.integers(0, 20), run_us=st.integers(0, 30_000))
     def apply(self, fails: int = 1, run_us: int = 0) -> None:
         result = self.results.popleft()
+        self.plans.popleft()
         result.timings.run_us = run_us
         if not fails and result.wire_ids:
             # The device computed no numbers for the first of them.
@@ -221,6 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             output = self.outputs[name(sequence)]
             assert output_index == len(output), "a token is lost or doubled"
             output.append(token_id)
+            self.num_exits_alone[name(sequence)] = 0
         for end in outcome.finished:
             key = name(end.sequence)
             request = self.requests.pop(key)
@@ -252,11 +261,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert request.deadline is not None
             assert request.deadline <= self.now
 
-    @rule(moves=st.booleans())
-    def worker_dies(self, moves: bool) -> None:
+    @rule(moves=st.booleans(), is_exit=st.booleans())
+    def worker_dies(self, moves: bool, is_exit: bool) -> None:
         """Its sequences wait for the next worker, or move to another group."""
-        for end in self.core.reset():
-            assert end.sequence.num_losses == 3
+        in_flight = set().union(*self.plans)
+        for key in self.requests if is_exit else ():
+            # The worker may have been at any of the preparations that it was asked for.
+            needs = self.requests[key].needs
+            prepares = not in_flight and needs is not None and needs.key in self.asked
+            if prepares or (in_flight == {key} and not self.asked):
+                self.num_exits_alone[key] += 1
+        for end in self.core.reset(is_exit=is_exit):
+            assert self.num_exits_alone[name(end.sequence)] >= 2, "it fails for an exit that others may have caused"
             del self.requests[name(end.sequence)]
         if moves:
             last, self.core = self.core, Scheduler(self.config, self.core.counters)
@@ -266,6 +282,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert last.memory.pool.num_used == 0
         self.worker = self._new_worker()
         self.results.clear()
+        self.plans.clear()
         self.asked.clear()
         self.prepared.clear()
 

@@ -11,9 +11,9 @@ from services.scheduler.core.plan import StepResult
 from services.scheduler.core.preparations import MAX_PENDING, MAX_READY, Preparations
 from services.scheduler.core.request import Generate, Preparation, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import ErrorKind
+from services.scheduler.core.sequence import SUSPECT, ErrorKind
 
-A, B = Preparation(b"a", "grammar a"), Preparation(b"b", "grammar b")
+A, B, C = (Preparation(key, f"grammar {key.decode()}") for key in (b"a", b"b", b"c"))
 
 
 def core() -> Scheduler[SequenceRequest]:
@@ -110,12 +110,25 @@ def test_what_has_no_slot_yet_is_not_asked_for_early() -> None:
     assert scheduler.preparations.take_wanted() == []
 
 
-@pytest.mark.parametrize("num_losses", [1, 2])
-def test_nothing_is_asked_for_early_beside_a_suspect(num_losses: int) -> None:
+def test_a_suspect_and_what_it_needs_are_kept_apart_from_all_others() -> None:
     scheduler = core()
-    scheduler.submit(SequenceRequest(0, array("I", [1, 2, 3]), Generate(8), was_accepted=True, num_losses=num_losses))
-    submit(scheduler, 1, A)
-    assert scheduler.preparations.take_wanted() == ([A] if num_losses < 2 else [])
+    submit(scheduler, 1, B)
+    fields = {"was_accepted": True, "suspicion": SUSPECT, "needs": A}
+    scheduler.submit(SequenceRequest(0, array("I", [1, 2, 3]), Generate(1), **fields))  # type: ignore[arg-type]
+    assert scheduler.preparations.take_wanted() == [B]
+    assert planned(scheduler) == [], "what others need is prepared first"
+    submit(scheduler, 2, C)
+    assert scheduler.preparations.take_wanted() == []
+    scheduler.prepared(b"b")
+    assert planned(scheduler) == []
+    assert scheduler.preparations.take_wanted() == [A]
+    scheduler.prepared(b"a")
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert [new.sequence.request.key for new in plan.new_sequences] == [0]
+    scheduler.apply(StepResult(plan.step_id, plan.sampling_wire_ids, array("I", [9])))
+    assert planned(scheduler) == [1]
+    assert scheduler.preparations.take_wanted() == [C]
 
 
 def test_a_worker_that_was_asked_for_nothing_did_not_die_of_it() -> None:
@@ -123,8 +136,8 @@ def test_a_worker_that_was_asked_for_nothing_did_not_die_of_it() -> None:
     scheduler = core()
     submit(scheduler, 0, A)
     for _ in range(5):
-        assert scheduler.reset() == []
-    assert scheduler.sequences_with_losses() == []
+        assert scheduler.reset(is_exit=True) == []
+    assert scheduler.suspects() == []
     assert planned(scheduler) == []
     assert scheduler.preparations.take_wanted() == [A]
 
@@ -146,7 +159,7 @@ def test_another_worker_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "expected_deaths"), [((None, A, A, B), 3), ((A, B, None, A), 4), ((B, A, None, None), 6)]
+    ("order", "expected_deaths"), [((None, A, A, B), 4), ((A, B, None, A), 4), ((B, A, None, None), 6)]
 )
 def test_what_workers_die_of_preparing_is_found_and_costs_nobody_else_anything(
     order: tuple[Preparation | None, ...], expected_deaths: int
@@ -163,7 +176,7 @@ def test_what_workers_die_of_preparing_is_found_and_costs_nobody_else_anything(
         wanted = scheduler.preparations.take_wanted()
         if A in wanted:
             num_deaths += 1
-            failed += [finished.sequence.request.key for finished in scheduler.reset()]
+            failed += [finished.sequence.request.key for finished in scheduler.reset(is_exit=True)]
             continue
         for preparation in wanted:
             scheduler.prepared(preparation.key)

@@ -1,0 +1,106 @@
+"""Workers that exit: only a sequence that they die of alone fails, and only after the second time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.fake_model import FakeModel, expected_output
+from tests.fakes.fake_worker import FakeWorker, Script
+from tests.integration.scheduler.driver import Router, Stack, running
+
+NUM_SEQUENCES = 12
+MAX_TOKENS = 60
+DEADLY = 99
+
+
+def roomy() -> FakeModel:
+    return FakeModel(num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=64)
+
+
+async def submit(router: Router, number: int) -> None:
+    await router.submit(number, [number % 50 + 3, 7], MAX_TOKENS)
+
+
+def check(router: Router, number: int) -> None:
+    assert not router.finished[number].HasField("error"), router.finished[number].error.message
+    assert router.outputs[number] == expected_output([number % 50 + 3, 7], MAX_TOKENS)
+
+
+async def kill_at_random(stack: Stack, workers: list[FakeWorker], num_kills: int, seed: int) -> None:
+    """Kills workers at random steps, a few at a time, while sequences run."""
+    chance = random.Random(seed)
+    router = await stack.router()
+    for group in stack.fleet.groups:
+        await group.ready.wait()
+    num_submitted = num_killed = 0
+    while num_killed < num_kills:
+        victims = chance.sample(range(len(workers)), chance.randint(1, len(workers)))
+        for index in victims:
+            core = stack.fleet.groups[index].core
+            assert core is not None
+            workers[index].script.die_at_step = core._next_step_id + chance.randint(1, MAX_TOKENS // 2)
+        first, num_submitted = num_submitted, num_submitted + NUM_SEQUENCES
+        for number in range(first, num_submitted):
+            await submit(router, number)
+        await router.read_until_finished(*range(first, num_submitted))
+        num_killed += sum(workers[index].script.die_at_step is None for index in victims)
+    for number in range(num_submitted):
+        check(router, number)
+
+
+@pytest.mark.parametrize(("num_workers", "num_kills"), [(1, 50), (3, 250)])
+async def test_no_innocent_sequence_fails_however_many_workers_are_killed(
+    tmp_path: Path, num_workers: int, num_kills: int
+) -> None:
+    workers = [FakeWorker(make_model=roomy) for _ in range(num_workers)]
+    async with running(tmp_path, *workers) as stack:
+        await kill_at_random(stack, workers, num_kills=num_kills, seed=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+async def test_a_sequence_that_always_kills_fails_after_two_exits_alone_and_all_others_are_answered(
+    tmp_path: Path, num_workers: int
+) -> None:
+    workers = [FakeWorker(make_model=roomy, script=Script(deadly_token_id=DEADLY)) for _ in range(num_workers)]
+    async with running(tmp_path, *workers) as stack:
+        router = await stack.router()
+        for group in stack.fleet.groups:
+            await group.ready.wait()
+        for number in range(NUM_SEQUENCES):
+            await submit(router, number)
+        await router.submit(1000, [DEADLY, 7], 20)
+        await router.read_until_finished(1000)
+        assert router.finished[1000].error.code == 13
+        assert "exited twice while it worked on this request alone" in router.finished[1000].error.message
+        num_exits = sum(worker.boot_id - 1 for worker in workers)
+        assert 2 <= num_exits <= 4, "at most twice beside others, and twice alone"
+        for number in range(NUM_SEQUENCES, 2 * NUM_SEQUENCES):
+            await submit(router, number)
+        await router.read_until_finished(*range(2 * NUM_SEQUENCES))
+        for number in range(2 * NUM_SEQUENCES):
+            check(router, number)
+        assert sum(worker.boot_id - 1 for worker in workers) == num_exits
+
+
+async def test_a_sequence_alone_on_its_worker_fails_with_the_second_exit(tmp_path: Path) -> None:
+    worker = FakeWorker(make_model=roomy, script=Script(deadly_token_id=DEADLY))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [DEADLY, 7], 20)
+        await router.read_until_finished(1)
+        assert router.finished[1].error.code == 13
+        assert worker.boot_id == 3
+
+
+async def test_a_connection_that_is_cut_is_no_sequences_fault(tmp_path: Path) -> None:
+    """The worker's process is still there when it is claimed again."""
+    worker = FakeWorker(make_model=roomy, script=Script(num_cuts=6))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await submit(router, 1)
+        await router.read_until_finished(1)
+        check(router, 1)
+        assert worker.epoch == 7

@@ -25,6 +25,8 @@ from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.05
+# Seconds for sending the last frames to routers.
+_LAST_FRAMES_S = 0.5
 PROG = "quire scheduler"
 SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
 
@@ -82,15 +84,23 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         done, _ = await asyncio.wait([*background, stop_wait], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stop_wait}:
             task.result()
-        await server.set_serving(False)
-        servicer.start_draining()
-        await _wait_idle(servicer, config.drain_timeout)
+        await drain(servicer, server, config.drain_timeout)
     finally:
         for task in (*background, stop_wait):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, UnusableWorkerError):
                 await task
-        await server.stop(0.5)
+        await server.stop(0)
+
+
+async def drain(servicer: SchedulerServicer, server: GrpcServer, timeout_s: float) -> None:
+    """Refuses new requests, and waits up to `timeout_s` for those that run. Then ends the routers' streams: routers
+    resubmit the sequences that still run to other schedulers. The workers must stay claimed meanwhile, because the loss
+    of a worker would count against its sequences."""
+    await server.set_serving(False)
+    servicer.start_draining()
+    await _wait_idle(servicer, timeout_s)
+    await server.stop(_LAST_FRAMES_S)
 
 
 async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
@@ -109,7 +119,7 @@ async def _report_health(fleet: Fleet, server: GrpcServer, status: StatusReporte
     with contextlib.ExitStack() as start:
         start.enter_context(warnings_as_notes(status))
         while True:
-            ready = any(group.is_healthy for group in fleet.groups)
+            ready = any(group.is_healthy for group in fleet.groups) and not fleet.is_draining
             if ready != serving:
                 serving = ready
                 await server.set_serving(ready)

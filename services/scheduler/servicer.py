@@ -47,7 +47,6 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         fleet.on_change = lambda: self._send_load(self.load())
         # A dict instead of a set, so that the sessions have an order, and equal runs of a simulation are equal.
         self._sessions: dict[RouterSession, None] = {}
-        self._draining = False
         self._refusals = RefusalLog()
         self.throughput = Throughput()
 
@@ -137,14 +136,15 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def start_draining(self) -> None:
         """Refuses new requests from now on."""
-        self._draining = True
+        self._fleet.is_draining = True
+        self._fleet.on_change()
 
     @property
     def is_idle(self) -> bool:
         return not any(session.unfinished for session in self._sessions)
 
     def load(self) -> scheduler_pb2.Load:
-        load = scheduler_pb2.Load(is_draining=self._draining, is_struggling=self._fleet.is_struggling)
+        load = scheduler_pb2.Load(is_draining=self._fleet.is_draining, is_struggling=self._fleet.is_struggling)
         steps_by_tokens: list[list[int]] = []
         for group in self._fleet.groups:
             core = group.core
@@ -240,7 +240,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         by_priority = self._fleet.config.scheduling_policy == "priority"
         requests = routed_requests(submit, keys, self._fleet.model, by_priority=by_priority)
         try:
-            if self._draining:
+            if self._fleet.is_draining:
                 raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
             # All choices of a request go to one group, so that they share the prompt's blocks.
             group = self._ready_group()

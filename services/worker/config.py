@@ -140,6 +140,11 @@ class WorkerConfig:
         "on a CPU, --kv-cache-memory-bytes leave the other workers their share. Set by quire serve.",
         minimum=1,
     )
+    drain_timeout: float = option(
+        10.0,
+        "Seconds that sequences get to finish after SIGTERM, if their scheduler has no other worker to move them to.",
+        minimum=0,
+    )
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(
         None, "TCP port for Prometheus metrics; 0 picks a free one. If left out, off.", minimum=0

@@ -145,7 +145,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             )
             await watch(steps, server, stop, ended)
     finally:
-        await drain(steps, server, servicer, ended)
+        await drain(steps, server, servicer, ended, config.drain_timeout)
     raise_death(steps)
 
 
@@ -173,12 +173,19 @@ async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ende
             await server.set_serving(healthy)
 
 
-async def drain(steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event) -> None:
-    """Refuses new work and waits up to DRAIN_S for running steps to end. If the step thread has died, cuts the streams
-    at once, because no step can end, and schedulers should move their sequences to other workers."""
+async def drain(
+    steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event, timeout_s: float
+) -> None:
+    """Refuses new claims and waits up to `timeout_s` until the owner has moved its sequences away. Then waits up to
+    DRAIN_S for running steps to end. If the step thread has died, cuts the streams at once, because no step can end,
+    and schedulers should move their sequences to other workers."""
+    await server.set_serving(False)
+    leaving = asyncio.ensure_future(servicer.drain())
+    died = asyncio.ensure_future(ended.wait())
+    await asyncio.wait((leaving, died), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
     await servicer.close()
     drained = asyncio.ensure_future(server.stop(DRAIN_S))
-    died = asyncio.ensure_future(ended.wait())
     await asyncio.wait((drained, died), return_when=asyncio.FIRST_COMPLETED)
     died.cancel()
     if not drained.done():

@@ -87,6 +87,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         await self.serve(GrpcServerStream(request_iterator, context))
 
+    async def drain(self) -> None:
+        """Refuses new claims, tells the owner, and waits until it has left."""
+        await self.ownership.drain()
+
     async def serve(self, stream: Stream) -> None:
         """Serves a scheduler's stream until it ends, as a real worker does."""
         first = await _next(stream, CLAIM_TIMEOUT_S)

@@ -84,12 +84,14 @@ async def running_scheduler(
 
 
 @asynccontextmanager
-async def running_router(address: str, *schedulers: str, **options: Any) -> AsyncIterator[Router]:
-    """Yields a router that is ready for requests. `schedulers`: addresses. `options`: fields of RouterConfig."""
+async def running_router(address: str, *schedulers: str, wait: bool = True, **options: Any) -> AsyncIterator[Router]:
+    """Yields a router. `schedulers`: addresses. `wait`: whether to wait until the router is ready for requests.
+    `options`: fields of RouterConfig."""
     router = Router(RouterConfig(listen=(address,), scheduler=schedulers, **({"drain_timeout": 0.0} | options)))
     await router.start()
     try:
-        await router.ready.wait()
+        if wait:
+            await router.ready.wait()
         yield router
     finally:
         await router.stop()

@@ -91,6 +91,7 @@ class RunResponse(_message.Message):
     PREPARED_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     CONTENDER_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of the stream. It is sent only once."""
@@ -111,6 +112,10 @@ class RunResponse(_message.Message):
     def contender(self) -> Global___Contender:
         """Another scheduler asks for the worker. Sent only to an owner whose claim had num_groups."""
 
+    @_builtins.property
+    def drain(self) -> Global___Drain:
+        """The worker is stopping. Sent only to an owner whose claim had num_groups."""
+
     def __init__(
         self,
         *,
@@ -119,12 +124,13 @@ class RunResponse(_message.Message):
         prepared: Global___GrammarPrepared | None = ...,
         part: _parts_pb2.MessagePart | None = ...,
         contender: Global___Contender | None = ...,
+        drain: Global___Drain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "drain", b"drain", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "drain", b"drain", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part", "contender"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part", "contender", "drain"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -144,8 +150,8 @@ class Claim(_message.Message):
     scheduler_id: _builtins.str
     """The scheduler's name, for logs and metrics."""
     num_groups: _builtins.int
-    """Number of workers that the scheduler owns now, without this one. If set, the scheduler understands Contender. Unset: it
-    does not, and cannot ask the owner.
+    """Number of workers that the scheduler owns now, without this one. If set, the scheduler understands Contender and Drain.
+    Unset: it does not, and cannot ask the owner.
     """
     asks_owner: _builtins.bool
     """Whether to ask the owner, if there is one, to give the worker away. The worker then answers the claim after the owner has
@@ -224,6 +230,26 @@ class KeepWorker(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeepWorker: _TypeAlias = KeepWorker  # noqa: Y015
+
+@_typing.final
+class Drain(_message.Message):
+    """The worker is stopping, and refuses new claims. The owner moves its sequences to its other workers and closes its stream. The
+    sequences of an owner without another worker go on until they end or the worker's drain timeout has passed; then the worker
+    runs the plans that it has, and ends the stream with UNAVAILABLE.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

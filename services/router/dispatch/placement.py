@@ -184,16 +184,20 @@ class Placement:
         self.models.update()
         self._on_change()
         for group in _by_submission(sequences):
-            if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
+            if connection.is_draining:
+                # The scheduler was stopped. That counts against no sequence.
+                for sequence in group:
+                    sequence.was_accepted = True
+            elif max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
                 message = f"More than {MAX_LOSSES} schedulers in a row were lost while they worked on this request."
                 # The error is not UNAVAILABLE, because clients would then retry the request, and more schedulers might
                 # be lost.
                 self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
-            else:
-                # Forget the refusals, because schedulers that were busy might have room now.
-                group[0].submission.refusals.clear()
-                group[0].submission.waits_until = None
-                self._resubmit(group[0].submission, group)
+                continue
+            # Forget the refusals, because schedulers that were busy might have room now.
+            group[0].submission.refusals.clear()
+            group[0].submission.waits_until = None
+            self._resubmit(group[0].submission, group)
 
     def on_refused(self, connection: SchedulerConnection, errors: Mapping[SubmittedSequence, ApiError]) -> None:
         for group in _by_submission(errors):

@@ -25,6 +25,9 @@ class Claimant:
     model: str = ""
 
 
-def gives_away(num_groups: int, num_groups_of_contender: int) -> bool:
-    """Returns whether an owner of `num_groups` workers gives one of them to a contender."""
-    return num_groups >= num_groups_of_contender + 2
+def gives_away(
+    num_groups: int, num_groups_of_contender: int, *, is_draining: bool = False, is_idle: bool = False
+) -> bool:
+    """Returns whether an owner of `num_groups` workers gives one of them to a contender. `is_draining`: the owner is
+    stopping, so it needs no worker without sequences. `is_idle`: this worker has none."""
+    return num_groups >= num_groups_of_contender + 2 or (is_draining and is_idle)

@@ -103,7 +103,7 @@ class Claimer:
             self._changed.clear()
             self._sweep()
             seconds = _SWEEP_S
-            while len(self._attempts) < MAX_ATTEMPTS:
+            while len(self._attempts) < MAX_ATTEMPTS and not self._fleet.is_draining:
                 address = self._turns.next(clock.now())
                 if address is None:
                     to_next = self._turns.seconds_to_next(clock.now())

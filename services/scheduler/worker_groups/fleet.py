@@ -25,6 +25,8 @@ class Fleet:
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
     engines: Engines = field(default_factory=Engines)
+    # Whether the scheduler is stopping: it claims no worker any more.
+    is_draining: bool = False
     # Called after a worker was claimed or lost.
     on_change: Callable[[], None] = lambda: None
     _overseer: Overseer = field(default_factory=Overseer)
@@ -85,8 +87,8 @@ class Fleet:
         """Number of groups that have a worker."""
         return sum(group.ready.is_set() for group in self.groups)
 
-    def _gives_away(self, num_groups_of_contender: int) -> bool:
-        return gives_away(self.num_ready, num_groups_of_contender)
+    def _gives_away(self, num_groups_of_contender: int, is_idle: bool) -> bool:
+        return gives_away(self.num_ready, num_groups_of_contender, is_draining=self.is_draining, is_idle=is_idle)
 
     def _on_change(self) -> None:
         self._changed.set()

@@ -85,11 +85,11 @@ class WorkerGroup:
         engines: Engines,
         peers: Sequences[WorkerGroup],
         on_change: Callable[[], None] = lambda: None,
-        gives_away: Callable[[int], bool] = lambda _: False,
+        gives_away: Callable[[int, bool], bool] = lambda *_: False,
     ) -> None:
         """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
         later. `on_change`: called after a worker was claimed or lost. `gives_away`: decides whether the scheduler gives
-        a worker to a scheduler with that number of workers.
+        a worker to a scheduler with that number of workers; the second argument is whether the worker is idle.
         """
         self.address = address
         self.ready = asyncio.Event()
@@ -99,6 +99,8 @@ class WorkerGroup:
         self._peers = peers
         self._on_change = on_change
         self._gives_away = gives_away
+        # Whether the claimed worker is stopping. `ready` is not set then.
+        self._is_draining = False
         self.core: Scheduler[RoutedRequest] | None = None
         self._config = config
         self._link: WorkerLink | None = None
@@ -160,7 +162,10 @@ class WorkerGroup:
             return
         self._finish(self.core.expire(now))
         self._turn_rate.observe(now, self.core.counters.starts)
-        if not self.ready.is_set() and self.silent_s > self._config.worker_timeout:
+        if self._is_draining and self._link is not None and not self.num_unfinished:
+            self._link.cancel()  # the worker waits for this
+        is_lost = not self.ready.is_set() and not self._is_draining
+        if is_lost and self.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
         self._pump_soon()
@@ -200,7 +205,8 @@ class WorkerGroup:
     @property
     def silence(self) -> float:
         """Time without a result, in units of the time after which the group is late. 0 if no plan is in flight."""
-        is_in_flight = self.ready.is_set() and self.core is not None and self.core.num_in_flight
+        is_claimed = self.ready.is_set() or self._is_draining
+        is_in_flight = is_claimed and self.core is not None and self.core.num_in_flight
         return self.silent_s / self._patience.seconds if is_in_flight else 0.0
 
     @property
@@ -216,8 +222,7 @@ class WorkerGroup:
         steps = 0 if self.core is None else self.core.counters.steps
         end, is_exit = ServiceEnd.LOST, False
         try:
-            await self._serve(link)
-            end = ServiceEnd.ELSEWHERE
+            end = await self._serve(link)
         except OtherModelError as error:
             logger.warning("worker %s cannot be used: %s", self.address, error)
             end = ServiceEnd.ELSEWHERE
@@ -248,8 +253,9 @@ class WorkerGroup:
             raise WorkerLostError(f"worker {self.address} is not connected")
         return [chunk async for chunk in self._link.tokenizer_chunks()]
 
-    async def _serve(self, link: WorkerLink) -> None:
-        """Returns when the worker is given away. Raises WorkerLostError if it is lost."""
+    async def _serve(self, link: WorkerLink) -> ServiceEnd:
+        """Returns when the worker is given away, or is stopping and has nothing to do. Raises WorkerLostError if it is
+        lost."""
         hello = link.hello
         self._check_options(hello)
         self._model.adopt(hello.model)
@@ -282,11 +288,16 @@ class WorkerGroup:
                 self._on_result(message)
             elif isinstance(message, worker_pb2.GrammarPrepared):
                 self._on_prepared(message)
-            elif self._gives_away(message.num_groups) and self._hand_over_all():
+            elif isinstance(message, worker_pb2.Drain):
+                self._on_drain()
+                if not self.num_unfinished:
+                    return ServiceEnd.LOST
+            elif self._gives_away(message.num_groups, not self.num_unfinished) and self._hand_over_all():
                 logger.info("gave worker %s to scheduler %s", self.address, message.scheduler_id)
-                return
+                return ServiceEnd.ELSEWHERE
             else:
                 link.keep()
+        raise AssertionError("the results of a link end with an error")
 
     def _check_options(self, hello: WorkerHello) -> None:
         """Checks that the worker can do what the scheduler's options ask for. If the first worker cannot, raises
@@ -343,10 +354,12 @@ class WorkerGroup:
                 key.session.add_worker_loss(key, suspicion)
 
     def _on_lost(self, *, is_exit: bool = False) -> None:
-        if self.ready.is_set():
+        if self.ready.is_set() or self._is_draining:
             self.silent_s = 0.0
         self.ready.clear()
         self._link = None
+        # No sequence is at fault for the end of a worker that was stopping.
+        is_exit, self._is_draining = is_exit and not self._is_draining, False
         if self.core is None:
             return
         self._run_ahead.lost()
@@ -359,6 +372,17 @@ class WorkerGroup:
                 self._accused[key] = before.get(key, 0)
                 key.session.add_worker_loss(key, sequence.suspicion)
         # Sequences that fit no other group's context wait for this worker.
+        self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
+        self._on_change()
+
+    def _on_drain(self) -> None:
+        """The worker is stopping: moves the sequences to groups that have workers. Sequences that fit in none of them
+        go on here. If there is no such group, the scheduler reports that it has no worker, so routers move the
+        sequences to other schedulers that have one."""
+        assert self.core is not None
+        logger.info("worker %s is stopping", self.address)
+        self._is_draining = True
+        self.ready.clear()
         self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
         self._on_change()
 

@@ -29,7 +29,7 @@ RUN = Method(_SERVICE + "Run", worker_pb2.RunRequest, worker_pb2.RunResponse)
 GET_TOKENIZER = Method(_SERVICE + "GetTokenizer", model_pb2.GetTokenizerRequest, model_pb2.GetTokenizerResponse)
 
 
-WorkerMessage = worker_pb2.StepResult | worker_pb2.GrammarPrepared | worker_pb2.Contender
+WorkerMessage = worker_pb2.StepResult | worker_pb2.GrammarPrepared | worker_pb2.Contender | worker_pb2.Drain
 
 # Statuses with which the stream ends if the worker says goodbye, or if this side has ended the stream. With every other
 # status, the worker's process ended, or its steps failed.
@@ -139,6 +139,8 @@ class WorkerLink:
                         yield response.prepared
                     case "contender":
                         yield response.contender
+                    case "drain":
+                        yield response.drain
                     case _:  # a message that only later versions understand
                         continue
         except ValueError as error:

@@ -12,7 +12,7 @@ ANSWER_TIMEOUT_S = 2.0
 
 
 class ClaimRefusedError(Exception):
-    """Another scheduler owns the worker. The message says which."""
+    """Another scheduler owns the worker, or the worker is stopping. The message says which."""
 
 
 class Ownership:
@@ -29,6 +29,10 @@ class Ownership:
         # The answer to the contender that waits: whether it gets the worker.
         self._answer: asyncio.Future[bool] | None = None
         self._contender = ""
+        self._is_draining = False
+        # Set while no scheduler owns the worker.
+        self._free = asyncio.Event()
+        self._free.set()
 
     @property
     def owner(self) -> str | None:
@@ -37,8 +41,11 @@ class Ownership:
     async def take(self, claim: worker_pb2.Claim) -> None:
         """Makes the claimant the owner. Raises ClaimRefusedError if another scheduler owns the worker and keeps it."""
         name = claim.scheduler_id or "a scheduler"
+        if self._is_draining:
+            raise ClaimRefusedError("the worker is shutting down")
         if self._owner is None:
             self._owner = name
+            self._free.clear()
         elif not claim.asks_owner or self._tell is None or self._answer is not None:
             raise ClaimRefusedError(f"this worker is held by {self._owner}")
         else:
@@ -64,9 +71,21 @@ class Ownership:
         """The steps of the owner that left have ended: the contender that waits gets the worker, or else the next
         claimant."""
         self._owner, self._is_leaving = None, False
+        self._free.set()
         if self._answer is not None and not self._answer.done():
             self._owner = self._contender
+            self._free.clear()
             self._answer.set_result(True)
+
+    async def drain(self) -> None:
+        """Refuses all claims from now on, tells the owner, and waits until it has left. Returns at once if the owner
+        does not understand Drain."""
+        self._is_draining = True
+        self.keep()
+        if self._tell is not None:
+            self._tell(worker_pb2.RunResponse(drain=worker_pb2.Drain()))
+        if self._tell is not None or self._is_leaving:
+            await self._free.wait()
 
     async def _wait(self, name: str) -> None:
         answer = self._answer = asyncio.get_running_loop().create_future()

@@ -61,12 +61,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._boot_id = secrets.randbits(63) + 1
         self._epoch = 0
         self._ownership = Ownership()
+        self._draining = False
         self._closing = False
         self._reader: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
     def open(self, worker: LoadedWorker) -> None:
         self._worker = worker
+
+    async def drain(self) -> None:
+        """Refuses new claims, tells the owner, and waits until it has left. Returns at once if the owner does not
+        understand Drain."""
+        self._draining = True
+        await self._ownership.drain()
 
     async def close(self) -> None:
         """Accepts no more plans, and ends the owner's stream once the results of all received plans are written."""
@@ -81,7 +88,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def serve(self, stream: Stream) -> None:
         """Serves a scheduler's stream until it ends. Raises MalformedRequestError."""
-        if self._worker is None or self._closing:
+        if self._worker is None or self._draining or self._closing:
             await stream.abort(grpc.StatusCode.UNAVAILABLE, self._problem)
         worker = self._worker
         claim = await self._claim(stream)
@@ -130,7 +137,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     @property
     def _problem(self) -> str:
         """Says why the worker takes no calls now."""
-        return f"the worker is {'shutting down' if self._closing else 'still loading its model'}"
+        return f"the worker is {'shutting down' if self._draining or self._closing else 'still loading its model'}"
 
     async def _claim(self, stream: Stream) -> worker_pb2.Claim:
         try:

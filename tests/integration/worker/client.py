@@ -75,6 +75,9 @@ class Stream:
     async def contender(self) -> worker_pb2.Contender:
         return (await self._read()).contender
 
+    async def is_told_of_drain(self) -> bool:
+        return (await self._read()).HasField("drain")
+
     async def keep(self) -> None:
         await self.call.write(worker_pb2.RunRequest(keep=worker_pb2.KeepWorker()))
 

@@ -153,6 +153,30 @@ async def test_an_owner_keeps_the_worker_or_gives_it_away(channel: grpc.aio.Chan
     await second.close()
 
 
+async def test_a_worker_that_stops_tells_its_owner_and_waits_for_it(
+    channel: grpc.aio.Channel, servicer: WorkerServicer
+) -> None:
+    owner = Stream(channel)
+    await owner.claim("owner", num_groups=0)
+    draining = asyncio.create_task(servicer.drain())
+    assert await owner.is_told_of_drain()
+    with pytest.raises(grpc.aio.AioRpcError, match="shutting down") as refusal:
+        await Stream(channel).claim("another", num_groups=0, asks_owner=True)
+    assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+    await owner.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
+    assert not draining.done()
+    await owner.close()
+    await draining
+
+
+async def test_a_worker_that_stops_does_not_wait_for_an_owner_of_an_older_version(
+    channel: grpc.aio.Channel, servicer: WorkerServicer
+) -> None:
+    owner = await claimed(channel)
+    await servicer.drain()
+    await owner.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
+
+
 async def test_a_scheduler_of_another_model_is_refused(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="serves tiny-llama, not another") as refusal:
         await Stream(channel).claim(model="another")

@@ -174,10 +174,17 @@ class ModelDirectory:
         return model
 
     def _find(self, name: str, key: Key | None, may_be_away: bool) -> ServedModel | None:
-        model = find(self._served(), name, key)
+        served = self._served()
+        model = find(served, name, key)
         if model is None and may_be_away:
             self._forget()
-            newest = {(key.name, key.version): model for key, model in self._known.items() if key in self._away_since}
+            # Besides the models that are away, these are the models whose schedulers are all draining.
+            versions = {(offer.name, offer.version) for offer in served}
+            newest = {
+                (key.name, key.version): model
+                for key, model in self._known.items()
+                if (key.name, key.version) not in versions
+            }
             model = find([Offer(model, DEFAULT_WEIGHT) for model in newest.values()], name, key)
         return model
 

@@ -133,6 +133,16 @@ async def test_a_model_that_has_been_away_for_long_does_not_exist(tokenizer: Tok
     assert fleet.models.has_tokenizer(model("b", tokenizer="t2"))
 
 
+async def test_a_model_whose_last_scheduler_drains_is_found_until_another_one_comes(tokenizer: Tokenizer) -> None:
+    """As in a rolling restart, when the next scheduler stops before the router has reached the one before it."""
+    fleet = fleet_of(tokenizer, model("llama"), num_schedulers=2)
+    fleet.schedulers[0].is_draining = True
+    assert await fleet.found("llama") == "llama"
+    assert fleet.models.names == []
+    fleet.connect(1, model("llama"))
+    assert await fleet.found("llama") == "llama"
+
+
 async def test_a_scheduler_that_comes_back_brings_its_model_back(tokenizer: Tokenizer) -> None:
     fleet = fleet_of(tokenizer, model("a"), model("b"))
     created = (await fleet.models.find("a")).created

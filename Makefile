@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-patient test-steady test-chaos chaos clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-patient test-steady virtual-time test-chaos chaos clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ kernels-check: .venv/dev ## fail if a GPU kernel spills registers or docs/gpu-ke
 
 test-long: .venv/dev ## run the state machine tests at forty times their length: some 400,000 operations
 	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
+
+VIRTUAL_SEEDS ?= 20000
+virtual-time: .venv/dev ## run a fleet in virtual time by 20,000 seeds, with two processes; VIRTUAL_SEEDS sets another number
+	$(BIN)/python -m tests.virtual --seeds $(VIRTUAL_SEEDS) --jobs 2
 
 test-models: .venv/dev ## compare every supported architecture with transformers; CI compares one for each mechanism
 	$(BIN)/python -m tests.models --record benchmarks/results/models.md

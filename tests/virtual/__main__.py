@@ -1,0 +1,96 @@
+"""Runs the fleet in virtual time: `python -m tests.virtual --seeds 20000 --jobs 2`, or `--seed 7 -v` for one seed."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import multiprocessing
+import sys
+import time
+from collections import Counter
+
+from tests.virtual.simulation import Outcome, run_seed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.virtual", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds to run")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--seed", type=int, help="run only this seed, and say how it ends")
+    parser.add_argument("--faults", type=int, help="number of faults of each seed; default: 3 to 8, by seed")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every fault and log line")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return _run_one(options.seed, options.verbose, options.faults)
+    return _run_many(range(options.first, options.first + options.seeds), options.jobs, options.faults)
+
+
+def _run_one(seed: int, is_verbose: bool, num_faults: int | None) -> int:
+    if is_verbose:
+        logging.basicConfig(level=logging.DEBUG, format="           %(name)s: %(message)s", stream=sys.stdout)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
+    else:
+        logging.disable()
+    outcome = run_seed(seed, print if is_verbose else None, num_faults)
+    print(f"seed {seed}: {outcome.violation or 'kept every promise'}")
+    print(f"{outcome.num_requests} requests, {outcome.num_errors} errors, {outcome.num_faults} faults", outcome.faults)
+    print(f"{outcome.virtual_seconds:.1f} virtual seconds, {outcome.num_callbacks} callbacks")
+    return outcome.violation is not None
+
+
+def silent(seed: int, num_faults: int | None) -> Outcome:
+    try:
+        return run_seed(seed, None, num_faults)
+    finally:
+        gc.collect()
+
+
+def prepare() -> None:
+    """Prepares a process for many seeds: garbage is collected between them, without what was imported before."""
+    logging.disable()
+    gc.disable()
+    gc.freeze()
+
+
+def _run_many(seeds: range, jobs: int, num_faults: int | None) -> int:
+    started = time.monotonic()
+    faults: Counter[str] = Counter()
+    num_requests = num_errors = num_faults_in_all = num_bad = 0
+    virtual_seconds = 0.0
+    with multiprocessing.Pool(jobs, prepare) as pool:
+        pending = pool.imap_unordered(_Task(num_faults), seeds, chunksize=10)
+        for number, outcome in enumerate(pending, 1):
+            faults.update(outcome.faults)
+            num_requests += outcome.num_requests
+            num_errors += outcome.num_errors
+            num_faults_in_all += outcome.num_faults
+            virtual_seconds += outcome.virtual_seconds
+            if outcome.violation is not None:
+                num_bad += 1
+                print(f"seed {outcome.seed}: {outcome.violation}", flush=True)
+            if number % 1000 == 0:
+                print(f"{number} seeds, {number / (time.monotonic() - started) * 3600:.0f} per hour", flush=True)
+    seconds = time.monotonic() - started
+    number = len(seeds)
+    print(f"{number} seeds in {seconds:.0f} s: {number / seconds * 3600:.0f} seeds per hour with {jobs} processes")
+    print(f"per seed: {num_requests / number:.0f} requests, {num_faults_in_all / number:.1f} faults,", end=" ")
+    print(f"{virtual_seconds / number:.1f} virtual seconds, {num_errors / number:.2f} errors within the rules")
+    print("faults: " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
+    print(f"{num_bad} seeds broke a promise")
+    return num_bad > 0
+
+
+class _Task:
+    """Picklable call of `silent`."""
+
+    def __init__(self, num_faults: int | None) -> None:
+        self._num_faults = num_faults
+
+    def __call__(self, seed: int) -> Outcome:
+        return silent(seed, self._num_faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Clients of the simulated fleet. Each knows the only right answer to its request, and checks every token."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.router.dispatch import Deliveries, FinishReason, Generate, Mailbox, Submission, SubmittedSequence
+from services.router.errors import ApiError, ErrorKind
+from services.router.model import ModelInfo
+from services.router.parameters import SamplingParams, StopConditions
+from shared.placement import prompt_key
+from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, expected_output
+from tests.virtual.loop import Violation, World
+from tests.virtual.parts import MAX_MODEL_LEN, RouterPart
+
+MODEL = ModelInfo(
+    "fake", (), MAX_MODEL_LEN, VOCAB_SIZE, frozenset([EOS_TOKEN_ID]), SamplingParams(), "", 0, "Fake", "none"
+)
+# How long a client waits before it tries again on another router.
+RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    name: str
+    arrives_at: float
+    prompt: tuple[int, ...]
+    max_tokens: int
+    n: int
+    # The client pauses for this long after each delivery.
+    reads_every: float = 0.0
+    # Seconds after which the client leaves.
+    leaves_after: float | None = None
+    # A stop string ends each choice after this many of its tokens.
+    stops_after: int | None = None
+    # Seconds until the request's deadline.
+    timeout: float | None = None
+
+
+def draw_requests(rng: random.Random, number: int, start: float) -> list[Request]:
+    shared = [tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.choice((4, 8, 13)))) for _ in range(3)]
+    requests = []
+    for index in range(number):
+        own = tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(1, 12)))
+        kind = rng.random()
+        max_tokens = rng.choice((1, 3, 8, 16, 24, 32))
+        requests.append(
+            Request(
+                name=f"q{index}",
+                arrives_at=start + rng.uniform(0.0, 1.0),
+                prompt=(*(rng.choice(shared) if rng.random() < 0.5 else ()), *own),
+                # A client that leaves early leaves much work behind, if nobody is told.
+                max_tokens=160 if kind < 0.16 else max_tokens,
+                n=rng.choice((1, 1, 1, 2, 3)),
+                reads_every=rng.choice((0.0, 0.0, 0.0, 0.05, 1.2)),
+                leaves_after=rng.choice((0.0, 0.001, rng.uniform(0.0, 1.5))) if kind < 0.08 else None,
+                stops_after=rng.randint(1, 8) if 0.08 <= kind < 0.16 else None,
+                timeout=rng.uniform(0.2, 4.0) if 0.16 <= kind < 0.22 else None,
+            )
+        )
+    return requests
+
+
+@dataclass(eq=False)
+class Client:
+    """Sends one request until it is answered. If its router dies, it sends the request again, as Envoy and clients
+    do."""
+
+    world: World
+    request: Request
+    is_done: bool = False
+    error: ApiError | None = None
+    num_tries: int = 0
+    choices: list[list[int]] = field(default_factory=list)
+    _router: RouterPart | None = None
+    _router_start: int = 0
+
+    def send(self, routers: Sequence[RouterPart]) -> None:
+        """Starts the request on a router that lives. Tries later if none does."""
+        alive = [router for router in routers if router.is_alive and hasattr(router, "placement")]
+        if not alive:
+            self.world.call_later(RETRY_S, lambda: self.send(routers))
+            return
+        router = self.world.random.choice(alive)
+        self._router, self._router_start = router, router.num_starts
+        self.num_tries += 1
+        self.choices = [[] for _ in range(self.request.n)]
+        number = self.num_tries
+        router.host.loop.call_soon(lambda: router.spawn(self._run(router, number)))
+
+    def router_died(self, router: RouterPart, routers: Sequence[RouterPart]) -> None:
+        if not self.is_done and self._router is router:
+            self.world.say(f"{self.request.name} lost its router")
+            self.send(routers)
+
+    async def _run(self, router: RouterPart, number: int) -> None:
+        request, loop = self.request, router.host.loop
+        mailbox = Mailbox(Deliveries(clock=loop.time))
+        deadline = None if request.timeout is None else loop.time() + request.timeout
+        prompt = list(request.prompt)
+        submission = Submission(
+            request_id=request.name,
+            model=MODEL,
+            prompt_token_ids=prompt,
+            work=Generate(SamplingParams(temperature=0.0), StopConditions(request.max_tokens)),
+            n=request.n,
+            deadline=deadline,
+            traceparent="",
+            mailbox=mailbox,
+            affinity=prompt_key("fake", "", b"".join(token.to_bytes(4, "little") for token in prompt)),
+        )
+        router.placement.submit(submission)
+        try:
+            async with asyncio.timeout(request.leaves_after):
+                await self._read(router, submission, number)
+        except TimeoutError:
+            self.world.say(f"{request.name} leaves")
+        except ApiError as error:
+            self._fail(error, deadline)
+        finally:
+            router.placement.close(submission)
+        self.is_done = True
+
+    async def _read(self, router: RouterPart, submission: Submission, number: int) -> None:
+        request, placement = self.request, router.placement
+        is_open = [True] * request.n
+        while any(is_open):
+            if not submission.mailbox.has_news and submission.paused:
+                placement.go_on(submission)
+            for sequence in await submission.mailbox.take():
+                index = sequence.choice_index
+                if number == self.num_tries and is_open[index]:
+                    self._receive(sequence)
+                received = len(self.choices[index])
+                if is_open[index] and request.stops_after is not None and received >= request.stops_after:
+                    placement.end(sequence)
+                    is_open[index] = False
+                if sequence.finish_reason is not None:
+                    if is_open[index]:
+                        self._check_end(sequence)
+                    is_open[index] = False
+            if request.reads_every:
+                await asyncio.sleep(request.reads_every)
+
+    def _receive(self, sequence: SubmittedSequence) -> None:
+        choice = sequence.choice_index
+        received = self.choices[choice]
+        new = sequence.output_token_ids[len(received) :]
+        expected = self._expected(choice)
+        received.extend(new)
+        if expected[: len(received)] != received:
+            raise Violation(f"{self.request.name}: choice {choice} got {received}, expected {expected}")
+
+    def _check_end(self, sequence: SubmittedSequence) -> None:
+        choice = sequence.choice_index
+        received, expected = self.choices[choice], self._expected(choice)
+        if received != expected:
+            raise Violation(
+                f"{self.request.name}: choice {choice} ended after {len(received)} of {len(expected)} tokens"
+            )
+        is_stop = expected[-1] == EOS_TOKEN_ID
+        if sequence.finish_reason is not (FinishReason.STOP if is_stop else FinishReason.LENGTH):
+            raise Violation(f"{self.request.name}: choice {choice} ended with {sequence.finish_reason}")
+
+    def _fail(self, error: ApiError, deadline: float | None) -> None:
+        self.error = error
+        self.world.say(f"{self.request.name} fails: {error.kind.name}: {error}")
+        if error.kind is ErrorKind.TIMEOUT and deadline is not None and self.world.now >= deadline - 0.001:
+            return
+        if error.kind is ErrorKind.INTERNAL and "in a row were lost" in error.message:
+            return  # checked against the number of faults at the end
+        raise Violation(f"{self.request.name} failed: {error.kind.name}: {error}")
+
+    def _expected(self, choice: int) -> list[int]:
+        return expected_output(self.request.prompt, self.request.max_tokens, choice_index=choice)

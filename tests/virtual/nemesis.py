@@ -1,0 +1,196 @@
+"""The faults of one seed, drawn from its random numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from quire.scheduler.v1 import scheduler_pb2
+from quire.worker.v1 import worker_pb2
+from tests.virtual.loop import World
+from tests.virtual.network import PING_S, Network
+from tests.virtual.parts import Part, RouterPart
+
+# Most faults are short. Some outlast gRPC's pings.
+_SHORT_S = 1.5
+_LONG_S = PING_S + 4.0
+
+
+class Nemesis:
+    def __init__(
+        self, world: World, network: Network, parts: Sequence[Part], on_router_death: Callable[[RouterPart], None]
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._parts = parts
+        self._on_router_death = on_router_death
+        self._rng = random.Random(world.random.random())
+        # Numbers of faults so far, by kind, and those that can end a worker's or a scheduler's streams.
+        self.counts: dict[str, int] = {}
+        self.tampered = False
+        self._zombies: list[Part] = []
+        self.is_over = False
+
+    @property
+    def num_faults(self) -> int:
+        return sum(self.counts.values())
+
+    def plan(self, number: int, start: float, end: float) -> None:
+        """Plans faults at random times."""
+        faults = [self._kill, self._kill, self._pause, self._cut, self._cut, self._block, self._slow, self._replace,
+                  self._tamper]  # fmt: skip
+        for _ in range(number):
+            fault = self._rng.choice(faults)
+            self._world.call_at(self._rng.uniform(start, end), partial(self._strike, fault))
+
+    def stop(self) -> None:
+        """Ends every fault. Processes that were replaced end; all others run, started again if they were killed."""
+        self.is_over = True
+        for zombie in self._zombies:
+            self._end(zombie)
+        for part in self._parts:
+            if part.is_alive:
+                part.host.loop.resume()
+        self._network.heal()
+        for part in self._parts:
+            if not part.is_alive:
+                part.start()
+
+    def _strike(self, fault: Callable[[], str]) -> None:
+        if not self.is_over:
+            name = fault()
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _seconds(self) -> float:
+        return self._rng.uniform(1.0, _LONG_S) if self._rng.random() < 0.12 else self._rng.uniform(0.01, _SHORT_S)
+
+    def _alive(self) -> list[Part]:
+        return [part for part in self._parts if part.is_alive]
+
+    def _end(self, part: Part) -> None:
+        if part.is_alive:
+            part.kill(self._rng.choice((0.001, 0.05, PING_S)))
+
+    def _kill(self) -> str:
+        alive = self._alive()
+        if not alive:
+            return "nothing"
+        part = self._rng.choice(alive)
+        self._end(part)
+        if isinstance(part, RouterPart):
+            self._on_router_death(part)
+        self._world.call_later(self._seconds(), lambda: self._start(part))
+        return "kill"
+
+    def _start(self, part: Part) -> None:
+        if not part.is_alive and not self.is_over:
+            part.start()
+
+    def _pause(self) -> str:
+        part = self._rng.choice(self._parts)
+        seconds = self._seconds()
+        host = part.host
+        self._world.say(f"{host.name} is paused for {seconds:.3f} s")
+        host.loop.pause()
+        self._network.silent(host)
+        self._world.call_later(seconds, lambda: self._resume(part))
+        return "pause"
+
+    def _resume(self, part: Part) -> None:
+        self._world.say(f"{part.host.name} continues")
+        part.host.loop.resume()
+
+    def _cut(self) -> str:
+        streams = self._network.streams
+        if not streams:
+            return "nothing"
+        stream = self._rng.choice(streams)
+        ends = (self._delay_of_news(), self._delay_of_news())
+        self._world.say(f"the stream from {stream.client.name} to {stream.server.name} is cut")
+        self._network.cut(stream, *ends)
+        return "cut"
+
+    def _delay_of_news(self) -> float:
+        return self._rng.choice((0.0, 0.01, 0.5, 0.5, PING_S))
+
+    def _pair(self) -> tuple[Part, Part]:
+        one = self._rng.choice(self._parts)
+        other = self._rng.choice([part for part in self._parts if type(part) is not type(one)])
+        return one, other
+
+    def _block(self) -> str:
+        one, other = self._pair()
+        seconds = self._seconds()
+        is_both = self._rng.random() < 0.4
+        self._world.say(f"{one.host.name} {'<' if is_both else ''}-> {other.host.name} is blocked for {seconds:.3f} s")
+        self._network.block(one.host, other.host, seconds)
+        if is_both:
+            self._network.block(other.host, one.host, seconds)
+        return "block"
+
+    def _slow(self) -> str:
+        one, other = self._pair()
+        pair = (one.host, other.host)
+        self._network.slow[pair] = self._rng.choice((0.02, 0.2, 1.0))
+        self._world.say(f"{one.host.name} -> {other.host.name} is slow")
+
+        def end() -> None:
+            self._network.slow.pop(pair, None)
+
+        self._world.call_later(self._seconds(), end)
+        return "slow"
+
+    def _replace(self) -> str:
+        """A host is given up and its part started elsewhere under the same address. The old process was only paused,
+        and comes back with all its streams."""
+        part = self._rng.choice([part for part in self._parts if not isinstance(part, RouterPart)])
+        if not part.is_alive:
+            return "nothing"
+        zombie = type(part)(part.name, part.world, part.network, part.setting)
+        zombie.host = part.host
+        self._zombies.append(zombie)
+        self._world.say(f"{part.host.name} is replaced, and stays behind")
+        zombie.host.loop.pause()
+        self._network.silent(zombie.host)
+        part.start()
+        self._world.call_later(self._seconds(), lambda: self._resume(zombie))
+        self._world.call_later(_LONG_S + 4.0, lambda: self._end(zombie))
+        return "stale"
+
+    def _tamper(self) -> str:
+        """One message of a kind that has its own protection is lost, doubled, or changes places with the next."""
+        kind = self._rng.choice(("lost", "doubled", "swapped"))
+        wanted = self._rng.choice(("frame", "plan", "result"))
+        held: list[tuple[str, Any]] = []
+        is_done = False
+
+        def tamper(stream: str, message: Any) -> list[Any]:
+            nonlocal is_done
+            if held and held[0][0] == stream:
+                (_, first) = held.pop()
+                self._network.tamper = None
+                return [message, first]
+            if is_done or message.WhichOneof("message") != wanted or not _is_protected(message):
+                return [message]
+            is_done = True
+            self.tampered = True
+            self._world.say(f"a {wanted} on the stream of {stream.split()[1]} is {kind}")
+            if kind == "swapped":
+                held.append((stream, message))
+                return []
+            self._network.tamper = None
+            return [] if kind == "lost" else [message, message]
+
+        if self._network.tamper is not None:
+            return "nothing"
+        self._network.tamper = tamper
+        return "tamper"
+
+
+def _is_protected(message: Any) -> bool:
+    """Whether the receiver can find out that this message is lost or late."""
+    if isinstance(message, scheduler_pb2.ConnectResponse):
+        return bool(message.frame.token_ids) and not message.frame.finished
+    return isinstance(message, worker_pb2.RunRequest | worker_pb2.RunResponse)

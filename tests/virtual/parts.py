@@ -1,0 +1,163 @@
+"""The processes of the simulated fleet: the real code of router and scheduler, and the fake worker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.router.dispatch import Placement
+from services.router.dispatch.scheduler_connection import CONNECT
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.worker_groups import Fleet
+from services.scheduler.worker_groups.claimer import Claimer
+from services.scheduler.worker_groups.worker_link import RUN
+from shared.discovery import StaticSource
+from tests.fakes.fake_model import FakeModel
+from tests.fakes.fake_worker import FakeWorker, Script
+from tests.virtual.loop import World
+from tests.virtual.network import Host, Network
+
+SCHEDULER_WAIT_S = 60.0
+MAX_MODEL_LEN = 192
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a seed chooses for the whole fleet."""
+
+    num_routers: int
+    num_schedulers: int
+    num_workers: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    step_seconds: float
+    run_ahead: int | None
+    step_timeout: float
+    num_host_blocks: int
+
+
+@dataclass(eq=False)
+class Part:
+    """A process that can be started, killed and started again."""
+
+    name: str
+    world: World
+    network: Network
+    setting: Setting
+    num_starts: int = 0
+    host: Host = field(init=False)
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return self.name
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.host.loop.is_dead
+
+    def start(self) -> None:
+        """Starts a new process at the same address."""
+        self.num_starts += 1
+        loop = self.world.new_loop(f"{self.name}.{self.num_starts}")
+        self.host = Host(loop.name, loop, self.address)
+        self.tasks = []
+        self.world.say(f"{loop.name} starts")
+        loop.call_soon(self._begin)
+
+    def kill(self, longest: float) -> None:
+        """Ends the process. Its peers learn of it within `longest` seconds."""
+        self.world.say(f"{self.host.name} is killed")
+        self.host.loop.kill()
+        self.network.gone(self.host, longest)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self.host.loop.create_task(work)
+        self.tasks.append(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """A task that ends by an error is a bug: the process would end."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self.world.is_over:
+            self.world.problems.append(f"{self.name} ended: {error!r}")
+
+
+class WorkerPart(Part):
+    worker: FakeWorker
+
+    def _begin(self) -> None:
+        setting = self.setting
+        self.worker = FakeWorker(
+            make_model=self._model, script=Script(step_seconds=setting.step_seconds), max_model_len=MAX_MODEL_LEN
+        )
+        self.models: list[FakeModel] = []
+        self.host.handlers[RUN.path] = self.worker.serve
+        self.network.listen(self.host)
+
+    def _model(self) -> FakeModel:
+        setting = self.setting
+        model = FakeModel(
+            num_blocks=setting.num_blocks,
+            max_num_seqs=setting.max_num_seqs,
+            max_num_batched_tokens=setting.max_num_batched_tokens,
+            num_host_blocks=setting.num_host_blocks,
+        )
+        self.models.append(model)
+        return model
+
+
+class SchedulerPart(Part):
+    workers: tuple[str, ...] = ()
+    fleet: Fleet
+    servicer: SchedulerServicer
+
+    def _begin(self) -> None:
+        config = SchedulerConfig(
+            worker=self.workers, run_ahead=self.setting.run_ahead, step_timeout=self.setting.step_timeout
+        )
+        host = self.host
+        self.fleet = Fleet(host.name, config)
+        claimer = Claimer(
+            self.fleet,
+            StaticSource(self.workers),
+            connect=lambda address: self.network.channel(host, address),
+            jitter=random.Random(self.world.random.random()),
+        )
+        self.servicer = SchedulerServicer(self.fleet)
+        host.handlers[CONNECT.path] = self.servicer.connect
+        self.spawn(claimer.run())
+        self.spawn(self.servicer.tick_forever())
+        self.network.listen(host)
+
+
+class RouterPart(Part):
+    schedulers: tuple[str, ...] = ()
+    placement: Placement
+
+    @property
+    def address(self) -> str:
+        return ""
+
+    def _begin(self) -> None:
+        host = self.host
+        self.placement = Placement(
+            StaticSource(self.schedulers),
+            router_id=host.name,
+            threads=None,  # type: ignore[arg-type] # only to load tokenizers
+            scheduler_wait=SCHEDULER_WAIT_S,
+            scheduler_silence=2.0,
+            connect=lambda address: self.network.channel(host, address),
+            jitter=random.Random(self.world.random.random()),
+        )
+        # The fake worker has no tokenizer. Requests come in token ids.
+        self.placement.models.add_tokenizer("", None)  # type: ignore[arg-type]
+        self.placement.start()

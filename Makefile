@@ -76,7 +76,16 @@ chaos: .venv/dev ## carry out faults drawn from SEED (1) on a real fleet under l
 	  for package in prometheus_*.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
 	if command -v prometheus >/dev/null || test -x .venv-prometheus/usr/bin/prometheus; then touch $@; fi
 
-clients: .venv-clients/made .venv-node/made .venv-prometheus/made ## make the environments of the clients that tests/e2e/ runs
+# Unpacks Debian's Redis and Sentinel, with the two libraries that they need, without installing them.
+.venv-redis/made:
+	mkdir -p .venv-redis
+	if ! command -v redis-server >/dev/null && command -v apt-get >/dev/null; then cd .venv-redis; \
+	  set -- redis-server redis-sentinel redis-tools libjemalloc2 liblzf1; \
+	  apt-get download -qq "$$@" 2>/dev/null || { apt-get update -qq && apt-get download -qq "$$@"; } || true; \
+	  for package in *.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
+	if command -v redis-server >/dev/null || test -x .venv-redis/usr/bin/redis-server; then touch $@; fi
+
+clients: .venv-clients/made .venv-node/made .venv-prometheus/made .venv-redis/made ## make the environments of the clients that tests/e2e/ runs
 
 wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	rm -rf build/lib build/bdist.* dist
@@ -179,4 +188,4 @@ gpu-dry-run: .venv/dev ## run the GPU benchmarks on the simulated GPU, in every 
 	done
 
 clean: ## remove the environments and all build outputs
-	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node .venv-prometheus examples/javascript/node_modules build dist
+	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node .venv-prometheus .venv-redis examples/javascript/node_modules build dist

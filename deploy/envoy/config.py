@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.discovery import DiscoveryOptions
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
@@ -19,6 +20,9 @@ LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 
 # The kernel's limit.
 MAX_SOCKET_PATH_BYTES = 107
+
+# The router that the gateway uses if no option names one.
+DEFAULT_ROUTER = "127.0.0.1:50051"
 
 # Value of an option that stands for every origin, method, header or host.
 ANY = "*"
@@ -33,14 +37,15 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayConfig:
+class GatewayConfig(DiscoveryOptions):
     host: str = option("127.0.0.1", "Address to serve HTTP and gRPC on; 0.0.0.0 is every interface.")
     port: int = option(8000, "TCP port to serve on; 0 picks a free one.", minimum=0, maximum=65535)
     listen: str = option("", "Unix socket to serve on in place of host and port, unix:/path.")
-    router: tuple[str, ...] = option(
-        ("127.0.0.1:50051",),
+    router: tuple[str, ...] | None = option(
+        None,
         "Address of a router, `host:port` or `unix:/path`. Repeatable. If a host name has several addresses, "
-        "all of them are used; it is looked up every second.",
+        "all of them are used; it is looked up every second. With --redis, routers are also found there. Default: "
+        "127.0.0.1:50051, or with --redis none.",
     )
     admin_port: int | None = option(
         None,
@@ -119,12 +124,13 @@ class GatewayConfig:
     log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
+        DiscoveryOptions.__post_init__(self)
         self._check_root_path()
-        if not self.router:
+        if self.router == ():
             raise ConfigError("--router is empty: give at least one address")
         if self.listen and not self.listen.startswith("unix:/"):
             raise ConfigError(f"--listen {self.listen}: use unix:/path, or --host and --port")
-        for address in self.router:
+        for address in self.routers:
             endpoint_kind(address)
         for host in self.allowed_hosts or ():
             if host != ANY and not _HOST.fullmatch(host):
@@ -144,6 +150,13 @@ class GatewayConfig:
         for header in self.allowed_headers:
             if not _TOKEN.fullmatch(header):
                 raise ConfigError(f"--allowed-headers {header}: this is not a valid header name")
+
+    @property
+    def routers(self) -> tuple[str, ...]:
+        """The addresses of routers that need no Redis to be found."""
+        if self.router is not None:
+            return self.router
+        return () if self.redis else (DEFAULT_ROUTER,)
 
     def _check_root_path(self) -> None:
         if not self.root_path:

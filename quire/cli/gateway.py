@@ -20,12 +20,14 @@ from quire.cli.child import die_with_parent
 from quire.cli.http_probe import ask
 from quire.cli.router_file import RouterFile
 from quire.cli.runtime_directory import runtime_directory
-from shared.config import resolve
-from shared.discovery import Kind, Source, follow, source_of
+from shared.config import ConfigError, resolve, stop
+from shared.discovery import Kind, Registry, Source, follow, source_of
 from shared.log import configure_logging
 from shared.status import StatusReporter
 
 logger = logging.getLogger(__name__)
+
+PROG = "quire gateway"
 
 # Envoy's log level for each of Quire's. At Quire's default level `info`, Envoy logs only warnings, because its `info`
 # messages are of use only to its developers.
@@ -64,12 +66,17 @@ def main(argv: Sequence[str]) -> int:
     config = resolve(
         GatewayConfig,
         argv,
-        prog="quire gateway",
+        prog=PROG,
         description=("Runs one gateway: Envoy in front of routers, HTTP and gRPC on one port."),
     )
     configure_logging("gateway", config.log_level, config.log_format)
     reporter = StatusReporter(config.status_fd)
-    return run(config, source_of(config.router, Kind.ROUTER), reporter)
+    try:
+        registry = Registry(config)
+    except ConfigError as error:
+        reporter.failed(str(error))
+        stop(PROG, str(error))
+    return run(config, source_of(config.routers, Kind.ROUTER, registry), reporter)
 
 
 def run(config: GatewayConfig, routers: Source, reporter: StatusReporter) -> int:

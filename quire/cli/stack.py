@@ -27,6 +27,7 @@ from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
 from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, read_file, to_argv, unknown_variables
+from shared.discovery import PartOptions
 from shared.python_child import child_environment, python_command
 
 # The kinds of parts in the order in which they are stopped, so that each part stops before the parts that it calls.
@@ -39,7 +40,10 @@ SERVICES: dict[str, type] = {
 # The kind of part that each kind calls. It has an option of this name.
 CALLED = {"gateway": "router", "router": "scheduler", "scheduler": "worker"}
 # Options that the stack sets itself.
-WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
+# They include those of discovery, because the parts of a stack find each other without it.
+WIRING = frozenset(
+    {"listen", "router", "scheduler", "worker", "status_fd"} | {field.name for field in dataclasses.fields(PartOptions)}
+)
 # Maximum length, in bytes, of the path of the directory that contains the stack's directory quire-xxxxxxxx. The kernel
 # allows 107 bytes for a Unix socket's path, and the longest path below the stack's directory is the gateway's admin
 # socket, /quire-gateway-xxxxxxxx/admin.sock (34 bytes).

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.discovery import PartOptions
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
@@ -24,13 +25,14 @@ _CHANNELS = {"openai", "openai_gptoss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterConfig:
+class RouterConfig(PartOptions):
     listen: tuple[str, ...] = option(
         ("127.0.0.1:50051",), "Address to serve gRPC on, host:port or unix:/path. Repeatable."
     )
     scheduler: tuple[str, ...] = option(
         (),
-        "Address of a scheduler, host:port or unix:/path. Repeatable. The router retries each until it answers.",
+        "Address of a scheduler, host:port or unix:/path. Repeatable. A host name stands for all of its addresses. "
+        "With --redis, schedulers are also found there. The router retries each until it answers.",
     )
     default_model: str | None = option(
         None,
@@ -84,6 +86,7 @@ class RouterConfig:
     log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
+        PartOptions.__post_init__(self)
         check_root_path(self.root_path)
         parsers = {self.tool_call_parser, self.reasoning_parser}
         if parsers & _CHANNELS and parsers - _CHANNELS - {"auto", "none"}:

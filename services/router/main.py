@@ -29,8 +29,8 @@ from services.router.metrics import LoadCollector, RequestMetrics, RouterCollect
 from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServer, details_metadata
 from services.router.template import import_renderer
 from services.router.text import TextThreads
-from shared.config import resolve
-from shared.discovery import Kind, Source, source_of
+from shared.config import ConfigError, resolve
+from shared.discovery import DiscoveryCollector, Kind, Registry, Source, source_of
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
@@ -244,19 +244,25 @@ class Router:
 async def run(config: RouterConfig, status: StatusReporter) -> int:
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     tracing_enabled = configure_tracing("router")
-    router = Router(config, tracing_enabled)
+    try:
+        registry = Registry(config, advertise=config.advertise)
+    except ConfigError as error:
+        return _fail(status, str(error))
+    schedulers = source_of(config.scheduler, Kind.SCHEDULER, registry)
+    router = Router(config, tracing_enabled, schedulers=schedulers)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    if not config.scheduler:
-        return _fail(status, "give at least one --scheduler address")
+    if not config.scheduler and not config.redis:
+        return _fail(status, "give at least one --scheduler address, or the Redis that knows them with --redis")
     with ExitStack() as start:
         start.enter_context(warnings_as_notes(status))
         try:
             addresses = await router.start()
             if config.metrics_port is not None:
-                start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
+                metrics = registry_of([router.collector, DiscoveryCollector([schedulers], registry)])
+                start_metrics_server(config.metrics_host, config.metrics_port, metrics)
         except OSError as error:
             start.close()  # Otherwise, `_fail` would report the error twice, because its log line would become a note.
             return _fail(status, str(error))
@@ -267,11 +273,14 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
         await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
     if router.ready.is_set():
         settle_garbage()
+        registry.join(Kind.ROUTER, addresses)
         status.ready(listen=",".join(addresses))
     await stop
+    await registry.leave()
     logger.info("draining: %d requests in progress", router.generator.num_requests)
     ready.cancel()
     await router.stop()
+    await registry.close()
     shutdown_tracing()
     return 0
 

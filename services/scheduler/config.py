@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.discovery import PartOptions
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerConfig:
+class SchedulerConfig(PartOptions):
     listen: tuple[str, ...] = option(
         ("127.0.0.1:50052",), "Address to serve gRPC on, host:port or unix:/path. Repeatable."
     )
     worker: tuple[str, ...] = option(
-        (), "Address of a worker group's rank 0. Repeatable. All groups must serve the same model."
+        (),
+        "Address of a worker group's rank 0. Repeatable. A host name stands for all of its addresses. With --redis, "
+        "workers are also found there. All groups must serve the same model.",
     )
     model_weight: int = option(
         100,
@@ -97,6 +100,7 @@ class SchedulerConfig:
     log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
+        PartOptions.__post_init__(self)
         if self.num_scheduler_steps != 1:
             raise ConfigError(
                 f"--num-scheduler-steps is {self.num_scheduler_steps}: use 1; instead of planning several steps at "

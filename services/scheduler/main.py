@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.metrics import LoadCollector, registry
+from services.scheduler.metrics import LoadCollector
+from services.scheduler.metrics import registry as metrics_of
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.worker_groups import Claimer, Fleet, StepCollector, UnusableWorkerError
-from shared.config import resolve, stop
-from shared.discovery import Kind, source_of
+from shared.config import ConfigError, resolve, stop
+from shared.discovery import DiscoveryCollector, Kind, Registry, source_of
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
@@ -37,9 +38,9 @@ def main(argv: Sequence[str]) -> int:
     )
     configure_logging("scheduler", config.log_level, config.log_format)
     status = StatusReporter(config.status_fd)
-    if not config.worker:
+    if not config.worker and not config.redis:
         status.failed("no worker given")
-        stop(PROG, "no worker given: name at least one with --worker")
+        stop(PROG, "no worker given: name at least one with --worker, or the Redis that knows them with --redis")
     if (config.max_num_batched_tokens or 0) < (config.max_num_seqs or 0) and config.max_num_batched_tokens is not None:
         reason = "--max-num-batched-tokens is less than --max-num-seqs: a step could not decode every sequence"
         status.failed(reason)
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     configure_tracing("scheduler")
     try:
         asyncio.run(serve(config, status))
-    except (OSError, UnusableWorkerError) as error:
+    except (ConfigError, OSError, UnusableWorkerError) as error:
         status.failed(str(error))
         stop(PROG, str(error))
     finally:
@@ -56,14 +57,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
-    """Serves until SIGTERM or SIGINT. Raises OSError if an address cannot be bound, and UnusableWorkerError if the
-    first claimed worker cannot do what the options ask for."""
+    """Serves until SIGTERM or SIGINT. Raises OSError if an address cannot be bound, ConfigError if Redis cannot be used
+    as the options say, and UnusableWorkerError if the first claimed worker cannot do what the options ask for."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
     fleet = Fleet(scheduler_id, config)
-    claimer = Claimer(fleet, source_of(config.worker, Kind.WORKER))
+    registry = Registry(config, advertise=config.advertise)
+    workers = source_of(config.worker, Kind.WORKER, registry)
+    claimer = Claimer(fleet, workers)
     servicer = SchedulerServicer(fleet)
     server = GrpcServer([SERVICE])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
@@ -72,18 +75,20 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         collector = LoadCollector(
             lambda: fleet.model.info.name if fleet.model.is_known else "", servicer.load, servicer.throughput.rates
         )
-        start_metrics_server(config.metrics_host, config.metrics_port, registry(collector, StepCollector(fleet)))
+        collectors = (collector, StepCollector(fleet), DiscoveryCollector([workers], registry))
+        start_metrics_server(config.metrics_host, config.metrics_port, metrics_of(*collectors))
     status.starting("waiting for a worker")
     background = [
         asyncio.create_task(claimer.run()),
         asyncio.create_task(servicer.tick_forever()),
-        asyncio.create_task(_report_health(fleet, server, status, addresses)),
+        asyncio.create_task(_report_health(fleet, server, status, addresses, registry)),
     ]
     stop_wait = asyncio.create_task(stopping.wait())
     try:
         done, _ = await asyncio.wait([*background, stop_wait], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stop_wait}:
             task.result()
+        await registry.leave()
         await drain(servicer, server, config.drain_timeout)
     finally:
         for task in (*background, stop_wait):
@@ -91,6 +96,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
             with contextlib.suppress(asyncio.CancelledError, UnusableWorkerError):
                 await task
         await server.stop(0)
+        await registry.close()
 
 
 async def drain(servicer: SchedulerServicer, server: GrpcServer, timeout_s: float) -> None:
@@ -110,9 +116,12 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def _report_health(fleet: Fleet, server: GrpcServer, status: StatusReporter, addresses: list[str]) -> None:
+async def _report_health(
+    fleet: Fleet, server: GrpcServer, status: StatusReporter, addresses: list[str], registry: Registry
+) -> None:
     """Sets the server's health status to SERVING while a worker is claimed and makes progress. Connected routers keep
-    their streams even while no worker is claimed, because the worker can come back.
+    their streams even while no worker is claimed, because the worker can come back. Registers the scheduler once a
+    worker is claimed.
     """
     serving = False
     reported = False
@@ -127,5 +136,6 @@ async def _report_health(fleet: Fleet, server: GrpcServer, status: StatusReporte
                 reported = True
                 start.close()
                 settle_garbage()
+                registry.join(Kind.SCHEDULER, addresses, model=fleet.model.info.name)
                 status.ready(address=", ".join(addresses))
             await asyncio.sleep(POLL_INTERVAL_S)

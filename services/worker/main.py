@@ -21,7 +21,8 @@ from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, tell_model, warn_of_options
 from services.worker.openmp import limit_spinning
 from services.worker.service import StepLog, StepThread, WorkerServicer
-from shared.config import resolve
+from shared.config import ConfigError, resolve
+from shared.discovery import Kind, Registry
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         # can hang.
         _flush()
         os._exit(1)
-    except (ModelError, StepThreadError, OSError) as error:
+    except (ConfigError, ModelError, StepThreadError, OSError) as error:
         _report(status, error)
         return 1
     finally:
@@ -91,9 +92,9 @@ def _report(status: StatusReporter, error: Exception) -> None:
 
 
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
-    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, and OSError if an address is
-    taken. Raises StepThreadError if the step thread dies and DeviceLostError if the device is lost, even if this
-    happens during shutdown."""
+    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
+    and ConfigError if Redis cannot be used as the options say. Raises StepThreadError if the step thread dies and
+    DeviceLostError if the device is lost, even if this happens during shutdown."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -106,6 +107,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         warn_of_options(config, device.type, status)
         return load_worker(config, status.starting, device)
 
+    registry = Registry(config, advertise=config.advertise)
     steps = StepThread(load, StepLog(Path(config.step_log)) if config.step_log else None)
     ended = _event_of(steps.ended)
     servicer = WorkerServicer(steps)
@@ -125,7 +127,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             if config.metrics_port is not None:
                 from services.worker.metrics import serve_metrics
 
-                port = serve_metrics(steps.counters, config.metrics_host, config.metrics_port)
+                port = serve_metrics(steps.counters, registry, config.metrics_host, config.metrics_port)
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
             tell_model(worker.model.names[0], worker.model.config, status)
@@ -133,6 +135,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             if limits.has_kv_cache:
                 tell_blocks(limits, worker.runner.ops.device.type, status)
             settle_garbage()
+            registry.join(Kind.WORKER, addresses, model=worker.model.names[0])
             status.ready(
                 "" if worker.fallback is None else f"ready, but {worker.fallback}",
                 address=",".join(addresses),
@@ -145,7 +148,9 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             )
             await watch(steps, server, stop, ended)
     finally:
+        await registry.leave()
         await drain(steps, server, servicer, ended, config.drain_timeout)
+        await registry.close()
     raise_death(steps)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from services.worker.service import StepCounters
+from shared.discovery import DiscoveryCollector, Registry
 from shared.telemetry import start_metrics_server
 
 if TYPE_CHECKING:
@@ -39,10 +40,11 @@ class StepCollector:
         yield GaugeMetricFamily("quire_worker_sequences", "Sequences that hold a slot.", counters.num_sequences)
 
 
-def serve_metrics(counters: StepCounters, host: str, port: int) -> int:
+def serve_metrics(counters: StepCounters, registry: Registry, host: str, port: int) -> int:
     """Serves /metrics over HTTP. Returns the port; the system picks a free one if `port` is 0."""
     from prometheus_client import CollectorRegistry
 
-    registry = CollectorRegistry()
-    registry.register(StepCollector(counters))
-    return start_metrics_server(host, port, registry)
+    metrics = CollectorRegistry()
+    metrics.register(StepCollector(counters))
+    metrics.register(DiscoveryCollector([], registry))
+    return start_metrics_server(host, port, metrics)

@@ -79,6 +79,8 @@ RUN: dict[str, dict[str, str]] = {
         "quire serve -v": f"{HERE}::test_operations_of_a_server",
         "quire estimate": f"{HERE}::test_estimate",
         "quire serve --config": f"{HERE}::test_operations_of_a_server",
+        "ACL SETUSER": "tests/integration/shared/discovery/test_redis_access.py"
+        "::test_the_acl_user_of_the_documentation_can_do_all_within_the_prefix_and_nothing_else",
     },
     "docs/simulator.md": {"quire calibrate": f"{HERE}::test_calibrate_and_simulate"},
     "docs/tools.md": {"from quire import Client": f"{HERE}::test_tools"},
@@ -114,6 +116,10 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
     "docs/grpc-errors.md": {"from google.rpc": ("needs grpcio-status, which Quire does not; it is parsed", ())},
     "docs/operations.md": {
+        "QUIRE_REDIS=": (
+            "the parts run until they are stopped; tests/e2e/test_discovery_in_redis.py runs all four with --redis",
+            ("quire worker --help", "quire scheduler --help", "quire router --help", "quire gateway --help"),
+        ),
         "quire worker": (
             "the parts run until they are stopped; tests/integration/router/test_several_models.py runs several models",
             ("quire worker --help", "quire scheduler --help", "quire router --help"),

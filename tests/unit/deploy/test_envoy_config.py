@@ -64,7 +64,7 @@ def accepted(text: str, directory: Path) -> None:
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
     endpoints = EndpointFile(tmp_path / "routers.json")
-    endpoints.write(config.router)
+    endpoints.write(config.routers)
     accepted(render(config, f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain", endpoints.path), tmp_path)
 
 

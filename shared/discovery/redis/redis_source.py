@@ -1,0 +1,54 @@
+"""The parts that have registered in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from shared.discovery.parts import Kind, Part, Parts
+from shared.discovery.redis.belief import Answer, Belief
+from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
+from shared.discovery.redis.keys import keys_of, read_parts
+from shared.discovery.redis.rhythm import LEASE_S, pause
+from shared.discovery.redis.scripts import LIST
+
+
+class RedisSource:
+    """Lists the parts of one kind about every second. Events of Redis are not used, because they can be lost."""
+
+    def __init__(self, connection: RedisConnection, prefix: str, kind: Kind, *, lease_seconds: float = LEASE_S) -> None:
+        self._connection = connection
+        self._keys = keys_of(prefix, kind)
+        self._lease_seconds = lease_seconds
+        self._belief = Belief()
+        self._by_text: Mapping[bytes, Part] = {}
+        self._answered_at = time.monotonic()
+
+    def seconds_since_answer(self) -> float:
+        return time.monotonic() - self._answered_at
+
+    async def watch(self) -> AsyncIterator[Parts]:
+        last: Parts | None = None
+        while True:
+            await self._ask()
+            if self._belief.parts != last:
+                last = self._belief.parts
+                yield last
+            await asyncio.sleep(pause())
+
+    async def _ask(self) -> None:
+        try:
+            reply = await self._connection.run(LIST, self._keys, self._belief.version)
+        except RedisUnavailableError:
+            self._belief = self._belief.after_silence()
+            return
+        self._answered_at = time.monotonic()
+        self._belief = self._belief.after(self._read(reply), self._answered_at, self._lease_seconds)
+
+    def _read(self, reply: int | tuple[int, list[bytes]]) -> Answer:
+        if isinstance(reply, int):
+            return Answer(reply / 1000, None)
+        milliseconds, fields = reply
+        self._by_text, version = read_parts(fields, self._by_text)
+        return Answer(milliseconds / 1000, {part.address: part for part in self._by_text.values()}, version)

@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from shared.python_child import child_environment
+from tests.fakes.redis_server import SERVER, UNPACKED
 from tests.fakes.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,8 @@ class Project:
         temporary = self.directory / f"{self._num_started}"
         temporary.mkdir()
         definition = SERVICES[service]
+        if "build" not in definition:
+            return self._start_redis(service, address, log, temporary)
         given = {name: os.environ.get(name) for name in definition["environment"]}
         given |= {name: value for name, value in definition["environment"].items() if value is not None}
         variables = {
@@ -123,6 +126,17 @@ class Project:
             process = subprocess.Popen(
                 [*entry_point(service), *definition["command"]], stdout=output, stderr=output, env=environment
             )
+        return Container(service, address, log, process)
+
+    def _start_redis(self, service: str, address: str, log: Path, directory: Path) -> Container:
+        """Starts Redis by the service's command. Its image listens on all addresses, at the default port."""
+        name, *options = SERVICES[service]["command"]
+        assert (name, SERVER is not None) == ("redis-server", True)
+        libraries = sorted({str(path.parent) for path in UNPACKED.glob("lib/*/lib*.so*")})
+        environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
+        command = [str(SERVER), *options, "--bind", address, "--protected-mode", "no", "--dir", str(directory)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         return Container(service, address, log, process)
 
     def _write_names(self) -> None:

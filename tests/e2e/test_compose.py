@@ -15,6 +15,7 @@ from typing import Self
 import openai
 
 from tests.e2e.compose import Container, Project
+from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import HANG_S, wait_until
 
 PROMPTS = [f"Count from {start} to {start + 30}." for start in range(4)]
@@ -108,7 +109,7 @@ def composed() -> Iterator[Project]:
     with tempfile.TemporaryDirectory(prefix="quire-compose-") as directory:
         project = Project(Path(directory))
         try:
-            for service in ("gateway", "router", "scheduler", "worker"):
+            for service in ("gateway", "router", "scheduler", "worker", "redis"):
                 project.scale(service, 1)
             yield project
             project.stop()
@@ -128,6 +129,7 @@ def wait_healthy(url: str) -> None:
     wait_until(is_healthy, 0.1)
 
 
+@needs_redis
 def test_parts_come_and_go_under_load() -> None:
     """Added parts are used, and removed ones end what they do."""
     with composed() as project:

@@ -82,10 +82,11 @@ def test_each_part_understands_its_command_and_is_reached_where_the_others_look(
     assert listens == (f"0.0.0.0:{port}",)
     # A part without the option serves its metrics on all interfaces.
     assert (config.metrics_host, config.metrics_port) == ("0.0.0.0", 9000)
+    assert config.redis == "redis://redis:6379"
+    assert "redis" in service["depends_on"]
     for peer in ("router", "scheduler", "worker"):
         if hasattr(config, peer):
-            (peer_port,) = instructions(peer, "EXPOSE")
-            assert getattr(config, peer) == (f"{peer}:{peer_port}",)
+            assert not getattr(config, peer), "it is found in Redis"
             assert peer in service["depends_on"]
 
 

@@ -120,11 +120,11 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "the parts run until they are stopped; tests/e2e/test_discovery_in_redis.py runs all four with --redis",
             ("quire worker --help", "quire scheduler --help", "quire router --help", "quire gateway --help"),
         ),
-        "quire worker": (
+        "quire worker ./Qwen3-0.6B": (
             "the parts run until they are stopped; tests/integration/router/test_several_models.py runs several models",
             ("quire worker --help", "quire scheduler --help", "quire router --help"),
         ),
-        "--model-version": (
+        "quire worker ./Qwen3-0.6B-tuned": (
             "the parts run until they are stopped; tests/integration/router/test_replacement.py replaces a version",
             ("quire worker --help", "quire scheduler --help"),
         ),
@@ -141,6 +141,10 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "make test-steady": (
             "runs these tests; tests/steady/ reads it",
             ("make -n test-steady STEADY_RUNS=1 STEADY_TESTS=tests/e2e/test_recovery.py",),
+        ),
+        "python -m tests.virtual": (
+            "takes an hour; tests/virtual/ runs some hundred seeds and plants bugs",
+            ("python -m tests.virtual --help", "python -m tests.virtual.bugs --help", "make -n virtual-time"),
         ),
     },
 }

@@ -24,7 +24,6 @@ _AS_SCHEMA = {"type": "json_schema", "json_schema": {"name": "words", "schema": 
 _TOOL = {"type": "function", "function": {"name": "register", "parameters": _SCHEMA}}
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 _FREE = {"ignore_eos": True}
-_LONG = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,16 @@ class GrpcRequest:
 Request = HttpRequest | GrpcRequest
 
 
-def catalog(model: str) -> tuple[Request, ...]:
-    """Returns all requests for a model that generates and embeds."""
-    return tuple(request for variant in range(NUM_VARIANTS) for request in _variant(model, variant))
+def catalog(model: str, max_tokens: int = 300) -> tuple[Request, ...]:
+    """Returns all requests for a model that generates and embeds. `max_tokens`: length of most answers."""
+    return tuple(request for variant in range(NUM_VARIANTS) for request in _variant(model, variant, max_tokens))
 
 
-def _variant(model: str, variant: int) -> list[Request]:
+def _variant(model: str, variant: int, max_tokens: int) -> list[Request]:
     question = [{"role": "user", "content": f"Count from {variant + 1} to 60."}]
     ids = [(7 * position + 31 * variant) % 900 + 10 for position in range(300)]
-    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": _LONG}
-    sampled: dict[str, Any] = {"temperature": 1.0, "seed": 7 + variant, "max_tokens": _LONG}
+    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": max_tokens}
+    sampled: dict[str, Any] = {"temperature": 1.0, "seed": 7 + variant, "max_tokens": max_tokens}
     at_once: dict[str, Any] = {"reasoning_effort": "none", "max_tokens": 400}
 
     def chat(name: str, **fields: Any) -> HttpRequest:
@@ -87,10 +86,10 @@ def _variant(model: str, variant: int) -> list[Request]:
         HttpRequest(f"embeddings {variant}", "/v1/embeddings",
                     {"model": model, "input": [ids[at:] for at in range(0, 200, 50)], "encoding_format": "float"}),
         GrpcRequest(f"gRPC Chat {variant}", "Chat",
-                    chat_request(model, question, {"temperature": 0.7, "seed": variant, "max_tokens": _LONG,
+                    chat_request(model, question, {"temperature": 0.7, "seed": variant, "max_tokens": max_tokens,
                                                    "ignore_eos": True, "logprobs": 1})),
         GrpcRequest(f"gRPC Generate {variant}", "Generate",
-                    generate_request(model, ids[:32], {"temperature": 0, "max_tokens": _LONG, "ignore_eos": True,
+                    generate_request(model, ids[:32], {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True,
                                                        "n": 2})),
         GrpcRequest(f"gRPC Embed {variant}", "Embed", embed_request(model, [ids[:90], ids[:40]], {})),
         HttpRequest(f"completion, left {variant}", "/v1/completions",

@@ -16,14 +16,15 @@ from tests.chaos.fleet import Shape, link_name
 from tests.chaos.member import Kind
 
 T = TypeVar("T", bound=str)
-# Kinds of faults. The first three concern a part, the next four a link.
+# Kinds of faults. The first line concerns a part, the second a link.
 KILL, STOP, TERMINATE = "kill", "stop", "terminate"
 DOWN, CUT, DELAY, STALL = "link down", "link cut", "link delay", "link stall"
 ROLL = "rolling restart"
-OF_PARTS = (KILL, STOP, TERMINATE)
+MEMORY, DISK = "memory limit", "full disk"
+OF_PARTS = (KILL, STOP, TERMINATE, MEMORY)
 OF_LINKS = (DOWN, CUT, DELAY, STALL)
 # Relative frequencies.
-_KINDS = {KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1}
+_KINDS = {KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1, MEMORY: 1, DISK: 1}
 _TIERS: dict[Kind, int] = {"worker": 5, "scheduler": 4, "router": 2, "gateway": 1}
 # How long a part is stopped, or a link in trouble: mostly short, sometimes longer than its peers wait.
 _SHORT_S, _LONG_S, _LONG_CHANCE = (0.2, 4.0), (10.0, 18.0), 0.2
@@ -73,6 +74,9 @@ def allowed(shape: Shape, under_way: Iterable[Planned], new: Iterable[Planned]) 
     targets = {fault.target for fault in faults}
     if len(targets) < len(faults) or (len(faults) > 1 and any(fault.kind == ROLL for fault in faults)):
         return False
+    # A gateway cannot start on a full disk, because Envoy reads its configuration from a file.
+    if {"disk", "gateway"} <= targets:
+        return False
     return serves(shape, {fault.target for fault in faults if fault.kind != DELAY})
 
 
@@ -97,6 +101,10 @@ def _fault(chance: random.Random, shape: Shape, after_s: float) -> Planned:
         tier = _weighted(chance, _TIERS)
         if kind == STOP and tier == "gateway":
             tier = "worker"  # nothing but the gateway itself would notice
+        if kind == DISK:
+            return Planned(kind, "disk", after_s, _seconds(chance, kind))
+        if kind == MEMORY:
+            tier = "scheduler" if tier == "gateway" else tier
         if kind == ROLL:
             return Planned(kind, tier, after_s, 0.0)
         target = chance.choice(shape.names(tier))

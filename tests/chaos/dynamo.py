@@ -23,7 +23,7 @@ from tests.chaos import GRPC_VARIABLES
 os.environ.update(GRPC_VARIABLES)
 
 from benchmarks.record import RESULTS, in_words, provenance
-from tests.chaos.catalog import Request
+from tests.chaos.catalog import Request, catalog
 from tests.chaos.checker import check
 from tests.chaos.draw import KILL
 from tests.chaos.fleet import Shape
@@ -34,6 +34,8 @@ from tests.chaos.stage import Stage, staged
 NUM_CLIENTS, NUM_EACH = 8, 100
 # Number of calls that have ended when the part is killed.
 KILL_AFTER = 200
+MAX_TOKENS = 80
+STREAMS = ("chat, streamed", "completion, logprobs", "gRPC Chat 0", "gRPC Chat 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ class Row:
 
 async def play(scenario: Scenario, history: Path) -> Sequence[Request]:
     """Plays a scenario and writes its history to a file. Returns the catalog."""
-    async with staged(scenario.shape, history, lambda line: print(line, flush=True)) as stage:
-        # Those whose clients leave can hardly fail.
-        stage.requests = [request for request in stage.requests if request.leaves_after is None]
+    # Streams of one length, as there.
+    requests = [one for one in catalog(scenario.shape.model, MAX_TOKENS) if one.name.startswith(STREAMS)]
+    async with staged(scenario.shape, history, lambda line: print(line, flush=True), requests) as stage:
         await stage.send_each(2, NUM_CLIENTS)
         stage.load.phase = "storm"
         ended = asyncio.Semaphore(0)

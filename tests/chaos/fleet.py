@@ -63,16 +63,33 @@ def link_name(caller: str, callee: str) -> str:
     return f"{caller}>{callee}"
 
 
+def runtime_of(directory: Path) -> Path:
+    """Returns the directory of the parts' sockets and temporary files."""
+    return directory / "run"
+
+
 class FleetError(Exception):
     """The fleet did not start."""
 
 
 class Fleet:
-    """The processes and proxies of a shape, in a private directory. `record`: takes the exits of parts."""
+    """The processes and proxies of a shape.
+
+    `directory`: has logs and `runtime`, the directory of the parts' sockets and temporary files. `record`: takes the
+    exits of parts. `has_small_disk`: whether a small file system is mounted at `runtime`.
+    """
 
     def __init__(
-        self, shape: Shape, directory: Path, clock: Callable[[], float], record: Callable[[Exit], None]
+        self,
+        shape: Shape,
+        directory: Path,
+        clock: Callable[[], float],
+        record: Callable[[Exit], None],
+        *,
+        has_small_disk: bool = False,
     ) -> None:
+        self.runtime = runtime_of(directory)
+        self.has_small_disk = has_small_disk
         self.shape = shape
         self.host, self.port = "127.0.0.1", free_port()
         self.processes: set[Identity] = set()
@@ -94,7 +111,7 @@ class Fleet:
 
     def address(self, name: str) -> str:
         """Returns the address at which a router, scheduler or worker itself listens."""
-        return f"unix:{self._directory}/{name}.sock"
+        return f"unix:{self.runtime}/{name}.sock"
 
     def of_kind(self, kind: Kind) -> list[Member]:
         return [self.members[name] for name in self.shape.names(kind)]
@@ -148,11 +165,13 @@ class Fleet:
             command = python_command("tests.chaos.fake_worker", "--listen", self.address(name))
         else:
             command = python_command("quire", kind, *options)
-        environment = child_environment() | {"TMPDIR": str(self._directory), "OMP_NUM_THREADS": "1"}
+        environment = child_environment() | {"TMPDIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
         for variable in GRPC_VARIABLES:
             environment.pop(variable, None)
         spec = PartSpec(name, command, stop_timeout=_DRAIN_S + 20.0)
-        return Member(kind, spec, environment, self._directory / f"{name}.log", self._on_exit)
+        # Fake workers do not share themselves out: one scheduler can have all of them.
+        enough = "waiting for a worker" if self.shape.has_fake_workers else None
+        return Member(kind, spec, environment, self._directory / f"{name}.log", self._on_exit, enough)
 
     def _options(self, kind: Kind, name: str) -> list[str]:
         callees = [callee for caller, callee in self.shape.links if caller == name]

@@ -24,8 +24,11 @@ from tests.fakes.waiting import HANG_S
 
 # Longest time that a client waits after a refusal, whatever Retry-After says.
 _LONGEST_PAUSE_S = 2.0
-# HTTP status of the errors over gRPC by which a server refuses a request.
-_STATUS = {grpc.StatusCode.UNAVAILABLE: 503, grpc.StatusCode.RESOURCE_EXHAUSTED: 429}
+# HTTP status of the errors over gRPC by which a server answers a request. All others count as 500.
+_STATUS = {
+    grpc.StatusCode.UNAVAILABLE: 503, grpc.StatusCode.RESOURCE_EXHAUSTED: 429, grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -120,7 +123,9 @@ class Load:
                     return
 
     async def _over_grpc(self, request: GrpcRequest, id_: str, received: _Received) -> None:
-        call: Any = getattr(self._stub, request.method)(request.message, metadata=(("x-request-id", id_),))
+        method = getattr(self._stub, request.method)
+        # Waits for a connection: otherwise calls fail for a second after a gateway is there again, by gRPC's backoff.
+        call: Any = method(request.message, metadata=(("x-request-id", id_),), wait_for_ready=True)
         try:
             async for message in call:
                 received.status = 200
@@ -129,9 +134,10 @@ class Load:
                     return
         except grpc.aio.AioRpcError as raised:
             error = error_from_status(raised.code(), raised.details(), raised.trailing_metadata())
-            if received.events or error.status not in _STATUS:
+            # A server that is busy or stopping says when to try again. The transport does not.
+            if received.events or (error.status is grpc.StatusCode.UNAVAILABLE and error.retry_after is None):
                 raise
-            received.status = _STATUS[error.status]
+            received.status = _STATUS.get(error.status, 500)
             received.retry_after = error.retry_after
             received.detail = f"{error.status.name}: {error.message}"[:500]
         finally:

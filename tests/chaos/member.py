@@ -21,7 +21,8 @@ _RESTART_S = 0.5
 
 
 class Member:
-    """A part that is kept running. `ended`: called with a record of each exit of its process."""
+    """A part that is kept running. `ended`: called with its name at each exit of its process, how it ended, and whether
+    that was meant. `enough`: detail of a status that counts as ready."""
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class Member:
         environment: Mapping[str, str],
         log: Path,
         ended: Callable[[str, str, bool], None],
+        enough: str | None = None,
     ) -> None:
         self.kind = kind
         self.spec = spec
@@ -42,6 +44,7 @@ class Member:
         self._environment = environment
         self._log = log
         self._ended = ended
+        self._enough = enough
         self._part: Part | None = None
         self._exited = asyncio.Event()
         self._exited.set()
@@ -88,6 +91,8 @@ class Member:
         self._may_run.clear()
 
     def release(self) -> None:
+        if self.pid is not None:  # It has not ended, so a later exit is its own.
+            self._is_meant = False
         self._may_run.set()
 
     def kill(self) -> None:
@@ -140,8 +145,7 @@ class Member:
     # -- What the part reports (PartObserver)
 
     def on_status(self, name: str, status: Status) -> None:
-        # A scheduler whose workers all belong to others serves no one yet, but there is nothing to wait for.
-        if status.state == "ready" or status.detail == "waiting for a worker":
+        if status.state == "ready" or status.detail == self._enough:
             self.is_up.set()
 
     def on_line(self, name: str, line: str) -> None:

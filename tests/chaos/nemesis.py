@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import cast
@@ -10,7 +11,8 @@ from typing import cast
 from tests.chaos import draw
 from tests.chaos.draw import Planned, Round, allowed
 from tests.chaos.fleet import Fleet
-from tests.chaos.history import Fault
+from tests.chaos.history import Fault, Skipped
+from tests.chaos.machine_limits import UnsupportedError, filled, no_more_memory
 from tests.chaos.member import Kind, Member
 from tests.chaos.proxy import Proxy
 
@@ -25,7 +27,7 @@ class Nemesis:
         self,
         fleet: Fleet,
         clock: Callable[[], float],
-        record: Callable[[Fault], None],
+        record: Callable[[Fault | Skipped], None],
         show: Callable[[str], None],
     ) -> None:
         self._fleet = fleet
@@ -35,6 +37,7 @@ class Nemesis:
         self._under_way: dict[Planned, asyncio.Task[None]] = {}
         self._of_parts: dict[str, Callable[[Member, float], Awaitable[None]]] = {
             draw.KILL: self._kill, draw.STOP: self._stop, draw.TERMINATE: self._terminate,
+            draw.MEMORY: self._limit_memory,
         }  # fmt: skip
         self._of_links: dict[str, Callable[[Proxy, float], Awaitable[None]]] = {
             draw.DOWN: self._down, draw.CUT: self._cut, draw.DELAY: self._delay, draw.STALL: self._stall,
@@ -66,6 +69,8 @@ class Nemesis:
         if fault.kind == draw.ROLL:
             for member in self._fleet.of_kind(cast(Kind, fault.target)):
                 await self._recorded(fault.kind, member.name, self._terminate(member, 0.0))
+        elif fault.kind == draw.DISK:
+            await self._recorded(fault.kind, fault.target, self._fill_disk(fault.seconds))
         elif fault.kind in self._of_parts:
             member = self._fleet.members[fault.target]
             await self._recorded(fault.kind, fault.target, self._of_parts[fault.kind](member, fault.seconds))
@@ -75,7 +80,11 @@ class Nemesis:
 
     async def _recorded(self, kind: str, target: str, fault: Awaitable[None]) -> None:
         start = self._clock()
-        await fault
+        try:
+            await fault
+        except UnsupportedError as error:
+            self._record(Skipped(kind, str(error)))
+            return
         self._record(Fault(kind, (target,), round(start, 4), round(self._clock(), 4)))
 
     async def _kill(self, member: Member, seconds: float) -> None:
@@ -95,6 +104,24 @@ class Nemesis:
         finally:
             member.release()
         await member.wait_up()
+
+    async def _limit_memory(self, member: Member, seconds: float) -> None:
+        """Lets a part take no more memory. If the kernel kills it, it is started again without the limit."""
+        if (pid := member.pid) is None:
+            return
+        member.hold()
+        try:
+            with no_more_memory(pid), contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(member.wait_exited(), seconds)
+        finally:
+            member.release()
+        await member.wait_up()
+
+    async def _fill_disk(self, seconds: float) -> None:
+        if not self._fleet.has_small_disk:
+            raise UnsupportedError("no file system can be mounted")
+        with filled(self._fleet.runtime):
+            await asyncio.sleep(seconds)
 
     async def _stop(self, member: Member, seconds: float) -> None:
         member.pause()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 from quire.cli.runtime_directory import runtime_directory
 from tests.chaos import leaks
 from tests.chaos.catalog import Request, catalog
-from tests.chaos.fleet import Fleet, Shape
+from tests.chaos.fleet import Fleet, Shape, runtime_of
 from tests.chaos.history import Recorder
 from tests.chaos.load import Load
+from tests.chaos.machine_limits import small_disk
 
 # Name of the directories with a run's sockets and logs. Short, because paths of sockets are limited.
 _PREFIX = "chaos-"
@@ -66,10 +68,18 @@ async def staged(
     def clock() -> float:
         return time.monotonic() - begin
 
-    with runtime_directory(_PREFIX, Path(tempfile.gettempdir())) as directory, Recorder(history) as recorder:
-        fleet = Fleet(shape, directory, clock, recorder.add)
+    with (
+        runtime_directory(_PREFIX, Path(tempfile.gettempdir())) as directory,
+        small_disk(runtime_of(directory)) as is_small,
+        Recorder(history) as recorder,
+    ):
+        fleet = Fleet(shape, directory, clock, recorder.add, has_small_disk=is_small)
         load = Load(fleet.host, fleet.port, clock, recorder.add)
         stage = Stage(fleet, load, recorder, requests or catalog(shape.model), clock, show)
+        task = asyncio.current_task()
+        assert task is not None
+        # SIGTERM ends a run as Ctrl-C does: no part and no file is left.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         try:
             await fleet.start(*left_out)
             stage.say("the fleet is up")

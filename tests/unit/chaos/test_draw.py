@@ -16,7 +16,7 @@ def test_equal_seeds_give_equal_rounds() -> None:
 
 def test_every_kind_and_part_has_its_turn() -> None:
     faults = [fault for one in islice(rounds(1, SHAPE), 500) for fault in one.faults]
-    assert {fault.kind for fault in faults} == {*draw.OF_PARTS, *draw.OF_LINKS, draw.ROLL}
+    assert {fault.kind for fault in faults} == {*draw.OF_PARTS, *draw.OF_LINKS, draw.ROLL, draw.DISK}
     targets = {fault.target for fault in faults}
     assert targets >= {name for kind in ("gateway", "router", "scheduler", "worker") for name in SHAPE.names(kind)}
     assert len([target for target in targets if ">" in target]) == len(SHAPE.links)
@@ -37,6 +37,9 @@ def test_faults_wait_for_those_that_leave_too_little() -> None:
     assert not allowed(SHAPE, [kill], [Planned(draw.STOP, "scheduler-1", 0, 1)])
     assert not allowed(SHAPE, [kill], [Planned(draw.ROLL, "worker", 0, 1)])
     assert allowed(SHAPE, [], [Planned(draw.ROLL, "worker", 0, 1)])
+    full = Planned(draw.DISK, "disk", 0, 1)
+    assert allowed(SHAPE, [full], [kill])
+    assert not allowed(SHAPE, [full], [Planned(draw.KILL, "gateway", 0, 1)])
 
 
 def test_a_fleet_serves_while_each_router_reaches_a_worker() -> None:

@@ -19,6 +19,10 @@ _FACTOR = 5.0
 _FIRST_OF_A_KIND_S = 30.0
 # A group is slow after this part of the time after which it is late.
 _SLOW = 0.5
+# Each time that a worker is given up before it has sent another result, it gets this many times longer, up to _LONGEST
+# times. Otherwise the same step would be started and given up for ever on a machine that has become slow.
+_GROWTH = 2.0
+_LONGEST = 64.0
 # Minimum number of seconds between two workers that are given up.
 _PAUSE_S = 10.0
 # A group that is silent for this many times the time after which it is late is given up, whatever other groups do.
@@ -36,6 +40,7 @@ class Patience:
         self._in_flight: deque[tuple[Kind, float]] = deque()
         self._known: set[Kind] = set()
         self._boot_id = 0
+        self._times_longer = 1.0
 
     def begin(self, boot_id: int) -> None:
         """Takes note that a worker was claimed. `boot_id`: of the worker's process."""
@@ -50,6 +55,11 @@ class Patience:
     def answered(self) -> None:
         """Takes note that the result of the oldest plan in flight came."""
         self._known.add(self._in_flight.popleft()[0])
+        self._times_longer = 1.0
+
+    def gave_up(self) -> None:
+        """Takes note that the worker was given up, so that it gets more time if it is claimed again."""
+        self._times_longer = min(self._times_longer * _GROWTH, _LONGEST)
 
     def lost(self) -> None:
         self._in_flight.clear()
@@ -59,7 +69,7 @@ class Patience:
         """Seconds without a result after which the worker is late; meaningful only if plans are in flight."""
         seconds = max(self._least_s, _FACTOR * sum(seconds for _, seconds in self._in_flight))
         is_first = any(kind not in self._known for kind, _ in self._in_flight)
-        return seconds + _FIRST_OF_A_KIND_S * is_first
+        return self._times_longer * (seconds + _FIRST_OF_A_KIND_S * is_first)
 
 
 class Watched(Protocol):

@@ -178,6 +178,7 @@ class WorkerGroup:
             self.silent_s,
         )
         self.silent_s = 0.0
+        self._patience.gave_up()
         if self._link is not None:
             self._link.cancel()
 

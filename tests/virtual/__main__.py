@@ -41,10 +41,11 @@ def _run_one(seed: int, is_verbose: bool, num_faults: int | None) -> int:
 
 
 def silent(seed: int, num_faults: int | None) -> Outcome:
-    try:
-        return run_seed(seed, None, num_faults)
-    finally:
-        gc.collect()
+    started = time.process_time()
+    outcome = run_seed(seed, None, num_faults)
+    gc.collect()
+    outcome.cpu_seconds = time.process_time() - started
+    return outcome
 
 
 def prepare() -> None:
@@ -58,7 +59,7 @@ def _run_many(seeds: range, jobs: int, num_faults: int | None) -> int:
     started = time.monotonic()
     faults: Counter[str] = Counter()
     num_requests = num_errors = num_faults_in_all = num_bad = 0
-    virtual_seconds = 0.0
+    virtual_seconds = cpu_seconds = 0.0
     with multiprocessing.Pool(jobs, prepare) as pool:
         pending = pool.imap_unordered(_Task(num_faults), seeds, chunksize=10)
         for number, outcome in enumerate(pending, 1):
@@ -67,6 +68,7 @@ def _run_many(seeds: range, jobs: int, num_faults: int | None) -> int:
             num_errors += outcome.num_errors
             num_faults_in_all += outcome.num_faults
             virtual_seconds += outcome.virtual_seconds
+            cpu_seconds += outcome.cpu_seconds
             if outcome.violation is not None:
                 num_bad += 1
                 print(f"seed {outcome.seed}: {outcome.violation}", flush=True)
@@ -76,7 +78,10 @@ def _run_many(seeds: range, jobs: int, num_faults: int | None) -> int:
     number = len(seeds)
     print(f"{number} seeds in {seconds:.0f} s: {number / seconds * 3600:.0f} seeds per hour with {jobs} processes")
     print(f"per seed: {num_requests / number:.0f} requests, {num_faults_in_all / number:.1f} faults,", end=" ")
-    print(f"{virtual_seconds / number:.1f} virtual seconds, {num_errors / number:.2f} errors within the rules")
+    print(
+        f"{virtual_seconds / number:.1f} virtual seconds, {num_errors / number:.2f} errors within the rules,", end=" "
+    )
+    print(f"{cpu_seconds / number:.3f} s of processor time")
     print("faults: " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
     print(f"{num_bad} seeds broke a promise")
     return num_bad > 0

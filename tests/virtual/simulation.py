@@ -25,6 +25,9 @@ _LIMIT_S = 200.0
 # When all requests have ended and all faults too, schedulers are idle within this time.
 _IDLE_S = 0.5
 _SETTLE_S = 6.0
+# gRPC loses no message, so only a worker's silence tells that the result of the last plan was lost. The scheduler gives
+# up one worker per 10 s, and is patient with the first step of a kind.
+_LOST_RESULT_S = 100.0
 # Time between two checks of every core's invariants while faults strike.
 _CHECK_EVERY_S = 0.25
 
@@ -38,6 +41,8 @@ class Outcome:
     num_errors: int = 0
     virtual_seconds: float = 0.0
     num_callbacks: int = 0
+    # Seconds of processor time that the run took.
+    cpu_seconds: float = 0.0
 
     @property
     def num_faults(self) -> int:
@@ -110,6 +115,8 @@ class Simulation:
             raise Violation(f"requests never ended: {names}")
         world.run(lambda: False, world.now + _IDLE_S)
         self._check_idle()
+        if self.nemesis.tampered:
+            world.run(self._has_no_plans, world.now + _LOST_RESULT_S)
         world.run(lambda: False, world.now + _SETTLE_S)
         self._raise_problems()
         self._check_errors()
@@ -148,6 +155,10 @@ class Simulation:
         for scheduler in self.schedulers:
             if num_left := sum(group.num_unfinished for group in scheduler.fleet.groups):
                 raise Violation(f"{scheduler.host.name} works on {num_left} sequences for nobody")
+
+    def _has_no_plans(self) -> bool:
+        groups = [group for scheduler in self.schedulers for group in scheduler.fleet.groups]
+        return not any(group.core.num_in_flight for group in groups if group.core is not None)
 
     def _check_nothing_is_left(self) -> None:
         for scheduler in self.schedulers:

@@ -11,7 +11,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 from tests.virtual.loop import World
 from tests.virtual.network import PING_S, Network
-from tests.virtual.parts import Part, RouterPart
+from tests.virtual.parts import Part, RouterPart, WorkerPart
 
 # Most faults are short. Some outlast gRPC's pings.
 _SHORT_S = 1.5
@@ -30,6 +30,7 @@ class Nemesis:
         # Numbers of faults so far, by kind, and those that can end a worker's or a scheduler's streams.
         self.counts: dict[str, int] = {}
         self.tampered = False
+        self.num_worker_exits = 0
         self._zombies: list[Part] = []
         self.is_over = False
 
@@ -71,6 +72,7 @@ class Nemesis:
 
     def _end(self, part: Part) -> None:
         if part.is_alive:
+            self.num_worker_exits += isinstance(part, WorkerPart)
             part.kill(self._rng.choice((0.001, 0.05, PING_S)))
 
     def _kill(self) -> str:

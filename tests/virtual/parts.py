@@ -97,7 +97,10 @@ class WorkerPart(Part):
     def _begin(self) -> None:
         setting = self.setting
         self.worker = FakeWorker(
-            make_model=self._model, script=Script(step_seconds=setting.step_seconds), max_model_len=MAX_MODEL_LEN
+            make_model=self._model,
+            script=Script(step_seconds=setting.step_seconds),
+            max_model_len=MAX_MODEL_LEN,
+            boot_id=1000 * self.num_starts,
         )
         self.models: list[FakeModel] = []
         self.host.handlers[RUN.path] = self.worker.serve

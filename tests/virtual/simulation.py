@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from shared import clock
-from tests.virtual.clients import Client, draw_requests
+from tests.virtual.clients import TWO_EXITS, Client, draw_requests
 from tests.virtual.loop import Violation, World
 from tests.virtual.nemesis import Nemesis
 from tests.virtual.network import Network
@@ -137,6 +137,10 @@ class Simulation:
 
     def _check_errors(self) -> None:
         """A request fails only after as many faults as the limits on losses in a row allow."""
+        is_blamed = [client.error is not None and TWO_EXITS in client.error.message for client in self.clients]
+        if any(is_blamed) and self.nemesis.num_worker_exits < 2 and not self.nemesis.tampered:
+            exits = self.nemesis.num_worker_exits
+            raise Violation(f"{sum(is_blamed)} requests were blamed for two exits of workers, but there were {exits}")
         num_failed = sum(client.error is not None and "in a row" in client.error.message for client in self.clients)
         if num_failed and self.nemesis.num_faults < 3:
             raise Violation(f"{num_failed} requests failed after {self.nemesis.num_faults} faults")

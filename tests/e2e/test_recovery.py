@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import jsonschema
@@ -30,8 +31,8 @@ def fragile() -> Iterator[Server]:
         yield running
 
 
-def answer(server: Server) -> str:
-    """A greedy answer, streamed."""
+def answer(server: Server, has_begun: Event | None = None) -> str:
+    """A greedy answer, streamed. Sets `has_begun` when its first text arrives."""
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
     stream = client.chat.completions.create(
         model=server.model,
@@ -41,7 +42,12 @@ def answer(server: Server) -> str:
         stream=True,
         extra_body={"ignore_eos": True},
     )
-    return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    texts = []
+    for chunk in stream:
+        texts.append(chunk.choices[0].delta.content or "")
+        if has_begun is not None and texts[-1]:
+            has_begun.set()
+    return "".join(texts)
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +121,12 @@ def test_an_answer_goes_on_when_the_device_is_lost(fragile: Server) -> None:
 def test_a_dead_router_costs_the_answers_it_was_giving_and_no_others(fragile: Server) -> None:
     undisturbed, worker = answer(fragile), pid_of("worker", fragile)
     fragile.script.give(worker, stop_at(num_sequences=1, num_tokens=10))
+    has_begun = Event()
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(answer, fragile)
+        asked = thread.submit(answer, fragile, has_begun)
         wait_stopped(worker, [asked])
+        # The gateway sends a request that has received nothing to the next router.
+        assert has_begun.wait(HANG_S)
         os.kill(pid_of("router", fragile), signal.SIGKILL)
         go_on(worker)
         with pytest.raises(openai.APIError):

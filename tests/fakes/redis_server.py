@@ -22,7 +22,7 @@ FOUND = UNPACKED / "bin" / "redis-server"
 SERVER = str(FOUND) if FOUND.exists() else shutil.which("redis-server")
 # In CI (.ci/run), these tests fail instead of being skipped.
 needs_redis = pytest.mark.skipif(
-    SERVER is None and "QUIRE_TEST_NEEDS_REDIS" not in os.environ,
+    SERVER is None and "TESTS_NEED_REDIS" not in os.environ,
     reason="there is no Redis: make clients unpacks Debian's",
 )
 

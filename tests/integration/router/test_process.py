@@ -108,7 +108,9 @@ async def test_why_it_waits_for_ever_is_a_note(tmp_path: Path) -> None:
 
 async def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:
     async with router_process("--listen", f"unix:{tmp_path}/router.sock") as (process, reader):
-        assert (await status_of(reader, "failed")).detail == "give at least one --scheduler address"
+        assert (await status_of(reader, "failed")).detail == (
+            "give at least one --scheduler address, or the Redis that knows them with --redis"
+        )
         assert await process.wait() == 1
     argv = ("--listen", f"unix:{tmp_path}/no/such/place.sock", "--scheduler", "127.0.0.1:1")
     async with router_process(*argv) as (process, reader):

@@ -48,7 +48,7 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             process.send_signal(signal.SIGTERM)
             with pytest.raises(grpc.aio.AioRpcError) as end:
                 await stream.result()
-            assert end.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert end.value.code() is grpc.StatusCode.ABORTED
         _, errors = process.communicate(timeout=HANG_S)
         assert process.returncode == 0
         log = errors.decode()

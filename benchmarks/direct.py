@@ -19,7 +19,7 @@ from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to
 from services.scheduler.core.counters import Counters
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.worker_groups.worker_group import core_config
+from services.scheduler.worker_groups.worker_options import core_config
 from services.scheduler.worker_request import WorkerRequest
 
 GREEDY = sampling_pb2.SamplingParams(temperature=0, top_p=1, repetition_penalty=1)

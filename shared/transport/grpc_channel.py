@@ -15,6 +15,10 @@ from shared.transport.stream import ClientStream, StreamEndedError
 RequestT = TypeVar("RequestT", bound=Any)
 ResponseT = TypeVar("ResponseT", bound=Any)
 
+# Details of the status INTERNAL that grpcio gives a call when a write fails because the connection broke. No server
+# sent this status.
+_FAILED_WRITE = "Internal error from Core"
+
 
 class GrpcChannel:
     def __init__(self, address: str) -> None:
@@ -82,7 +86,7 @@ class _GrpcStream(Generic[RequestT, ResponseT]):
         self._call.cancel()
 
     async def _status(self) -> StreamEndedError:
-        return StreamEndedError(await self._call.code(), await self._call.details() or "")
+        return _with_status(await self._call.code(), await self._call.details() or "")
 
 
 def _is_task_cancelled() -> bool:
@@ -93,4 +97,10 @@ def _is_task_cancelled() -> bool:
 
 
 def _ended(error: grpc.aio.AioRpcError) -> StreamEndedError:
-    return StreamEndedError(error.code(), error.details() or "")
+    return _with_status(error.code(), error.details() or "")
+
+
+def _with_status(code: grpc.StatusCode, details: str) -> StreamEndedError:
+    if code is grpc.StatusCode.INTERNAL and details == _FAILED_WRITE:
+        return StreamEndedError(grpc.StatusCode.UNAVAILABLE, "the connection broke during a write")
+    return StreamEndedError(code, details)

@@ -102,7 +102,7 @@ BUGS = (
         "frames.append(self._frame)", "frames += [self._frame] * (self._load is None)"),
     # The scheduler and its workers.
     Bug("the sequences of a lost worker are not planned anew", WorkerGroup, "_on_lost",
-        "self._finish(self.core.reset(is_exit=is_exit))", "pass"),
+        "self.core.reset(is_exit=loss is not Loss.PLANNED)", "[]"),
     Bug("the sequences of a lost worker reach no other group", WorkerGroup, "_hand_over",
         "group._adopt(sequences)", "pass"),
     Bug("a refused claim counts as a success", Claimer, "_try",

@@ -14,6 +14,7 @@ from services.scheduler.core.outcome import FinishedSequence
 from services.scheduler.core.request import Preparation, RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import EXIT_ALONE, SUSPECT, ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core.turns import Turn
 
 
 def lose_worker(
@@ -51,5 +52,7 @@ def _accused(
 
 def _give_up(roster: Roster[RequestT], sequence: Sequence[RequestT]) -> FinishedSequence[RequestT]:
     roster.remove(sequence)
+    # It starts at once if it is adopted again, because its worker did not exit after all.
+    sequence.turn = Turn(0, sequence.turn.is_first)
     message = "A worker exited twice while it worked on this request alone."
     return FinishedSequence(sequence, FinishReason.ERROR, Failure(ErrorKind.INTERNAL, message))

@@ -96,7 +96,7 @@ class Claimer:
                 self._fleet.remove_group(group)
                 logger.info("forgot worker %s: discovery does not know it any more", group.address)
             elif self._turns.was_held_elsewhere(group.address):
-                group.forget_worker()
+                group.yield_worker()
 
     async def _try_in_turn(self) -> None:
         while True:

@@ -31,7 +31,6 @@ from services.scheduler.core import (
     Failure,
     FinishedSequence,
     FinishReason,
-    PreemptionMode,
     RefusedError,
     RunAhead,
     Scheduler,
@@ -42,10 +41,12 @@ from services.scheduler.core import (
     share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
+from services.scheduler.worker_groups.accusations import Accusations
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.progress import Patience
-from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError
+from services.scheduler.worker_groups.worker_link import Loss, WorkerLink, WorkerLostError
+from services.scheduler.worker_groups.worker_options import core_config, options_problem
 from shared import clock
 
 logger = logging.getLogger(__name__)
@@ -114,10 +115,7 @@ class WorkerGroup:
         self._run_ahead = RunAhead(config.run_ahead)
         self._patience = Patience(config.step_timeout)
         self._turn_rate = TurnRate()
-        # The worker's process that was claimed last; and the sequences that are accused of its exit, with the suspicion
-        # that they had before.
-        self._boot_id = 0
-        self._accused: dict[SequenceKey, int] = {}
+        self._accusations = Accusations()
         self._spans = spans
 
     # -- Requests ------------------------------------------------------------------------------------------------------
@@ -146,7 +144,8 @@ class WorkerGroup:
         self._pump_soon()
 
     def abort(self, key: SequenceKey) -> bool:
-        if self.core is None or not self.core.abort(key):
+        is_held = self._accusations.held.pop(key, None) is not None
+        if not is_held and (self.core is None or not self.core.abort(key)):
             return False
         self._spans.end(key, "aborted")
         self._pump_soon()
@@ -168,6 +167,8 @@ class WorkerGroup:
         if is_lost and self.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
+            self._accusations.prove()
+        self._judge()
         self._pump_soon()
 
     def give_up(self) -> None:
@@ -212,7 +213,8 @@ class WorkerGroup:
 
     @property
     def num_unfinished(self) -> int:
-        return 0 if self.core is None else self.core.num_running + self.core.num_waiting
+        num_held = len(self._accusations.held)
+        return num_held if self.core is None else self.core.num_running + self.core.num_waiting + num_held
 
     # -- The worker ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class WorkerGroup:
         scheduler's first worker and cannot be used.
         """
         steps = 0 if self.core is None else self.core.counters.steps
-        end, is_exit = ServiceEnd.LOST, False
+        end, loss = ServiceEnd.LOST, Loss.PLANNED
         try:
             end = await self._serve(link)
         except OtherModelError as error:
@@ -229,14 +231,20 @@ class WorkerGroup:
             end = ServiceEnd.ELSEWHERE
         except WorkerLostError as error:
             logger.warning("lost worker %s: %s", self.address, error)
-            is_exit = error.is_exit
+            loss = error.loss
         finally:
-            self._on_lost(is_exit=is_exit)
+            self._on_lost(loss)
             await link.close()
         if end is ServiceEnd.LOST and self.core is not None:
             has_worked = self.core.counters.steps > steps + self._run_ahead.depth
             end = ServiceEnd.LOST_AT_WORK if has_worked else ServiceEnd.LOST
         return end
+
+    def yield_worker(self) -> None:
+        """Takes note that another scheduler holds the worker. Its process is there, so no sequence is at fault. Call it
+        only while the group has no sequences."""
+        self._withdraw_accusations()
+        self.forget_worker()
 
     def forget_worker(self) -> None:
         """Frees the block tables of a group that has neither a worker nor sequences. It makes new ones when it claims a
@@ -265,10 +273,10 @@ class WorkerGroup:
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
         self._link = link
-        if hello.boot_id == self._boot_id:
+        if self._accusations.is_disproved_by(hello.boot_id):
             self._withdraw_accusations()
-        self._boot_id = hello.boot_id
-        self._accused.clear()
+        else:
+            self._accusations.prove()
         self._patience.begin(hello.boot_id)
         self.silent_s = 0.0
         logger.info(
@@ -348,30 +356,53 @@ class WorkerGroup:
         self._pump_soon()
 
     def _withdraw_accusations(self) -> None:
-        """Clears sequences of a worker's exit that was none: its process is still there, only the connection was
+        """Clears sequences of an exit that was none: the worker's process is still there, only the connection was
         cut."""
-        for key, suspicion in self._accused.items():
-            if any(group.core.withdraw(key, suspicion) for group in self._peers if group.core is not None):
+        for key, suspicion in self._accusations.withdraw():
+            holder = next((group for group in self._peers if key in group._accusations.held), None)
+            if holder is not None:
+                holder._release(key, suspicion)
+            elif any(group.core.withdraw(key, suspicion) for group in self._peers if group.core is not None):
                 key.session.add_worker_loss(key, suspicion)
 
-    def _on_lost(self, *, is_exit: bool = False) -> None:
+    def _release(self, key: SequenceKey, suspicion: int) -> None:
+        """Lets a sequence run again, because one of the two exits that it is accused of was none. `suspicion`: what it
+        was suspected of before that one."""
+        assert self.core is not None
+        sequence = self._accusations.release(key, suspicion)
+        self._adopt([sequence])
+        if not self.ready.is_set():
+            self._hand_over(self.core, [group for group in self._peers if group.ready.is_set()])
+
+    def _judge(self) -> None:
+        """Fails the held sequences whose exits are all proved."""
+        held = self._accusations.held
+        proved = [key for key in held if not any(key in group._accusations.suspicions for group in self._peers)]
+        self._finish([held.pop(key) for key in proved])
+
+    def _on_lost(self, loss: Loss) -> None:
         if self.ready.is_set() or self._is_draining:
             self.silent_s = 0.0
         self.ready.clear()
         self._link = None
         # No sequence is at fault for the end of a worker that was stopping.
-        is_exit, self._is_draining = is_exit and not self._is_draining, False
+        loss, self._is_draining = Loss.PLANNED if self._is_draining else loss, False
         if self.core is None:
             return
         self._run_ahead.lost()
         self._patience.lost()
         before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
-        self._finish(self.core.reset(is_exit=is_exit))
+        failed = self.core.reset(is_exit=loss is not Loss.PLANNED)
+        accused = {end.sequence.request.key: end.sequence.suspicion for end in failed}
         for sequence in self.core.suspects():
             key = sequence.request.key
             if sequence.suspicion != before.get(key, 0):
-                self._accused[key] = before.get(key, 0)
+                accused[key] = before.get(key, 0)
                 key.session.add_worker_loss(key, sequence.suspicion)
+        self._accusations.hold(failed)
+        if loss is Loss.BROKEN:
+            self._accusations.accuse(accused)
+        self._judge()
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
         self._on_change()
@@ -456,7 +487,7 @@ class WorkerGroup:
             finished = self.core.prepared(message.key, message.error)
         except ValueError as error:
             reason = f"worker {self.address} sent an invalid message: {error}"
-            raise WorkerLostError(reason, is_exit=True) from error
+            raise WorkerLostError(reason, Loss.FAILED) from error
         self._finish(finished)
         self._pump_soon()
 
@@ -470,7 +501,7 @@ class WorkerGroup:
             outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
             reason = f"worker {self.address} sent an invalid message: {error}"
-            raise WorkerLostError(reason, is_exit=True) from error
+            raise WorkerLostError(reason, Loss.FAILED) from error
         self.silent_s = 0.0
         sent_at = self._run_ahead.answered(clock.now())
         self._patience.answered()
@@ -508,53 +539,3 @@ class WorkerGroup:
 
     def _fail_all(self, failure: Failure, core: Scheduler[RoutedRequest]) -> None:
         self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in core.drain()])
-
-
-def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
-    """Returns a sentence that says why the worker cannot do what the scheduler's options ask for; None if the worker
-    can.
-    """
-    if hello.model.is_encoder:
-        return None  # An encoder has no KV cache to swap, and computes every input in one step.
-    if config.preemption_mode == PreemptionMode.SWAP.value and not hello.num_host_blocks:
-        return "--preemption-mode is swap, but the worker has no swap space; set --swap-space, or use auto"
-    longest, step = hello.model.max_model_len, config.max_num_batched_tokens or hello.max_num_batched_tokens
-    if not config.enable_chunked_prefill and longest > min(step, hello.max_num_batched_tokens):
-        return (
-            f"--no-enable-chunked-prefill computes each prompt in one step, but a sequence can have {longest} tokens "
-            f"and a step at most {step}; raise --max-num-batched-tokens or lower --max-model-len"
-        )
-    return None
-
-
-def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
-    """Returns the core's configuration: the capacities in the worker's hello, limited by the scheduler's options."""
-    max_num_seqs = min(config.max_num_seqs or hello.max_num_seqs, hello.max_num_seqs)
-    max_num_batched_tokens = min(
-        config.max_num_batched_tokens or hello.max_num_batched_tokens, hello.max_num_batched_tokens
-    )
-    chunked_prefill = config.enable_chunked_prefill and not hello.model.is_encoder
-    return CoreConfig(
-        num_blocks=hello.num_blocks,
-        block_size=hello.block_size,
-        max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=hello.model.max_model_len,
-        max_num_queued_reqs=config.max_num_queued_reqs,
-        target_tbt_s=target_tbt_s(config) if chunked_prefill else None,
-        num_host_blocks=hello.num_host_blocks,
-        preemption_mode=PreemptionMode(config.preemption_mode),
-        seconds_per_swapped_block=hello.swap_seconds_per_block,
-        enable_prefix_caching=config.enable_prefix_caching,
-        fair_queueing=config.fair_queueing,
-        chunked_prefill=chunked_prefill,
-    )
-
-
-def target_tbt_s(config: SchedulerConfig) -> float | None:
-    """Returns the target time between tokens, in seconds. Returns None if there is no target, or if the target has no
-    effect because --max-num-batched-tokens is set or prompts are not chunked.
-    """
-    if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
-        return None
-    return config.target_tbt_ms / 1000

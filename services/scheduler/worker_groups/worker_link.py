@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from enum import Enum, auto
 
 import grpc
 
@@ -31,19 +32,27 @@ GET_TOKENIZER = Method(_SERVICE + "GetTokenizer", model_pb2.GetTokenizerRequest,
 
 WorkerMessage = worker_pb2.StepResult | worker_pb2.GrammarPrepared | worker_pb2.Contender | worker_pb2.Drain
 
-# Statuses with which the stream ends if the worker says goodbye, or if this side has ended the stream. With every other
-# status, the worker's process ended, or its steps failed.
+# Statuses with which the stream ends if the worker says goodbye, or if this side has ended the stream.
 _GOODBYES = (grpc.StatusCode.ABORTED, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
+class Loss(Enum):
+    """What the loss of a worker says about the sequences that it was computing."""
+
+    # The worker said goodbye, or this side has ended the stream.
+    PLANNED = auto()
+    # The connection broke. Either the worker's process exited, perhaps because of a sequence, or the network failed.
+    BROKEN = auto()
+    # The worker reported an error or sent an invalid message, perhaps because of a sequence.
+    FAILED = auto()
+
+
 class WorkerLostError(Exception):
-    """The stream to the worker ended, or could not be opened. The worker's KV cache and steps in flight are lost.
+    """The stream to the worker ended, or could not be opened. The worker's KV cache and steps in flight are lost."""
 
-    `is_exit`: whether the worker failed unexpectedly, so that a sequence might be the cause."""
-
-    def __init__(self, message: str, *, is_exit: bool = False) -> None:
+    def __init__(self, message: str, loss: Loss = Loss.PLANNED) -> None:
         super().__init__(message)
-        self.is_exit = is_exit
+        self.loss = loss
 
 
 class WorkerHeldError(WorkerLostError):
@@ -145,13 +154,12 @@ class WorkerLink:
                         continue
         except ValueError as error:
             reason = f"worker {self._address} sent an invalid message: {error}"
-            raise WorkerLostError(reason, is_exit=True) from None
+            raise WorkerLostError(reason, Loss.FAILED) from None
         except StreamEndedError as error:
             if self._is_cancelled:
                 reason = f"worker {self._address} was dropped: this scheduler ended its stream"
                 raise WorkerLostError(reason) from None
-            is_exit = error.code not in _GOODBYES
-            raise WorkerLostError(f"worker {self._address}: {error}", is_exit=is_exit) from error
+            raise WorkerLostError(f"worker {self._address}: {error}", _loss(error.code)) from error
 
     async def tokenizer_chunks(self) -> AsyncIterator[bytes]:
         """Yields the serialized TokenizerBundle, in pieces. Raises WorkerLostError."""
@@ -192,3 +200,10 @@ class WorkerLink:
                 return await self._outbox.get()
         except TimeoutError:
             return worker_pb2.RunRequest(heartbeat=worker_pb2.Heartbeat())
+
+
+def _loss(code: grpc.StatusCode) -> Loss:
+    """Returns what the status at the end of a stream says about the sequences."""
+    if code in _GOODBYES:
+        return Loss.PLANNED
+    return Loss.BROKEN if code is grpc.StatusCode.UNAVAILABLE else Loss.FAILED

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.fake_model import FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
+from tests.fakes.waiting import until
 from tests.integration.scheduler.driver import Router, Stack, running
 
 NUM_SEQUENCES = 12
@@ -104,3 +105,36 @@ async def test_a_connection_that_is_cut_is_no_sequences_fault(tmp_path: Path) ->
         await router.read_until_finished(1)
         check(router, 1)
         assert worker.epoch == 7
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_an_exit_and_a_cut_connection_are_not_two_exits(tmp_path: Path, num_workers: int) -> None:
+    """The first worker exits while the sequence runs alone; then the connection to the next one is cut."""
+    workers = [FakeWorker(make_model=roomy) for _ in range(num_workers)]
+    workers[0].script.die_at_step = 1
+    workers[-1].script.num_cuts = 1
+    async with running(tmp_path, *workers) as stack:
+        router = await stack.router()
+        for group in stack.fleet.groups:
+            await group.ready.wait()
+        await submit(router, 1)
+        await router.read_until_finished(1)
+        check(router, 1)
+        assert workers[0].boot_id == 2
+        assert not workers[-1].script.num_cuts
+
+
+async def test_a_sequence_that_waits_for_the_proof_of_an_exit_can_be_aborted(tmp_path: Path) -> None:
+    worker = FakeWorker(make_model=roomy, script=Script(deadly_token_id=DEADLY))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [DEADLY, 7], 20)
+        (group,) = stack.fleet.groups
+        await until(lambda: bool(group._accusations.held))
+        assert group.num_unfinished == 1
+        await router.abort(1)
+        await until(lambda: group.num_unfinished == 0)
+        await submit(router, 2)
+        await router.read_until_finished(2)
+        check(router, 2)
+        assert 1 not in router.finished

@@ -17,7 +17,7 @@ from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import RouterSession
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.worker_group import WorkerGroup
-from services.scheduler.worker_groups.worker_link import WorkerLink
+from services.scheduler.worker_groups.worker_link import Loss, WorkerLink
 from shared import clock
 
 
@@ -59,7 +59,7 @@ async def test_what_a_lost_group_leaves_goes_to_groups_that_hold_it() -> None:
     assert lost.core is not None
     for sequence_id, max_tokens in enumerate((60, 20, 5)):
         lost.core.submit(request(sequence_id, max_tokens))
-    lost._on_lost()
+    lost._on_lost(Loss.BROKEN)
     assert [group.num_unfinished for group in (lost, small, large)] == [1, 1, 1]
 
 
@@ -68,7 +68,7 @@ async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_los
     lost = group(fleet, scheduler(), is_ready=True)
     assert lost.core is not None
     lost.core.submit(request(1))
-    lost._on_lost()
+    lost._on_lost(Loss.BROKEN)
     now = time.monotonic()
     lost.tick(now)
     lost.tick(now + 60.0)
@@ -83,11 +83,11 @@ async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_los
 async def test_a_claim_that_fails_gives_a_lost_worker_no_more_time() -> None:
     fleet = Fleet("s", SchedulerConfig(worker_timeout=10.0))
     lost = group(fleet, scheduler(), is_ready=True)
-    lost._on_lost()
+    lost._on_lost(Loss.BROKEN)
     now = time.monotonic()
     for quarter in range(37):
         lost.tick(now + quarter / 4)
-        lost._on_lost()
+        lost._on_lost(Loss.BROKEN)
     assert lost.silent_s == pytest.approx(9.0, abs=0.5)
 
 

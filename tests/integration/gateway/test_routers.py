@@ -9,12 +9,14 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
+from google.api.httpbody_pb2 import HttpBody
 
 from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
-from tests.integration.gateway.fake_router import FakeRouter
+from tests.integration.gateway.fake_router import Context, FakeRouter, aborting, echo
 
 CHAT = "/v1/chat/completions"
 
@@ -140,3 +142,16 @@ async def test_a_name_stands_for_all_of_its_addresses(short_directory: Path) -> 
     finally:
         await gateway.stop()
         await router.stop()
+
+
+async def test_a_call_that_a_stopping_router_cancels_is_made_again(gateway: Gateway, router: FakeRouter) -> None:
+    cancel = aborting(grpc.StatusCode.CANCELLED, "Cancelling all calls")
+
+    async def script(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        answers = cancel if router.calls == 1 else echo
+        async for message in answers(request, context):
+            yield message
+
+    router.script = script
+    reply = await call(gateway.address, "POST", CHAT, b'{"n": 1}')
+    assert (reply.status, reply.body, router.calls) == (200, b'{"n": 1}', 2)

@@ -15,6 +15,7 @@ def complete_the_interpreter() -> None:
     """Adds the features that Quire's kernels need and the interpreter lacks."""
     _index_by_scalars()
     _run_inline_assembly()
+    _multiply_rows_alike()
 
 
 def _index_by_scalars() -> None:
@@ -59,3 +60,26 @@ def _run_inline_assembly() -> None:
         return SimpleNamespace(get_result=lambda index: results[index])
 
     interpreter.InterpreterBuilder.create_inline_asm = create_inline_asm
+
+
+def _multiply_rows_alike() -> None:
+    """Makes the bits of a row of a product independent of the row's place in the tile, as they are on a GPU. numpy's
+    matmul calls BLAS, which computes the last rows of some tiles in another order (seen with OpenBLAS on Haswell)."""
+    from triton.runtime import interpreter
+
+    def create_dot(
+        _builder: object, a: Any, b: Any, d: Any, input_precision: object, max_num_imprecise_acc: object
+    ) -> Any:
+        def operand(handle: Any) -> Any:
+            is_narrow = handle.dtype.primitive_bitwidth == 8 and handle.dtype.is_floating()
+            if is_narrow:
+                return interpreter._convert_float(handle.data, handle.dtype, interpreter.tl.float16, None).view(
+                    np.float16
+                )
+            return handle.data
+
+        kind = d.data.dtype
+        product = np.einsum("...mk,...kn->...mn", operand(a).astype(kind), operand(b).astype(kind), optimize=False)
+        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_dot = create_dot

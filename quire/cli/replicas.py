@@ -48,9 +48,9 @@ class ReplicaConfig:
                 raise ConfigError(f"{name} is {number} and {other} is {other_number}: both mean the same, so give one")
         if self.data_parallel_size_local not in (None, self.num_workers):
             raise ConfigError(
-                f"--data-parallel-size-local is {self.data_parallel_size_local}, but --data-parallel-size is "
-                f"{self.num_workers}: quire serve runs every worker on this host; for several hosts, start the parts "
-                "one by one (docs/operations.md)"
+                f"--data-parallel-size-local is {self.data_parallel_size_local}, but there are {self.num_workers} "
+                "workers (--workers, --data-parallel-size): quire serve runs all of them on this host. For several "
+                "hosts, start the parts one by one (docs/operations.md)"
             )
 
     @property

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class RouterFile:
     """Writes the file at `path` for each set of routers that `apply` gets. Creates the file, without routers.
 
-    A set that is empty or stale takes no router away. A router that is missing from a fresh set leaves the file. Envoy
+    An empty set takes no router away. A router that is missing from any other set leaves the file. Envoy
     uses it as long as its health check succeeds, and then lets its requests end: see envoy.yaml.j2.
     """
 
@@ -45,8 +45,8 @@ class RouterFile:
         if not found and not parts.is_stale and self._addresses and not self._was_empty:
             logger.warning("discovery knows no router; keeping %s", ", ".join(self._addresses))
         self._was_empty = not found
-        if parts.is_stale or not found:
-            found |= set(self._addresses)
+        if not found:
+            found = set(self._addresses)
         addresses = tuple(sorted(found))
         if addresses != self._addresses:
             self._file.write(addresses)

@@ -283,7 +283,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def _abort(self, key: SequenceKey) -> None:
         key.session.unfinished.pop(key.sequence_id, None)
-        any(group.abort(key) for group in self._fleet.groups)
+        self._fleet.abort(key)
 
 
 async def _first(stream: Stream) -> scheduler_pb2.ConnectRequest | None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import random
 import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from shared.discovery.parts import Part, Parts
+from shared.discovery.rhythm import pause
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two lookups, on average. The jitter keeps many processes from asking the resolver at the same moment.
-INTERVAL_S = 1.0
-JITTER = 0.25
 # After this long without an answer, the known addresses count as stale. The lookup goes on.
 LOOKUP_TIMEOUT_S = 2.0
 
@@ -90,7 +87,7 @@ class DnsSource:
                 if self._parts != last:
                     last = self._parts
                     yield last
-                await asyncio.sleep(INTERVAL_S * random.uniform(1 - JITTER, 1 + JITTER))
+                await asyncio.sleep(pause())
         finally:
             if lookup is not None:
                 lookup.cancel()

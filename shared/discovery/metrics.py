@@ -24,7 +24,8 @@ class DiscoveryCollector:
 
         parts = GaugeMetricFamily(
             "quire:discovery_parts",
-            "Parts that discovery knows. stale: the source has not answered, so they may be gone; fresh: all others.",
+            "Parts that discovery knows. stale: the source does not answer, or not for long enough yet, so they may be "
+            "gone; fresh: all others.",
             labels=["kind", "state"],
         )
         silence = GaugeMetricFamily(

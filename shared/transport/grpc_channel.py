@@ -40,6 +40,10 @@ class GrpcChannel:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise _ended(error) from None
+        except asyncio.CancelledError:
+            if _is_task_cancelled():
+                raise
+            raise StreamEndedError(grpc.StatusCode.CANCELLED, "the channel was closed") from None
 
     async def call(self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float) -> ResponseT:
         start = self._channel.unary_unary(method.path, method.request.SerializeToString, method.response.FromString)
@@ -47,6 +51,10 @@ class GrpcChannel:
             response: ResponseT = await start(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise _ended(error) from None
+        except asyncio.CancelledError:
+            if _is_task_cancelled():
+                raise
+            raise StreamEndedError(grpc.StatusCode.CANCELLED, "the channel was closed") from None
         return response
 
     async def close(self) -> None:

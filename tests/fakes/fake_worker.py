@@ -14,7 +14,7 @@ import grpc
 
 from quire.inference.v1 import model_pb2, pooling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
-from services.worker.service.ownership import ClaimRefusedError, Ownership
+from services.worker.service.ownership import ClaimRefusedError, Ownership, check_model
 from shared.grpc_server import GrpcServer
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
@@ -96,7 +96,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         first = await _next(stream, CLAIM_TIMEOUT_S)
         if first is None or not first.HasField("claim"):
             raise MalformedRequestError("the first message of a stream must be a claim")
+        info = self.hello(self.make_model(), self.epoch).model
         try:
+            check_model(first.claim, info.name, info.version)
             await self.ownership.take(first.claim)
         except ClaimRefusedError as error:
             await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

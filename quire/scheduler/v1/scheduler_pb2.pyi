@@ -443,10 +443,11 @@ Global___Frame: _TypeAlias = Frame  # noqa: Y015
 
 @_typing.final
 class WorkerLoss(_message.Message):
-    """A worker exited unexpectedly while it computed this sequence. The sequence now waits for another group of this scheduler, or for
-    the same one to come back. It is not sent if a worker stops, or if its stream is cut. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to
-    another scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after
-    the scheduler's --worker-timeout.
+    """A worker exited unexpectedly while it computed this sequence. A worker that stops on request causes no WorkerLoss, and one
+    whose stream was only cut takes it back with a lower num_losses. The sequence waits for another group of this scheduler, or for
+    the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another
+    scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after the
+    scheduler's --worker-timeout.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

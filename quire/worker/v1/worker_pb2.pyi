@@ -147,6 +147,7 @@ class Claim(_message.Message):
     ASKS_OWNER_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    MODEL_VERSION_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, for logs and metrics."""
     num_groups: _builtins.int
@@ -158,9 +159,11 @@ class Claim(_message.Message):
     answered. A scheduler asks with one claim at a time, so that num_groups is true when the owner reads it.
     """
     model: _builtins.str
-    """Name of the model that the scheduler serves. A worker with another model refuses the claim with FAILED_PRECONDITION. Empty:
-    the scheduler serves the model of the first worker that it claims.
+    """Name of the model that the scheduler serves. A worker with another model, or another version of it, refuses the claim with
+    FAILED_PRECONDITION. Empty: the scheduler serves the model of the first worker that it claims.
     """
+    model_version: _builtins.str
+    """Version of the model that the scheduler serves, from ModelInfo.version. It counts only if `model` is set."""
     @_builtins.property
     def release(self) -> _release_pb2.Release:
         """The scheduler's release. A worker that cannot work with it ends the stream with UNIMPLEMENTED. Unset: see Release."""
@@ -173,10 +176,11 @@ class Claim(_message.Message):
         asks_owner: _builtins.bool = ...,
         model: _builtins.str = ...,
         release: _release_pb2.Release | None = ...,
+        model_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "num_groups", b"num_groups", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "model", b"model", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "model", b"model", "model_version", b"model_version", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_groups: _TypeAlias = _typing.Literal["num_groups"]  # noqa: Y015
     _WhichOneofArgType__num_groups: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups"]  # noqa: Y015

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # Maximum number of models that are away and still known.
 _MAX_AWAY = 8
 # Seconds after which a model that is away is forgotten. Until then, a request for it waits and fails with a 503, which
-# clients retry; later, it fails with a 404.
+# clients retry; later, it fails with a 404, or with a 503 if no model is known.
 AWAY_SECONDS = 300.0
 # After the router's start, an unknown model might be that of a scheduler that has not answered yet. So during these
 # seconds, a request for it waits until each scheduler has answered.
@@ -66,13 +66,16 @@ class ModelDirectory:
         *,
         wait: float,
         default: str | None = None,
+        is_discovering: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = lambda: asyncio.get_running_loop().time(),
     ) -> None:
         """`schedulers`: returns all schedulers of this router. `wait`: maximum seconds that a request waits for a
-        model. `default`: name of the model for requests that name none. `clock`: returns seconds that never
+        model. `default`: name of the model for requests that name none. `is_discovering`: returns whether there may be
+        schedulers that discovery has not found yet. `clock`: returns seconds that never
         decrease."""
         self._schedulers = schedulers
         self._default = default
+        self._is_discovering = is_discovering
         self._wait = wait
         self._clock = clock
         self._started_at = 0.0
@@ -81,7 +84,7 @@ class ModelDirectory:
         self._tokenizers: dict[str, Tokenizer] = {}
         # When the last scheduler of a known model left, in seconds on the clock.
         self._away_since: dict[ModelKey, float] = {}
-        self._logged_conflicts: dict[str, tuple[str, ...]] = {}
+        self._name_conflicts: dict[str, tuple[str, ...]] = {}
         # Set at the next change of schedulers, then replaced.
         self._next_change = asyncio.Event()
 
@@ -140,8 +143,8 @@ class ModelDirectory:
 
     @property
     def num_conflicts(self) -> int:
-        """Number of names that more than one served model claims."""
-        return len(self._conflicts())
+        """Number of names that more than one served model claims, as of the last change. Threads may read it."""
+        return len(self._name_conflicts)
 
     async def listed(self) -> list[ListedModel]:
         """Returns the served models under all their names. If no model is served, waits for one. Raises ApiError if
@@ -157,6 +160,7 @@ class ModelDirectory:
         else the only one. `key`: returns the placement key of the request's conversation, which decides between
         versions; without one, the request gets the main version. `may_be_away`: whether the model's schedulers may all
         have left a moment ago. Raises ApiError."""
+        self._forget()
         if may_be_away:
             await self._until(lambda: bool(self._known), "No scheduler is connected yet.")
         else:
@@ -173,11 +177,18 @@ class ModelDirectory:
             raise model_not_found(name, self.names)
         return model
 
+    def find_now(self, name: str) -> ServedModel:
+        """Returns the main version of a model as `find` does, without waiting. Raises ApiError."""
+        self._forget()
+        model = self._find(name, None, may_be_away=True)
+        if model is None:
+            raise model_not_found(name, self.names)
+        return model
+
     def _find(self, name: str, key: Key | None, may_be_away: bool) -> ServedModel | None:
         served = self._served()
         model = find(served, name, key)
         if model is None and may_be_away:
-            self._forget()
             # Besides the models that are away, these are the models whose schedulers are all draining.
             versions = {(offer.name, offer.version) for offer in served}
             newest = {
@@ -209,7 +220,8 @@ class ModelDirectory:
     @property
     def _is_settled(self) -> bool:
         is_old = self._clock() - self._started_at >= SETTLE_SECONDS
-        return is_old or all(scheduler.num_hellos for scheduler in self._schedulers())
+        have_answered = all(scheduler.num_hellos for scheduler in self._schedulers())
+        return is_old or (have_answered and not self._is_discovering())
 
     async def _until_settled(self, condition: Callable[[], bool]) -> None:
         left = self._started_at + SETTLE_SECONDS - self._clock()
@@ -222,6 +234,8 @@ class ModelDirectory:
             raise unavailable(message)
 
     async def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        if condition():
+            return
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
@@ -255,7 +269,7 @@ class ModelDirectory:
     def _log_conflicts(self) -> None:
         conflicts = self._conflicts()
         for name, (winner, *others) in conflicts.items():
-            if self._logged_conflicts.get(name) != (winner, *others):
+            if self._name_conflicts.get(name) != (winner, *others):
                 logger.warning(
                     "the models %s claim the name %r: requests for it get %s. Give each model names of its own with "
                     "--served-model-name.",
@@ -263,4 +277,4 @@ class ModelDirectory:
                     name,
                     winner,
                 )
-        self._logged_conflicts = conflicts
+        self._name_conflicts = conflicts

@@ -60,14 +60,21 @@ class Placement:
         scheduler. `scheduler_silence`: seconds without a message after which a scheduler counts as lost.
         `default_model`: name of the model for requests that name none. `on_change`: called when `is_ready` might have
         changed. `jitter`: spreads the times at which routers reconnect."""
-        self.roster = Roster(schedulers, router_id, self, scheduler_silence, connect, jitter)
+        self.roster = Roster(
+            schedulers, router_id, self, scheduler_silence, connect, jitter, on_change=lambda: self.models.update()
+        )
         self.num_resubmissions = 0
         # Number of sequences that were paused because their clients did not read.
         self.num_pauses = 0
         self._threads = threads
         self._scheduler_wait = scheduler_wait
         self._on_change = on_change
-        self.models = ModelDirectory(lambda: self.connections, wait=scheduler_wait, default=default_model)
+        self.models = ModelDirectory(
+            lambda: self.connections,
+            wait=scheduler_wait,
+            default=default_model,
+            is_discovering=lambda: self.roster.is_stale,
+        )
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
         # The error with which every submission fails after `fail_all`.
@@ -309,10 +316,11 @@ class Placement:
 
     def _resume(self, connection: SchedulerConnection) -> None:
         """Places the parked sequences that this scheduler can take."""
-        for parked in sorted(self._parked, key=lambda parked: parked.submission.arrival):
+        able = [parked for parked in self._parked if self._serves(connection, parked.submission)]
+        for parked in sorted(able, key=lambda parked: parked.submission.arrival):
             # An earlier iteration can have removed this entry: if `_place` fails a submission, all parked sequences of
             # the submission are removed.
-            if parked in self._parked and self._serves(connection, parked.submission):
+            if parked in self._parked:
                 self._unpark(parked)
                 parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
@@ -320,7 +328,7 @@ class Placement:
     def _relieve(self, connection: SchedulerConnection) -> None:
         """Moves the sequences of a scheduler that has lost all its workers to schedulers that have workers. If no other
         scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The move itself
-        does not count as a loss, because the scheduler counts and reports the lost worker (WorkerLoss)."""
+        does not count as a loss. The scheduler reports a worker that exited (WorkerLoss)."""
         if not connection.num_sequences or not any(
             other.has_workers and not other.is_draining and _have_same_model(other, connection)
             for other in self.connections
@@ -396,10 +404,10 @@ class Placement:
         """Ends the wait of a submission: another version of its model continues it, or it fails."""
         other = None if submission.is_pinned else self.models.other_version(submission.model)
         if other is not None:
-            logger.warning(
-                "no scheduler of %s came back: version %r continues a request of version %r",
-                other.name, other.version, submission.model.version,
-            )  # fmt: skip
+            logger.info(
+                "request %s: version %r of %s continues for version %r, whose schedulers could not take it in time",
+                *(submission.request_id, other.version, other.name, submission.model.version),
+            )
             # A second change would not help: the other version's schedulers are there and refuse.
             submission.model, submission.is_pinned = other, True
             submission.waits_until = None

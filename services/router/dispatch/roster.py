@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
 from services.router.dispatch.scheduler_connection import ConnectionOwner, SchedulerConnection
 from shared.discovery import Parts, Source, follow
@@ -26,16 +27,20 @@ class Roster:
         silence_seconds: float,
         connect: Connect = GrpcChannel,
         jitter: random.Random | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """`silence_seconds`: time without a message after which a scheduler's stream is dropped. `jitter`: spreads the
-        times at which routers reconnect."""
+        times at which routers reconnect. `on_change`: called when the source has told its schedulers."""
         self._source = source
         self._router_id = router_id
         self._owner = owner
         self._silence_seconds = silence_seconds
         self._connect = connect
         self._jitter = jitter
+        self._on_change = on_change
         self._known: frozenset[str] = frozenset()
+        # Whether there may be schedulers that the source has not found yet.
+        self.is_stale = True
         self._connections: dict[str, SchedulerConnection] = {}
         self._runs: dict[SchedulerConnection, asyncio.Task[None]] = {}
         self._following: asyncio.Task[None] | None = None
@@ -69,13 +74,14 @@ class Roster:
             self._remove(connection)
 
     def _apply(self, parts: Parts) -> None:
-        self._known = parts.addresses
+        self._known, self.is_stale = parts.addresses, parts.is_stale
         for address in parts.by_address:
             if address not in self._connections:
                 self._add(address)
         for connection in self.connections:
             if connection.address not in self._known and not connection.is_ready:
                 self._remove(connection)
+        self._on_change()
 
     def _add(self, address: str) -> None:
         connection = SchedulerConnection(

@@ -205,8 +205,8 @@ class SubmittedSequence:
 
     @property
     def num_worker_losses(self) -> int:
-        """Number of worker groups that were lost in a row while they worked on the sequence, since its last new token.
-        The schedulers count these losses and report the number."""
+        """How much the schedulers suspect this sequence of ending workers (WorkerLoss.num_losses); 0 once it has a new
+        token."""
         has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
         return 0 if has_progressed else self._num_worker_losses
 

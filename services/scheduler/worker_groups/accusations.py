@@ -1,4 +1,4 @@
-"""Which sequences are accused of a worker's exit, until it is known whether its process has exited.
+"""Which sequences are accused of workers' exits, until it is known whether the workers' processes have exited.
 
 The end of a stream does not tell an exit of the worker's process from a cut connection. The next claim of the worker
 does: another boot id proves the exit, and the same boot id disproves it.
@@ -7,45 +7,85 @@ does: another boot id proves the exit, and the same boot id disproves it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from services.scheduler.core import FinishedSequence, Sequence
+from services.scheduler.core import ErrorKind, Failure, FinishedSequence, FinishReason, Sequence
 from services.scheduler.sessions import RoutedRequest, SequenceKey
 
 
-class Accusations:
-    """Accusations of one worker's exits, as long as they are neither proved nor disproved.
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    """The supposed exit of a worker's process. `suspicions`: the sequences accused of it, with the suspicion that they
+    had before. `since`: when the worker was lost, in seconds."""
 
-    `suspicions`: the accused sequences, with the suspicion that they had before. `held`: sequences that fail as soon as
-    every exit that they are accused of is proved. They run nowhere until then, because they might end more workers.
+    boot_id: int
+    suspicions: dict[SequenceKey, int]
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acquittal:
+    """An accusation that is withdrawn. `suspicion`: what the sequence is suspected of without it. `sequence`: the
+    sequence if it was held, and must be queued again."""
+
+    key: SequenceKey
+    suspicion: int
+    sequence: Sequence[RoutedRequest] | None
+
+
+class Accusations:
+    """The accusations that are neither proved nor disproved, of all workers of a scheduler.
+
+    A sequence that would fail is held until every exit that it is accused of is proved. It runs nowhere until then,
+    because it might end more workers.
     """
 
-    def __init__(self) -> None:
-        self.suspicions: dict[SequenceKey, int] = {}
-        self.held: dict[SequenceKey, FinishedSequence[RoutedRequest]] = {}
-        self._boot_id = 0
+    def __init__(self, longest_s: float) -> None:
+        """`longest_s`: an exit counts as proved if the worker was not claimed again for this many seconds."""
+        self._longest_s = longest_s
+        self._exits: dict[str, _Exit] = {}  # by the worker's address
+        self._held: dict[SequenceKey, FinishedSequence[RoutedRequest]] = {}
 
-    def accuse(self, suspicions: Mapping[SequenceKey, int]) -> None:
-        self.suspicions |= suspicions
+    def accuse(self, address: str, boot_id: int, suspicions: Mapping[SequenceKey, int], now: float) -> None:
+        """Accuses sequences of the exit of the worker at `address`. `suspicions`: what each was suspected of before."""
+        if suspicions:
+            self._exits[address] = _Exit(boot_id, dict(suspicions), now)
 
     def hold(self, ends: Iterable[FinishedSequence[RoutedRequest]]) -> None:
-        self.held |= {end.sequence.request.key: end for end in ends}
+        """Keeps sequences that fail if the exits that they are accused of are proved."""
+        self._held |= {end.sequence.request.key: end for end in ends}
 
-    def is_disproved_by(self, boot_id: int) -> bool:
-        """Takes note of the process that was claimed. Returns whether it is the one that was claimed before."""
-        is_same, self._boot_id = boot_id == self._boot_id, boot_id
-        return is_same
+    def abort(self, key: SequenceKey) -> bool:
+        """Forgets a held sequence. Returns False if there is no such sequence."""
+        return self._held.pop(key, None) is not None
 
-    def prove(self) -> None:
-        self.suspicions.clear()
+    def settle(self, address: str, boot_id: int) -> list[Acquittal]:
+        """Takes note of the process that was claimed at `address`. Returns the accusations that this disproves."""
+        exit_ = self._exits.pop(address, None)
+        if exit_ is None or exit_.boot_id != boot_id:
+            return []
+        return [self._acquit(key, suspicion) for key, suspicion in exit_.suspicions.items()]
 
-    def withdraw(self) -> list[tuple[SequenceKey, int]]:
-        """Removes and returns all accusations."""
-        suspicions, self.suspicions = self.suspicions, {}
-        return list(suspicions.items())
+    def judge(self, now: float) -> list[FinishedSequence[RoutedRequest]]:
+        """Removes and returns the held sequences that fail now: those whose exits are all proved, and those whose
+        deadline is past."""
+        for address, exit_ in list(self._exits.items()):
+            if now - exit_.since > self._longest_s:
+                del self._exits[address]
+        accused = {key for exit_ in self._exits.values() for key in exit_.suspicions} if self._held else set()
+        ends = [self._held.pop(key) for key in self._held.keys() - accused]
+        for key, end in list(self._held.items()):
+            deadline = end.sequence.request.deadline
+            if deadline is not None and deadline <= now:
+                failure = Failure(ErrorKind.DEADLINE_EXCEEDED, "the request's time ran out while its worker was lost")
+                ends.append(FinishedSequence(self._held.pop(key).sequence, FinishReason.ERROR, failure))
+        return ends
 
-    def release(self, key: SequenceKey, suspicion: int) -> Sequence[RoutedRequest]:
-        """Removes and returns a held sequence. If it is also accused of this worker's exit, that is now the first one
-        that it is accused of, and `suspicion` is what it was suspected of before."""
-        if key in self.suspicions:
-            self.suspicions[key] = suspicion
-        return self.held.pop(key).sequence
+    def _acquit(self, key: SequenceKey, suspicion: int) -> Acquittal:
+        end = self._held.pop(key, None)
+        if end is not None:
+            # The sequence is accused of two exits. Only the other one is left.
+            for exit_ in self._exits.values():
+                if key in exit_.suspicions:
+                    exit_.suspicions[key] = suspicion
+        return Acquittal(key, suspicion, None if end is None else end.sequence)

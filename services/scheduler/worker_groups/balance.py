@@ -21,8 +21,9 @@ class Claimant:
     # Whether it asks the worker's owner for the worker, if there is one. It must ask for one worker at a time:
     # otherwise, several owners could give it a worker each because of the same `num_groups`.
     asks_owner: bool = False
-    # Name of the model that it serves; empty if it knows none yet.
+    # Name and version of the model that it serves; empty if it knows none yet.
     model: str = ""
+    model_version: str = ""
 
 
 def gives_away(

@@ -96,7 +96,7 @@ class Claimer:
                 self._fleet.remove_group(group)
                 logger.info("forgot worker %s: discovery does not know it any more", group.address)
             elif self._turns.was_held_elsewhere(group.address):
-                group.yield_worker()
+                group.forget_worker()
 
     async def _try_in_turn(self) -> None:
         while True:
@@ -124,6 +124,11 @@ class Claimer:
             if self._tasks.get(group) is task:
                 del self._tasks[group]
                 self._attempts.discard(group)
+                if task.cancelled() and self._turns.knows(group.address) and not self._failure.done():
+                    # Nothing here cancels the attempt for a worker that is still known. Without another turn, the
+                    # worker would never be claimed again.
+                    logger.error("the attempt to claim worker %s was cancelled; trying again", group.address)
+                    self._turns.failed(group.address, clock.now())
             self._on_end(task)
 
         task.add_done_callback(on_end)
@@ -159,8 +164,10 @@ class Claimer:
         end = await group.serve(link)
         if address not in self._known:
             self._turns.remove(address)
-        elif end is ServiceEnd.ELSEWHERE:
+        elif end is ServiceEnd.GIVEN_AWAY:
             self._turns.held_elsewhere(address, clock.now(), was_asked=True)
+        elif end is ServiceEnd.UNSUITABLE:
+            self._turns.failed(address, clock.now())
         else:
             self._turns.lost(address, clock.now(), has_worked=end is ServiceEnd.LOST_AT_WORK)
 
@@ -173,4 +180,5 @@ class Claimer:
             # keep the scheduler from asking elsewhere until the attempt times out.
             asks_owner=not self._is_asking and self._turns.was_held_elsewhere(address),
             model=model.info.name if model.is_known else "",
+            model_version=model.info.version if model.is_known else "",
         )

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.sessions import SequenceSpans
+from services.scheduler.sessions import SequenceKey, SequenceSpans
+from services.scheduler.worker_groups.accusations import Accusations
 from services.scheduler.worker_groups.balance import gives_away
+from services.scheduler.worker_groups.ends import report
 from services.scheduler.worker_groups.engines import Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.progress import Overseer
@@ -25,6 +27,7 @@ class Fleet:
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
     engines: Engines = field(default_factory=Engines)
+    accusations: Accusations = field(init=False)
     # Whether the scheduler is stopping: it claims no worker any more.
     is_draining: bool = False
     # Called after a worker was claimed or lost.
@@ -32,12 +35,17 @@ class Fleet:
     _overseer: Overseer = field(default_factory=Overseer)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def __post_init__(self) -> None:
+        self.accusations = Accusations(self.config.worker_timeout)
+
     def add_group(self, address: str) -> WorkerGroup:
         """Adds a group for the worker at `address`. The group knows the other groups, because groups take over each
         other's sequences.
         """
         group = WorkerGroup(
-            address, self.config, self.model, self.spans, self.engines, self.groups, self._on_change, self._gives_away
+            *(address, self.config, self.model, self.spans, self.engines, self.accusations, self.groups),
+            on_change=self._on_change,
+            gives_away=self._gives_away,
         )
         self.groups.append(group)
         return group
@@ -70,6 +78,12 @@ class Fleet:
             group.tick(now)
         if (late := self._overseer.judge(now, self.groups)) is not None:
             late.give_up()
+        report(self.accusations.judge(now), self.spans)
+
+    def abort(self, key: SequenceKey) -> None:
+        """Ends a sequence, wherever it is."""
+        if not self.accusations.abort(key):
+            any(group.abort(key) for group in self.groups)
 
     @property
     def is_struggling(self) -> bool:

@@ -41,7 +41,8 @@ from services.scheduler.core import (
     share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
-from services.scheduler.worker_groups.accusations import Accusations
+from services.scheduler.worker_groups.accusations import Accusations, Acquittal
+from services.scheduler.worker_groups.ends import report
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.progress import Patience
@@ -63,12 +64,14 @@ class UnusableWorkerError(Exception):
 class ServiceEnd(Enum):
     """How a group's service of a claimed worker ended."""
 
-    # The worker was lost before it had run some steps.
+    # The worker was lost, or has stopped, before it had run some steps.
     LOST = auto()
     # The worker was lost after it had run some steps.
     LOST_AT_WORK = auto()
-    # The worker works for another scheduler: it was given away, or serves another model.
-    ELSEWHERE = auto()
+    # Another scheduler asked for the worker and gets it.
+    GIVEN_AWAY = auto()
+    # The worker serves another model.
+    UNSUITABLE = auto()
 
 
 class WorkerGroup:
@@ -84,9 +87,10 @@ class WorkerGroup:
         model: FleetModel,
         spans: SequenceSpans,
         engines: Engines,
+        accusations: Accusations,
         peers: Sequences[WorkerGroup],
-        on_change: Callable[[], None] = lambda: None,
-        gives_away: Callable[[int, bool], bool] = lambda *_: False,
+        on_change: Callable[[], None],
+        gives_away: Callable[[int, bool], bool],
     ) -> None:
         """`address`: the worker's address. `peers`: all groups of the scheduler, including those that are added to it
         later. `on_change`: called after a worker was claimed or lost. `gives_away`: decides whether the scheduler gives
@@ -115,7 +119,8 @@ class WorkerGroup:
         self._run_ahead = RunAhead(config.run_ahead)
         self._patience = Patience(config.step_timeout)
         self._turn_rate = TurnRate()
-        self._accusations = Accusations()
+        self._accusations = accusations
+        self._boot_id = 0  # of the claimed worker
         self._spans = spans
 
     # -- Requests ------------------------------------------------------------------------------------------------------
@@ -144,8 +149,7 @@ class WorkerGroup:
         self._pump_soon()
 
     def abort(self, key: SequenceKey) -> bool:
-        is_held = self._accusations.held.pop(key, None) is not None
-        if not is_held and (self.core is None or not self.core.abort(key)):
+        if self.core is None or not self.core.abort(key):
             return False
         self._spans.end(key, "aborted")
         self._pump_soon()
@@ -167,8 +171,6 @@ class WorkerGroup:
         if is_lost and self.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
-            self._accusations.prove()
-        self._judge()
         self._pump_soon()
 
     def give_up(self) -> None:
@@ -213,8 +215,7 @@ class WorkerGroup:
 
     @property
     def num_unfinished(self) -> int:
-        num_held = len(self._accusations.held)
-        return num_held if self.core is None else self.core.num_running + self.core.num_waiting + num_held
+        return 0 if self.core is None else self.core.num_running + self.core.num_waiting
 
     # -- The worker ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class WorkerGroup:
             end = await self._serve(link)
         except OtherModelError as error:
             logger.warning("worker %s cannot be used: %s", self.address, error)
-            end = ServiceEnd.ELSEWHERE
+            end = ServiceEnd.UNSUITABLE
         except WorkerLostError as error:
             logger.warning("lost worker %s: %s", self.address, error)
             loss = error.loss
@@ -239,12 +240,6 @@ class WorkerGroup:
             has_worked = self.core.counters.steps > steps + self._run_ahead.depth
             end = ServiceEnd.LOST_AT_WORK if has_worked else ServiceEnd.LOST
         return end
-
-    def yield_worker(self) -> None:
-        """Takes note that another scheduler holds the worker. Its process is there, so no sequence is at fault. Call it
-        only while the group has no sequences."""
-        self._withdraw_accusations()
-        self.forget_worker()
 
     def forget_worker(self) -> None:
         """Frees the block tables of a group that has neither a worker nor sequences. It makes new ones when it claims a
@@ -273,10 +268,9 @@ class WorkerGroup:
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
         self._link = link
-        if self._accusations.is_disproved_by(hello.boot_id):
-            self._withdraw_accusations()
-        else:
-            self._accusations.prove()
+        self._boot_id = hello.boot_id
+        for acquittal in self._accusations.settle(self.address, hello.boot_id):
+            self._acquit(acquittal)
         self._patience.begin(hello.boot_id)
         self.silent_s = 0.0
         logger.info(
@@ -303,7 +297,7 @@ class WorkerGroup:
                     return ServiceEnd.LOST
             elif self._gives_away(message.num_groups, not self.num_unfinished) and self._hand_over_all():
                 logger.info("gave worker %s to scheduler %s", self.address, message.scheduler_id)
-                return ServiceEnd.ELSEWHERE
+                return ServiceEnd.GIVEN_AWAY
             else:
                 link.keep()
         raise AssertionError("the results of a link end with an error")
@@ -355,33 +349,16 @@ class WorkerGroup:
                 self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
         self._pump_soon()
 
-    def _withdraw_accusations(self) -> None:
-        """Clears sequences of an exit that was none: the worker's process is still there, only the connection was
-        cut."""
-        for key, suspicion in self._accusations.withdraw():
-            holder = next((group for group in self._peers if key in group._accusations.held), None)
-            if holder is not None:
-                holder._release(key, suspicion)
-            elif any(group.core.withdraw(key, suspicion) for group in self._peers if group.core is not None):
-                key.session.add_worker_loss(key, suspicion)
-
-    def _release(self, key: SequenceKey, suspicion: int) -> None:
-        """Lets a sequence run again, because one of the two exits that it is accused of was none. `suspicion`: what it
-        was suspected of before that one."""
-        assert self.core is not None
-        sequence = self._accusations.release(key, suspicion)
-        self._adopt([sequence])
-        if not self.ready.is_set():
-            self._hand_over(self.core, [group for group in self._peers if group.ready.is_set()])
-
-    def _judge(self) -> None:
-        """Fails the held sequences whose exits are all proved."""
-        held = self._accusations.held
-        proved = [key for key in held if not any(key in group._accusations.suspicions for group in self._peers)]
-        self._finish([held.pop(key) for key in proved])
+    def _acquit(self, acquittal: Acquittal) -> None:
+        """Lowers the suspicion of a sequence: a worker did not exit, only its connection was cut."""
+        key, suspicion = acquittal.key, acquittal.suspicion
+        if acquittal.sequence is not None:
+            self._adopt([acquittal.sequence])
+        elif any(group.core.withdraw(key, suspicion) for group in self._peers if group.core is not None):
+            key.session.add_worker_loss(key, suspicion)
 
     def _on_lost(self, loss: Loss) -> None:
-        if self.ready.is_set() or self._is_draining:
+        if self._link is not None:
             self.silent_s = 0.0
         self.ready.clear()
         self._link = None
@@ -401,8 +378,8 @@ class WorkerGroup:
                 key.session.add_worker_loss(key, sequence.suspicion)
         self._accusations.hold(failed)
         if loss is Loss.BROKEN:
-            self._accusations.accuse(accused)
-        self._judge()
+            self._accusations.accuse(self.address, self._boot_id, accused, clock.now())
+        self._finish(self._accusations.judge(clock.now()))
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
         self._on_change()
@@ -529,13 +506,8 @@ class WorkerGroup:
                 self._spans.first_token(key)
         self._finish(outcome.finished)
 
-    def _finish(self, finished: list[FinishedSequence[RoutedRequest]]) -> None:
-        for end in finished:
-            key = end.sequence.request.key
-            if end.failure is not None:
-                logger.warning("request %s failed: %s", key.request_id, end.failure.message)
-            key.session.add_finished(key, end.reason, end.failure, end.embedding)
-            self._spans.end(key, end.reason.name.lower())
+    def _finish(self, ends: list[FinishedSequence[RoutedRequest]]) -> None:
+        report(ends, self._spans)
 
     def _fail_all(self, failure: Failure, core: Scheduler[RoutedRequest]) -> None:
         self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in core.drain()])

@@ -107,6 +107,7 @@ class WorkerLink:
             num_groups=claimant.num_groups,
             asks_owner=claimant.asks_owner,
             model=claimant.model,
+            model_version=claimant.model_version,
             release=own_release(),
         )
         await self._stream.write(worker_pb2.RunRequest(claim=claim))

@@ -15,6 +15,13 @@ class ClaimRefusedError(Exception):
     """Another scheduler owns the worker, or the worker is stopping. The message says which."""
 
 
+def check_model(claim: worker_pb2.Claim, name: str, version: str) -> None:
+    """Raises ClaimRefusedError if the claimant serves another model than the worker, or another version of it."""
+    if claim.model and (claim.model, claim.model_version) != (name, version):
+        ours, theirs = (f"{a}@{b}" if b else a for a, b in ((name, version), (claim.model, claim.model_version)))
+        raise ClaimRefusedError(f"this worker serves {ours}, not {theirs}")
+
+
 class Ownership:
     """Lets one scheduler at a time own the worker. A claim can ask the owner to give the worker away; the worker then
     passes from the owner to this contender, and no third scheduler can claim it in between.

@@ -16,7 +16,7 @@ from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.errors import PlanError
 from services.worker.plan import StepPlan, StepResult
 from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto
-from services.worker.service.ownership import ClaimRefusedError, Ownership
+from services.worker.service.ownership import ClaimRefusedError, Ownership, check_model
 from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
@@ -97,10 +97,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except IncompatibleReleaseError as error:
             logger.warning("refused scheduler %s: %s", claim.scheduler_id, error)
             await stream.abort(grpc.StatusCode.UNIMPLEMENTED, f"refused by the worker: {error}")
-        if claim.model not in ("", worker.model.names[0]):
-            problem = f"this worker serves {worker.model.names[0]}, not {claim.model}"
-            await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
         try:
+            check_model(claim, worker.model.names[0], worker.model.version)
             await self._ownership.take(claim)
         except ClaimRefusedError as error:
             await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

@@ -93,7 +93,8 @@ class RedisConnection:
                     # The reply of a call that was cut short would be read as the reply of the next one.
                     await self._disconnect()
                     raise
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, RuntimeError) as error:
+            # uvloop raises RuntimeError for a write to a connection that was closed.
             reason = str(error) or f"no answer within {self._timeout_seconds:g} s"
             self._warn(reason)
             raise RedisUnavailableError(reason) from error
@@ -106,7 +107,10 @@ class RedisConnection:
         """Logs once per outage, and once per WARNING_INTERVAL_S if some calls succeed and others fail."""
         now = time.monotonic()
         if not self._is_in_trouble and now - self._warned_at >= WARNING_INTERVAL_S:
-            logger.warning("Redis is unavailable, so the last known parts stay in use: %s", reason)
+            logger.warning(
+                "Redis is unavailable: %s. Known parts stay in use; new ones are not found, and registrations end",
+                reason,
+            )
             self._is_in_trouble, self._warned_at = True, now
 
     async def _connected(self) -> Connection:

@@ -10,8 +10,8 @@ from shared.discovery.parts import Kind, Part, Parts
 from shared.discovery.redis.belief import Answer, Belief
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import keys_of, read_parts
-from shared.discovery.redis.rhythm import LEASE_S, pause
 from shared.discovery.redis.scripts import LIST
+from shared.discovery.rhythm import LEASE_S, pause
 
 
 class RedisSource:

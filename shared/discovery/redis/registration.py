@@ -12,8 +12,8 @@ from shared.discovery.parts import Kind, Part
 from shared.discovery.redis.advertised import advertised_address, is_loopback
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import describe, keys_of, read_part
-from shared.discovery.redis.rhythm import LEASE_S, pause
 from shared.discovery.redis.scripts import LEAVE, REGISTER
+from shared.discovery.rhythm import LEASE_S, pause
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ class RedisRegistration:
         self._kind = kind
         self._listening = listening
         self._boot_id = boot_id
+        # Boot id of the part that has registered the same address; empty if none has.
+        self._shares_address_with = ""
         self._model = model
         self._version = version
         self._advertise = advertise
@@ -79,8 +81,13 @@ class RedisRegistration:
 
     async def _renew_until_leaving(self) -> None:
         while not self._is_leaving.is_set():
-            with contextlib.suppress(RedisUnavailableError):
+            try:
                 await self._renew()
+            except RedisUnavailableError:
+                pass  # the connection has logged it
+            except Exception:
+                # A bug in one renewal must not end the registration.
+                logger.exception("a renewal of the registration in Redis failed")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause()):
                     await self._is_leaving.wait()
@@ -111,7 +118,10 @@ class RedisRegistration:
 
     def _warn_if_shared(self, part: Part, before: bytes | None) -> None:
         other = None if before is None else read_part(part.address, before)
-        if other is not None and other.boot_id != self._boot_id:
+        if other is None or other.boot_id == self._boot_id:
+            return
+        if other.boot_id != self._shares_address_with:
+            self._shares_address_with = other.boot_id
             logger.warning(
                 "another %s (boot id %s) has registered the same address in Redis, %s: give each an address of its own "
                 "with --advertise",

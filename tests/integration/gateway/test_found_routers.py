@@ -195,10 +195,10 @@ async def test_the_stream_of_a_router_that_disappears_and_comes_back_goes_on(fle
     assert (await asyncio.wait_for(reply, HANG_S)).body == b"data: first\n\ndata: last\n\n"
 
 
-async def test_a_set_that_is_empty_or_stale_takes_no_router_away(fleet: Fleet) -> None:
+async def test_an_empty_set_takes_no_router_away_and_a_stale_one_adds(fleet: Fleet) -> None:
     await fleet.add("b")
     await fleet.know()
-    await fleet.know("b", is_stale=True)  # It adds, all the same.
+    await fleet.know("a", "b", is_stale=True)  # It adds, all the same.
     await until(lambda: fleet.listed() == {"a", "b"})
     await eventually(lambda: fleet.has(a="healthy", b="healthy"))
     await fleet.know(is_stale=True)

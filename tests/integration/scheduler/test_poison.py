@@ -130,10 +130,11 @@ async def test_a_sequence_that_waits_for_the_proof_of_an_exit_can_be_aborted(tmp
         router = await stack.router()
         await router.submit(1, [DEADLY, 7], 20)
         (group,) = stack.fleet.groups
-        await until(lambda: bool(group._accusations.held))
-        assert group.num_unfinished == 1
+        held = stack.fleet.accusations._held
+        await until(lambda: bool(held))
+        assert group.num_unfinished == 0
         await router.abort(1)
-        await until(lambda: group.num_unfinished == 0)
+        await until(lambda: not held)
         await submit(router, 2)
         await router.read_until_finished(2)
         check(router, 2)

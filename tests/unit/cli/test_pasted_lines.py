@@ -59,8 +59,8 @@ LINES = {
     ),
     "Qwen/Qwen3-8B -dp 2 --api-server-count 2 --device cpu": ACCEPTED,
     "Qwen/Qwen3-8B --data-parallel-size 4 --data-parallel-size-local 2 --device cpu": (
-        "--data-parallel-size-local is 2, but --data-parallel-size is 4: quire serve runs every worker on this host; "
-        "for several hosts, start the parts one by one (docs/operations.md)"
+        "--data-parallel-size-local is 2, but there are 4 workers (--workers, --data-parallel-size): quire serve runs "
+        "all of them on this host. For several hosts, start the parts one by one (docs/operations.md)"
     ),
     "Qwen/Qwen3-8B --enable-lora --lora-modules a=/x b=/y c=/z --max-loras 3 --max-lora-rank 64": "--enable-lora, "
     "--lora-modules, --max-loras and --max-lora-rank are not implemented yet; leave them out",

@@ -51,7 +51,7 @@ class GrpcInferenceServicer:
         return pb.ServerMetadataResponse(name=SERVER_NAME, version=server_version())
 
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> pb.ModelReadyResponse:  # noqa: N802
-        return pb.ModelReadyResponse(ready=await self.state.is_model_ready(request.name, request.version))
+        return pb.ModelReadyResponse(ready=self.state.is_model_ready(request.name, request.version))
 
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, context: Any

@@ -43,10 +43,8 @@ class ServerState:
         exist."""
         return await self.placement.models.find(f"{name}@{version}" if version else name, key)
 
-    async def is_model_ready(self, name: str, version: str = "") -> bool:
+    def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
-        if not self.is_ready:
-            # Health probes need an immediate answer. So do not call `model`, which could wait until a scheduler has
-            # started.
-            return False
-        return self.placement.models.is_served(await self.model(name, version))
+        # Health probes need an immediate answer, and `model` could wait until a scheduler has started.
+        models = self.placement.models
+        return self.is_ready and models.is_served(models.find_now(f"{name}@{version}" if version else name))

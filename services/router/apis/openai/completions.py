@@ -189,7 +189,9 @@ def _key(body: CompletionRequest, options: GenerationOptions) -> bytes:
         return named_key(name, options.prompt_cache_key)
     if body.texts:
         return chat_key(name, options.cache_salt, (("", body.texts[0]),))
-    return prompt_key(name, options.cache_salt, ids_to_bytes(body.token_prompts[0][:512]))
+    # The ids are checked later, against the model's vocabulary. Here, any number must do.
+    token_ids = [token_id & 0xFFFFFFFF for token_id in body.token_prompts[0][:512]]
+    return prompt_key(name, options.cache_salt, ids_to_bytes(token_ids))
 
 
 async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.discovery import Kind, Parts
+from shared.discovery import Kind, Parts, rhythm
 from shared.discovery.endpoint import parse_endpoint
-from shared.discovery.redis import RedisConnection, RedisRegistration, RedisSource, rhythm
+from shared.discovery.redis import RedisConnection, RedisRegistration, RedisSource
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import HANG_S
 

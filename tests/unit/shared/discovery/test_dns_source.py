@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.discovery import Parts
-from shared.discovery.dns_source import INTERVAL_S, JITTER, LOOKUP_TIMEOUT_S, DnsSource, resolve, split_name
+from shared.discovery.dns_source import LOOKUP_TIMEOUT_S, DnsSource, resolve, split_name
+from shared.discovery.rhythm import INTERVAL_S, JITTER
 from tests.fakes.loop_clock import LoopClock
 
 LONGEST_PAUSE_S = INTERVAL_S * (1 + JITTER)

@@ -53,7 +53,7 @@ class KserveServicer:
         return _json(ServerMetadata(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS))
 
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
-        if not await self.state.is_model_ready(*name_and_version(request.model)):
+        if not self.state.is_model_ready(*name_and_version(request.model)):
             raise unavailable("No scheduler of this model is ready.")
         return _json(ModelReady(name=request.model, ready=True))
 

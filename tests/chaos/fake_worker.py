@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import secrets
 import signal
 
 from quire.worker.v1 import worker_pb2_grpc
@@ -17,6 +19,8 @@ from tests.integration.router.small_tokenizers import byte_level, tokenizer_conf
 
 # So long that streams last for some seconds and meet the changes of the fleet.
 _STEP_S = 0.05
+# Longest time that the owner gets to move its sequences elsewhere after SIGTERM.
+_DRAIN_S = 2.0
 
 
 async def serve(address: str, status: StatusReporter) -> None:
@@ -29,12 +33,16 @@ async def serve(address: str, status: StatusReporter) -> None:
         script=Script(step_seconds=_STEP_S),
         tokenizer_bundle=bundle,
     )
+    worker.boot_id = secrets.randbits(63) + 1  # so that an exit is told from a cut connection
     server = GrpcServer(["quire.worker.v1.WorkerService"])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker)
     await server.start([address])
     await server.set_serving(True)
     status.ready()
     await stopping.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            await worker.drain()
     await server.stop(0.5)
 
 

@@ -90,7 +90,7 @@ BUGS = (
     Bug("the router uses the outbox of the old stream on the new one", SchedulerConnection, "_close",
         "self._outbox.clear()", "pass"),
     Bug("requests that wait for a scheduler are never resumed", Placement, "_resume",
-        "if parked in self._parked and", "if False and"),
+        "if parked in self._parked:", "if False:"),
     Bug("a sequence with a gap is dropped, but not sent again", Placement, "on_gap",
         "self._resubmit(sequence.submission, [sequence])", "pass"),
     Bug("a scheduler that is not available fails the request", Placement, "_offer_elsewhere",

@@ -27,7 +27,7 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
-        # Numbers of faults so far, by kind, and those that can end a worker's or a scheduler's streams.
+        # Number of faults so far, by kind. "nothing": the fault that was drawn had nothing to act on.
         self.counts: dict[str, int] = {}
         self.tampered = False
         self.num_worker_exits = 0
@@ -36,7 +36,7 @@ class Nemesis:
 
     @property
     def num_faults(self) -> int:
-        return sum(self.counts.values())
+        return sum(count for name, count in self.counts.items() if name != "nothing")
 
     def plan(self, number: int, start: float, end: float) -> None:
         """Plans faults at random times."""

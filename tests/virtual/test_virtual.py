@@ -61,7 +61,7 @@ def test_a_planted_bug_is_found() -> None:
 
 
 class Pair:
-    """A client and a server, each a process of its own. The server sends back the epochs that it is sent as steps."""
+    """A client and a server, each a process of its own. The server answers each plan with a result of its step id."""
 
     def __init__(self, seed: int = 1, window: int = 4) -> None:
         self.world = World(seed)

@@ -239,7 +239,7 @@ Global___KeepWorker: _TypeAlias = KeepWorker  # noqa: Y015
 class Drain(_message.Message):
     """The worker is stopping, and refuses new claims. The owner moves its sequences to its other workers and closes its stream. The
     sequences of an owner without another worker go on until they end or the worker's drain timeout has passed; then the worker
-    runs the plans that it has, and ends the stream with UNAVAILABLE.
+    runs the plans that it has, and ends the stream with ABORTED.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

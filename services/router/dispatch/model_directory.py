@@ -247,10 +247,13 @@ class ModelDirectory:
         """Forgets models that have been away for long, and the tokenizers that only they used."""
         oldest = self._clock() - AWAY_SECONDS
         away = sorted(self._away_since, key=self._away_since.__getitem__)
-        for key in [*away[:-_MAX_AWAY], *(key for key in away[-_MAX_AWAY:] if self._away_since[key] < oldest)]:
+        forgotten = [*away[:-_MAX_AWAY], *(key for key in away[-_MAX_AWAY:] if self._away_since[key] < oldest)]
+        for key in forgotten:
             del self._known[key], self._away_since[key]
-        used = {key.tokenizer_sha256 for key in self._known}
-        self._tokenizers = {sha256: tokenizer for sha256, tokenizer in self._tokenizers.items() if sha256 in used}
+        used = {key.tokenizer_sha256 for key in self._known} if forgotten else set()
+        for key in forgotten:
+            if key.tokenizer_sha256 not in used:
+                self._tokenizers.pop(key.tokenizer_sha256, None)
 
     def _conflicts(self) -> dict[str, tuple[str, ...]]:
         """Returns the models that claim each name that several claim, the one that requests get first."""

@@ -1,8 +1,8 @@
 """Requeues the sequences of a lost worker, and finds the sequences that might have crashed it.
 
 A sequence that crashes its workers must not make other sequences fail, too, and a sequence that only happened to be on
-a worker that was killed must not fail at all. So only the exit of a worker while a sequence runs alone counts as the
-sequence's fault, and two such exits fail it. A sequence that was computed at two exits in a row is a suspect: it runs
+a worker that was killed must not fail at all. So a sequence is at fault only for exits that happen while it
+runs alone, and two such exits fail it. A sequence that was computed at two exits in a row is a suspect: it runs
 alone (`trials.py`). All of this is forgotten as soon as the sequence has the tokens that were in flight at the exit.
 """
 

@@ -171,14 +171,16 @@ class Scheduler(Generic[RequestT]):
         """Plans the next step. Returns None if there is nothing to do until the result of a plan in flight comes."""
         if self._trials.current is not None and self._trials.is_over:
             self._trials.end()
-        for suspect in self._trials.candidates():
+        candidates = self._trials.candidates()
+        if candidates:
             prefills = [sequence for sequence in self._roster.running if sequence.num_uncomputed_tokens > 1]
-            if self._admission.can_start_alone(suspect, prefills):
+            first = (suspect for suspect in candidates if self._admission.can_start_alone(suspect, prefills))
+            if (suspect := next(first, None)) is not None:
                 self._trials.choose(suspect)
-                break
         if self._trials.current is not None:
             return self._schedule_trial(self._trials.current)
-        plan = self._schedule_all()
+        # While a suspect waits for blocks, no other sequence starts: it would take the blocks that become free.
+        plan = self._schedule_all(admits=not candidates or not self._roster.running)
         if plan is None and not self._in_flight and self._trials.skip_rest():
             return self.schedule()
         return plan
@@ -212,8 +214,8 @@ class Scheduler(Generic[RequestT]):
             return self.schedule()
         return self._plan(step)
 
-    def _schedule_all(self) -> StepPlan[RequestT] | None:
-        """Plans a step of all sequences that are no suspects."""
+    def _schedule_all(self, *, admits: bool = True) -> StepPlan[RequestT] | None:
+        """Plans a step of all sequences that are no suspects. `admits`: whether waiting sequences may start."""
         step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
         running = self._roster.running
         num_running = len(running)
@@ -223,15 +225,15 @@ class Scheduler(Generic[RequestT]):
         budget = StepBudget(self.config, self.step_times, len(step.rows), step.num_pairs)
         is_short = len(running) < num_running  # a sequence was preempted
         begun: list[Sequence[RequestT]] = []
-        if ranks and not is_short:
+        if ranks and admits and not is_short:
             begun = self._admission.admit(step, prefills, budget, before=ranks[0][0])
         step.add_prefills([sequence for _, sequence in ranks], budget)
-        if not is_short:
+        if admits and not is_short:
             self._admission.admit(step, prefills + begun, budget)
         if not step.rows and not self._in_flight and running:
             # Partly computed prompts hold all blocks. Preempting the sequence that ranks last lets the others continue.
             self._preemption.preempt_last()
-            return self._schedule_all()
+            return self._schedule_all(admits=admits)
         return self._plan(step)
 
     def _plan(self, step: StepBuilder[RequestT]) -> StepPlan[RequestT] | None:

@@ -1,8 +1,8 @@
 """Spreads the sequences of a lost worker over the schedulers of the workers that are left.
 
 Each sequence goes where the least work is outstanding after it has come, in proportion to the KV cache. Blocks that a
-scheduler has in its prefix cache are work that it need not do, and so are blocks that a sequence computes which was
-given to the same scheduler before. So sequences with a common prefix go to the same scheduler, until another one has so
+scheduler has in its prefix cache are work that it need not do. So are blocks that a sequence assigned earlier to the
+same scheduler will compute. So sequences with a common prefix go to the same scheduler, until another one has so
 much less to do that it computes the prefix again.
 """
 

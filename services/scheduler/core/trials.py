@@ -3,7 +3,7 @@
 A trial begins when all plans in flight and all preparations have ended. It ends when the suspect has the tokens that
 were in flight at the last exit. Meanwhile, the other sequences keep their slots and blocks but get no rows. Between two
 trials, they run for at least as many steps as the last trial took. The suspect with the most exits is tried first,
-because it is cleared soonest if its worker was only killed twice by chance.
+because it is closest to failing; a successful trial clears it.
 """
 
 from __future__ import annotations

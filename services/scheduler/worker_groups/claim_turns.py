@@ -10,8 +10,8 @@ RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 # Seconds until a worker that another scheduler holds is tried again. This is how a scheduler finds out that a worker
 # has lost its owner.
 HELD_DELAY_S = 1.0
-# Interval between two attempts that are no news, over all addresses together. The number of attempts in a fleet is then
-# bounded by the number of schedulers, however many workers there are.
+# Minimum time between two routine attempts, over all addresses together. An attempt is routine unless its worker is new
+# or was lost just now. So the number of schedulers bounds the attempts in a fleet, however many workers there are.
 PACE_S = 0.05
 
 
@@ -20,8 +20,8 @@ class _Turn:
     due: float
     # Random, so that schedulers that learn of many workers at once do not try them in the same order.
     rank: float
-    # Whether the attempt is news: a worker that is new, or was lost just now. Such attempts do not wait for the pace.
-    is_news: bool
+    # Whether the worker is new, or was lost just now. Such attempts do not wait for the pace.
+    is_urgent: bool
 
 
 class ClaimTurns:
@@ -45,7 +45,7 @@ class ClaimTurns:
     def add(self, address: str, now: float) -> None:
         """Adds an address that is new. It is tried at once."""
         self._num_failures[address] = 0
-        self._wait(address, now, is_news=True)
+        self._wait(address, now, is_urgent=True)
 
     def remove(self, address: str) -> None:
         self._turns.pop(address, None)
@@ -58,7 +58,7 @@ class ClaimTurns:
         address = self._first(now)
         if address is None:
             return None
-        if not self._turns.pop(address).is_news:
+        if not self._turns.pop(address).is_urgent:
             self._paced_at = now
             self._paced.add(address)
         return address
@@ -66,7 +66,7 @@ class ClaimTurns:
     def seconds_to_next(self, now: float) -> float | None:
         """Returns the seconds until `next` returns an address; None if none waits."""
         paced = self._paced_at + PACE_S
-        times = [turn.due if turn.is_news else max(turn.due, paced) for turn in self._turns.values()]
+        times = [turn.due if turn.is_urgent else max(turn.due, paced) for turn in self._turns.values()]
         return max(0.0, min(times) - now) if times else None
 
     def knows(self, address: str) -> bool:
@@ -74,7 +74,8 @@ class ClaimTurns:
         return address in self._num_failures
 
     def is_first_failure(self, address: str) -> bool:
-        """Returns whether a failure would be the first one since the address was added or its worker was lost."""
+        """Returns whether a failure would be the first one since the address was added, or another scheduler held its
+        worker. The loss of a worker counts as a failure."""
         return self._num_failures[address] == 0
 
     def was_held_elsewhere(self, address: str) -> bool:
@@ -95,31 +96,31 @@ class ClaimTurns:
         self._held_elsewhere.add(address)
         self._num_failures[address] = 0
         delay = HELD_DELAY_S * self._jitter.uniform(0.75, 1.0) if was_asked else 0.0
-        self._wait(address, now + delay, is_news=False)
+        self._wait(address, now + delay, is_urgent=False)
 
     def failed(self, address: str, now: float) -> None:
         """Takes note that the worker could not be reached or used."""
         self._held_elsewhere.discard(address)
         num_failures = self._num_failures[address] = self._num_failures[address] + 1
         delay = RETRY_DELAYS_S[min(num_failures, len(RETRY_DELAYS_S)) - 1]
-        self._wait(address, now + delay, is_news=num_failures < len(RETRY_DELAYS_S))
+        self._wait(address, now + delay, is_urgent=num_failures < len(RETRY_DELAYS_S))
 
     def lost(self, address: str, now: float, *, has_worked: bool) -> None:
-        """Takes note that a claimed worker was lost. `has_worked`: whether it has run some steps. Delays grow only for
-        a worker that is lost each time before it has run some steps."""
+        """Takes note that a claimed worker was lost. `has_worked`: whether it has run some steps. If so, the delays
+        begin anew."""
         if has_worked:
             self._num_failures[address] = 0
         self.failed(address, now)
 
-    def _wait(self, address: str, due: float, *, is_news: bool) -> None:
+    def _wait(self, address: str, due: float, *, is_urgent: bool) -> None:
         self._paced.discard(address)
-        self._turns[address] = _Turn(due, self._jitter.random(), is_news)
+        self._turns[address] = _Turn(due, self._jitter.random(), is_urgent)
 
     def _first(self, now: float) -> str | None:
         may_pace = now >= self._paced_at + PACE_S
         due = [
             (turn.due, turn.rank, address)
             for address, turn in self._turns.items()
-            if turn.due <= now and (turn.is_news or may_pace)
+            if turn.due <= now and (turn.is_urgent or may_pace)
         ]
         return min(due)[2] if due else None

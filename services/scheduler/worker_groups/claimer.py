@@ -31,8 +31,8 @@ _SWEEP_S = 1.0
 
 class Claimer:
     """Keeps a group in the fleet for each worker that the source knows, and for each worker that is claimed. Discovery
-    adds, and streams remove: a worker that is missing from the source stays in use while it is claimed. When its stream
-    has ended, its group is removed as soon as no sequence waits in it."""
+    adds workers; only the end of a worker's stream removes one. So a worker that is missing from the source stays in
+    use while it is claimed. When its stream has ended, its group is removed as soon as no sequence waits in it."""
 
     def __init__(
         self, fleet: Fleet, workers: Source, connect: Connect = GrpcChannel, jitter: random.Random | None = None

@@ -43,6 +43,9 @@ MAX_PENDING_GRAMMARS = 128
 
 Stream = ServerStream[worker_pb2.RunRequest, worker_pb2.RunResponse]
 
+# Messages that a scheduler may send after its claim.
+_AFTER_CLAIM = "a plan, a heartbeat, a grammar to prepare or KeepWorker"
+
 
 class WorkerClosingError(Exception):
     """The worker is shutting down. All plans received so far have run."""
@@ -218,7 +221,7 @@ class _Epoch:
                     self._ownership.keep()
                     continue
                 if not request.HasField("plan"):
-                    raise PlanError("after the claim, a message must be a plan, a heartbeat or a grammar to prepare")
+                    raise PlanError(f"after the claim, a message must be {_AFTER_CLAIM}")
                 step_id += 1
                 plan = plan_from_proto(request.plan)
                 if plan.epoch != self.number:

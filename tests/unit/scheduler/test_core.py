@@ -12,7 +12,7 @@ from services.scheduler.core.plan import StepResult
 from services.scheduler.core.prefix_cache import PrefixCache
 from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import EXIT_ALONE, ErrorKind, Failure, FinishReason, SequencePrefix
+from services.scheduler.core.sequence import EXIT_ALONE, SUSPECT, ErrorKind, Failure, FinishReason, SequencePrefix
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
 
 
@@ -269,3 +269,25 @@ def test_the_answers_to_one_prompt_share_it_and_one_search_for_it(monkeypatch: p
     answer(core, plan, *plan.sampling_wire_ids)
     assert prompt == array("I", range(30))
     assert [list(choice.token_ids[30:]) for choice in choices[1:]] == [[TOKEN]] * 23
+
+
+def test_a_suspect_gets_the_blocks_that_become_free_before_new_sequences() -> None:
+    """Small sequences end and come all the time, and never leave enough blocks at once for the suspect."""
+    core = scheduler(num_blocks=12, max_model_len=48)
+    names = (f"small {number}" for number in range(1000))
+    for num_tokens in (4, 8, 12):
+        core.submit(request(next(names), prompt_len=8, max_tokens=num_tokens))
+    for _ in range(4):  # they start
+        plan = core.schedule()
+        answer(core, plan, *plan.sampling_wire_ids if plan is not None else ())
+    suspect = request("suspect", prompt_len=40, max_tokens=4, suspicion=SUSPECT)
+    core.submit(suspect)
+    for _ in range(100):
+        plan = core.schedule()
+        assert plan is not None
+        if any(new.sequence.request is suspect for new in plan.new_sequences):
+            break
+        for _ in answer(core, plan, *plan.sampling_wire_ids).finished:
+            core.submit(request(next(names), prompt_len=8, max_tokens=12))
+    else:
+        pytest.fail("the suspect never ran")

@@ -15,8 +15,8 @@ from shared.python_child import HOME, child_environment, python_command
 from tests.chaos import GRPC_VARIABLES
 from tests.chaos.history import Exit, Served
 from tests.chaos.member import Kind, Member
-from tests.chaos.proxy import Proxy
 from tests.fakes.ports import free_port
+from tests.fakes.tcp_proxy import Proxy
 
 # Small enough that sequences are preempted now and then, and large enough for the longest one.
 _WORKER_OPTIONS = (

@@ -14,7 +14,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.history import Fault, Skipped
 from tests.chaos.machine_limits import UnsupportedError, filled, no_more_memory
 from tests.chaos.member import Kind, Member
-from tests.chaos.proxy import Proxy
+from tests.fakes.tcp_proxy import Proxy
 
 # Seconds by which bytes on a delayed link are late.
 _DELAY_S = 0.1

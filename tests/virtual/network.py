@@ -8,7 +8,6 @@ peer can accept another stream beside it. A direction between two processes can 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ import grpc
 from shared.malformed import MalformedRequestError
 from shared.transport import Method, StreamEndedError
 from tests.virtual.loop import PartLoop, World
+from tests.virtual.pipe import Cancel, End, Open, Pipe
 
 RequestT = TypeVar("RequestT", bound=Any)
 ResponseT = TypeVar("ResponseT", bound=Any)
@@ -41,24 +41,6 @@ class Host:
     handlers: dict[str, Handler] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The status with which a server ended a stream."""
-
-    code: grpc.StatusCode
-    details: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    pass
-
-
 class Network:
     def __init__(self, world: World, window: int) -> None:
         """`window`: number of messages that a stream takes before its reader has read the first of them."""
@@ -66,7 +48,7 @@ class Network:
         self.window = window
         self.seconds = (0.0001, 0.001)  # shortest and longest time of a message
         self.listening: dict[str, Host] = {}
-        self.streams: list[_Stream] = []
+        self.streams: list[Stream] = []
         self.blocked: set[tuple[Host, Host]] = set()
         self.slow: dict[tuple[Host, Host], float] = {}
         # Called for each message that is sent. Returns the messages that arrive in its place.
@@ -99,7 +81,7 @@ class Network:
 
     # -- Faults --------------------------------------------------------------------------------------------------------
 
-    def cut(self, stream: _Stream, client_s: float, server_s: float) -> None:
+    def cut(self, stream: Stream, client_s: float, server_s: float) -> None:
         """Cuts a stream. Some of the messages under way still arrive. `client_s`, `server_s`: longest time until the
         end learns of the cut."""
         if stream.is_cut:
@@ -149,7 +131,7 @@ class Network:
             callback()
         self._told.clear()
 
-    def _missing(self, host: Host, stream: _Stream) -> None:
+    def _missing(self, host: Host, stream: Stream) -> None:
         if not host.loop.is_up and not host.loop.is_dead:
             self.cut(stream, 0.1, 0.1)
 
@@ -159,7 +141,7 @@ class Network:
                 if {stream.client, stream.server} == {source, target}:
                     self.cut(stream, 1.0, 1.0)
 
-    def _streams_of(self, host: Host) -> list[_Stream]:
+    def _streams_of(self, host: Host) -> list[Stream]:
         return [stream for stream in self.streams if host in (stream.client, stream.server)]
 
     def seconds_between(self, source: Host, target: Host) -> float:
@@ -168,85 +150,7 @@ class Network:
         return random.uniform(*self.seconds) if slow is None else random.uniform(0.0, slow)
 
 
-class _Pipe:
-    """One direction of a stream."""
-
-    def __init__(self, stream: _Stream, source: Host, target: Host, to_server: bool) -> None:
-        self._stream = stream
-        self._network = stream.network
-        self.source = source
-        self.target = target
-        self._to_server = to_server
-        self._arrives = 0.0
-        self._held: deque[Any] = deque()
-        self._window = stream.network.window
-        self.inbox: deque[Any] = deque()
-        self.num_under_way = 0
-        # After a cut: number of messages that still arrive.
-        self.num_left: int | None = None
-        self.reader: asyncio.Future[None] | None = None
-        self.writer: asyncio.Future[None] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        return self.num_under_way + len(self.inbox) >= self._window
-
-    def send(self, item: Any) -> None:
-        if self._stream.is_cut:
-            self.num_under_way += 1  # it fills the window, and vanishes
-            return
-        self.num_under_way += 1
-        network = self._network
-        self._arrives = max(self._arrives, network.world.now + network.seconds_between(self.source, self.target))
-        network.world.call_at(self._arrives, lambda: self._arrive(item))
-
-    def _arrive(self, item: Any) -> None:
-        if (self.source, self.target) in self._network.blocked or self._held:
-            self._held.append(item)
-        else:
-            self._deliver(item)
-
-    def flush(self) -> None:
-        held, self._held = self._held, deque()
-        for item in held:
-            self._deliver(item)
-
-    def _deliver(self, item: Any) -> None:
-        if self.num_left is not None:
-            if not self.num_left:
-                return
-            self.num_left -= 1
-        self.num_under_way -= 1
-        if self._to_server and isinstance(item, _Open):
-            self._stream.opened()
-        elif self._to_server and isinstance(item, _Cancel):
-            self._stream.tell_server()
-        elif not self.target.loop.is_dead:
-            self.inbox.append(item)
-            self.wake_reader()
-
-    def take(self) -> Any:
-        item = self.inbox.popleft()
-        if self.writer is not None:
-            if not self.writer.done():
-                self.writer.set_result(None)
-            self.writer = None
-        return item
-
-    def wake_reader(self) -> None:
-        if self.reader is not None:
-            if not self.reader.done():
-                self.reader.set_result(None)
-            self.reader = None
-
-    def wake_writer(self) -> None:
-        if self.writer is not None:
-            if not self.writer.done():
-                self.writer.set_result(None)
-            self.writer = None
-
-
-class _Stream:
+class Stream:
     """One call: its two directions, and what each end knows."""
 
     def __init__(self, network: Network, client: Host, address: str, method: Method[Any, Any], waits: bool) -> None:
@@ -258,7 +162,7 @@ class _Stream:
         self._waits = waits
         self._queued: list[Any] | None = None
         self.is_cut = False
-        self.end: _End | None = None
+        self.end: End | None = None
         self.is_cancelled = False
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -270,7 +174,7 @@ class _Stream:
         if self.client.loop.is_dead or self.end is not None or self.is_cancelled:
             return
         if server is None:
-            self.pipes: list[_Pipe] = []
+            self.pipes: list[Pipe] = []
             if self._queued is None:
                 self._queued = []
             if self._waits:
@@ -279,11 +183,11 @@ class _Stream:
                 self._ended_by_network("connection refused")
             return
         self.server = server
-        self.up = _Pipe(self, self.client, server, True)
-        self.down = _Pipe(self, server, self.client, False)
+        self.up = Pipe(self, self.client, server, True)
+        self.down = Pipe(self, server, self.client, False)
         self.pipes = [self.up, self.down]
         network.streams.append(self)
-        self.up.send(_Open())
+        self.up.send(Open())
         for item in self._queued or ():
             self.up.send(item)
         self._queued = None
@@ -318,13 +222,13 @@ class _Stream:
             return
         error = task.exception()
         if error is None:
-            end = _End(grpc.StatusCode.OK, "")
+            end = End(grpc.StatusCode.OK, "")
         elif isinstance(error, _AbortError):
-            end = _End(error.code, error.details)
+            end = End(error.code, error.details)
         elif isinstance(error, MalformedRequestError):
-            end = _End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            end = End(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         else:
-            end = _End(grpc.StatusCode.UNKNOWN, repr(error))
+            end = End(grpc.StatusCode.UNKNOWN, repr(error))
             self.network.world.problems.append(f"{self.server.name} failed a call: {error!r}")
         if end.code is grpc.StatusCode.INVALID_ARGUMENT:
             self.network.refusals.append(f"{self.server.name}: {end.details}")
@@ -345,14 +249,14 @@ class _Stream:
             return
         self.is_cancelled = True
         if self.is_connected:
-            self.up.send(_Cancel())
+            self.up.send(Cancel())
             self.down.wake_reader()
             self.up.wake_writer()
         elif self.reader is not None and not self.reader.done():
             self.reader.set_result(None)
 
     def _ended_by_network(self, reason: str) -> None:
-        self.end = _End(grpc.StatusCode.UNAVAILABLE, reason)
+        self.end = End(grpc.StatusCode.UNAVAILABLE, reason)
         if self.is_connected:
             self.down.wake_reader()
             self.up.wake_writer()
@@ -384,7 +288,7 @@ class SimulatedChannel:
         self._open: list[SimulatedStream] = []
 
     def open(self, method: Method[RequestT, ResponseT], *, wait_for_ready: bool = False) -> SimulatedStream:
-        stream = SimulatedStream(_Stream(self._network, self._host, self._address, method, wait_for_ready))
+        stream = SimulatedStream(Stream(self._network, self._host, self._address, method, wait_for_ready))
         self._open = [other for other in self._open if not other.is_over]
         self._open.append(stream)
         return stream
@@ -406,7 +310,7 @@ class SimulatedChannel:
 class SimulatedStream:
     """Implements shared.transport.ClientStream."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     @property
@@ -437,7 +341,7 @@ class SimulatedStream:
                 raise StreamEndedError(grpc.StatusCode.CANCELLED, "this side ended the stream")
             if stream.is_connected and stream.down.inbox:
                 item = stream.down.take()
-                if not isinstance(item, _End):
+                if not isinstance(item, End):
                     return stream.method.response.FromString(item)
                 stream.end = stream.end or item
                 stream._close()
@@ -477,7 +381,7 @@ class _AbortError(Exception):
 class _SimulatedServerStream:
     """Implements shared.transport.ServerStream."""
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     async def read(self) -> Any:
@@ -499,6 +403,6 @@ class _SimulatedServerStream:
         raise _AbortError(code, details)
 
 
-def _tampered(stream: _Stream, sender: str, message: Any) -> list[Any]:
+def _tampered(stream: Stream, sender: str, message: Any) -> list[Any]:
     tamper = stream.network.tamper
     return [message] if tamper is None else tamper(f"{id(stream)} {sender}", message)

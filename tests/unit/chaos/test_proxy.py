@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.chaos.proxy import Proxy
 from tests.fakes.ports import free_port
+from tests.fakes.tcp_proxy import Proxy
 from tests.fakes.waiting import HANG_S
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -141,11 +141,11 @@ async def test_a_part_that_is_alone_behind_a_partition_keeps_what_it_knows(redis
         leaving = fleet.add(A)
         fleet.add(B)
         await watch.until(A, B, is_stale=False)
-        proxy.partition()
+        proxy.stall()
         await watch.until(A, B, is_stale=True)
         await leaving.leave()
         fleet.add(C)
-        proxy.heal()
+        proxy.unstall()
         await watch.until(A, B, C, is_stale=True)
         await watch.until(B, C, is_stale=False)
 
@@ -156,10 +156,10 @@ async def test_a_part_registers_again_once_redis_is_reachable_again(redis: Redis
         part = fleet.add(A, connection=connection, lease_seconds=1.0)
         fleet.add(B)
         await watch.until(A, B)
-        proxy.partition()
+        proxy.stall()
         await watch.until(B, is_stale=False)
         assert not part.registration.is_registered
-        proxy.heal()
+        proxy.unstall()
         await watch.until(A, B)
 
 

@@ -10,9 +10,9 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.sessions import SequenceKey, SequenceSpans
 from services.scheduler.worker_groups.accusations import Accusations
 from services.scheduler.worker_groups.balance import gives_away
-from services.scheduler.worker_groups.ends import report
 from services.scheduler.worker_groups.engines import Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel
+from services.scheduler.worker_groups.outputs import report
 from services.scheduler.worker_groups.progress import Overseer
 from services.scheduler.worker_groups.worker_group import WorkerGroup
 

@@ -19,9 +19,7 @@ from enum import Enum, auto
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.converters import (
-    TokenLogprob,
     WorkerHello,
-    WorkerResult,
     logprobs_from_proto,
     result_from_proto,
 )
@@ -35,16 +33,15 @@ from services.scheduler.core import (
     RunAhead,
     Scheduler,
     Sequence,
-    StepOutcome,
     TurnRate,
     pairs,
     share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
 from services.scheduler.worker_groups.accusations import Accusations, Acquittal
-from services.scheduler.worker_groups.ends import report
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
+from services.scheduler.worker_groups.outputs import deliver, report
 from services.scheduler.worker_groups.progress import Patience
 from services.scheduler.worker_groups.worker_link import Loss, WorkerLink, WorkerLostError
 from services.scheduler.worker_groups.worker_options import core_config, options_problem
@@ -489,22 +486,7 @@ class WorkerGroup:
         # result's plan waited at the worker.
         round_trip = clock.now() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
-        self._deliver(outcome, result, logprobs)
-
-    def _deliver(
-        self, outcome: StepOutcome[RoutedRequest], result: WorkerResult, logprobs: dict[int, TokenLogprob]
-    ) -> None:
-        for sequence, index in outcome.prompt_logprobs:
-            key = sequence.request.key
-            key.session.add_prompt_logprobs(key, result.prompt_logprobs[index])
-        for sequence, output_index, token_id, result_index in outcome.tokens:
-            key = sequence.request.key
-            key.session.add_token(key, output_index, token_id, logprobs.get(result_index))
-            if output_index == len(sequence.request.output_token_ids):
-                key.session.add_started(key, sequence.num_cached_tokens or 0)
-            if output_index == 0:
-                self._spans.first_token(key)
-        self._finish(outcome.finished)
+        deliver(outcome, result, logprobs, self._spans)
 
     def _finish(self, ends: list[FinishedSequence[RoutedRequest]]) -> None:
         report(ends, self._spans)

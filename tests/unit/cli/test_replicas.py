@@ -117,7 +117,7 @@ def test_the_numbers_come_from_the_environment_and_the_file_too(monkeypatch: pyt
             "--workers is 2 and --data-parallel-size is 3: both mean the same",
         ),
         ({"routers": "2", "api_server_count": "3"}, "--routers is 2 and --api-server-count is 3: both mean the same"),
-        ({"data_parallel_size": "4", "data_parallel_size_local": "2"}, "quire serve runs every worker on this host"),
+        ({"data_parallel_size": "4", "data_parallel_size_local": "2"}, "quire serve runs all of them on this host"),
         ({"data_parallel_rank": "1"}, "--data-parallel-rank cannot be used: for several hosts, start the parts one by"),
         (
             {"metrics_port": "65530", "workers": "2"},

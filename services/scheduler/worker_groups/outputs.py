@@ -1,0 +1,42 @@
+"""Adds the output and the ends of sequences to the next frames of their routers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from services.scheduler.converters import TokenLogprob, WorkerResult
+from services.scheduler.core import FinishedSequence, StepOutcome
+from services.scheduler.sessions import RoutedRequest, SequenceSpans
+
+logger = logging.getLogger(__name__)
+
+
+def report(ends: Iterable[FinishedSequence[RoutedRequest]], spans: SequenceSpans) -> None:
+    """Adds the ends of sequences."""
+    for end in ends:
+        key = end.sequence.request.key
+        if end.failure is not None:
+            logger.warning("request %s failed: %s", key.request_id, end.failure.message)
+        key.session.add_finished(key, end.reason, end.failure, end.embedding)
+        spans.end(key, end.reason.name.lower())
+
+
+def deliver(
+    outcome: StepOutcome[RoutedRequest],
+    result: WorkerResult,
+    logprobs: dict[int, TokenLogprob],
+    spans: SequenceSpans,
+) -> None:
+    """Adds the outcome of a step. `result`: what the worker returned; `logprobs`: by index in the result."""
+    for sequence, index in outcome.prompt_logprobs:
+        key = sequence.request.key
+        key.session.add_prompt_logprobs(key, result.prompt_logprobs[index])
+    for sequence, output_index, token_id, result_index in outcome.tokens:
+        key = sequence.request.key
+        key.session.add_token(key, output_index, token_id, logprobs.get(result_index))
+        if output_index == len(sequence.request.output_token_ids):
+            key.session.add_started(key, sequence.num_cached_tokens or 0)
+        if output_index == 0:
+            spans.first_token(key)
+    report(outcome.finished, spans)

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 # Patterns for kernels' names: ours, cuBLAS's and CUTLASS's, and torch's. The first match decides. Products come before
 # sampling, because CUTLASS's long names contain words such as "collective".
 _GROUPS = (
-    ("attention", r"decode_attention|combine_splits|ragged_attention|flash|fmha|sdpa"),
+    ("attention", r"decode_attention|ragged_attention|flash|fmha|sdpa"),
     ("norms", r"rms_norm"),
     ("rope and KV write", r"rope"),
     ("activation", r"activation_kernel"),

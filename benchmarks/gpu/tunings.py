@@ -27,14 +27,14 @@ _PROMPT_TILES = (
 
 
 def decode_candidates(stored: Tuning) -> Iterator[Tuning]:
-    """Yields the stored one first, then others with other tiles, numbers of parallel programs, or split sizes."""
+    """Yields the stored one first, then others with other tiles, numbers of parallel programs, or parts."""
     yield stored
     for block_n, num_warps, num_stages in _DECODE_TILES:
         yield replace(stored, decode=TileConfig(16, block_n, num_warps, num_stages))
     for programs in (1, 2, 4, 6):
         yield replace(stored, programs_per_processor=programs)
-    for split_size in (128, 512, 1024):
-        yield replace(stored, split_size=split_size)
+    for tiles_per_part in (1, 2, 4, 8, 16, 64):
+        yield replace(stored, tiles_per_part=tiles_per_part)
 
 
 def prompt_candidates(stored: Tuning) -> Iterator[Tuning]:
@@ -82,5 +82,7 @@ def _describe(candidate: Tuning, *, decode: bool) -> str:
     tile = candidate.decode if decode else candidate.ragged
     described = f"tiles {tile.block_m} x {tile.block_n}, warps {tile.num_warps}, stages {tile.num_stages}"
     if decode:
-        described += f", {candidate.programs_per_processor} programs, splits of {candidate.split_size}"
+        described += (
+            f", {candidate.programs_per_processor} programs, parts of {candidate.tiles_per_part or 'chosen'} tiles"
+        )
     return described

@@ -64,7 +64,6 @@ def test_idle_time_is_what_no_activity_covers() -> None:
     ("name", "group"),
     [
         ("decode_attention", "attention"),
-        ("combine_splits", "attention"),
         ("_ZN5flash15flash_fwd_kernel", "attention"),
         ("rms_norm_kernel", "norms"),
         ("rope_and_write_kv_kernel", "rope and KV write"),

@@ -22,7 +22,7 @@ FREED = 1 << 28  # a page id that faults if anything follows it
 UNOWNED = 3  # tokens after those of the last row, as in a recorded step that is not full
 
 # Small, so that short sequences cross every border; three programs walk the items.
-SMALL = Tuning(TileConfig(16, 16, 4, 2), 3, TileConfig(32, 16, 4, 2), split_size=32, max_items=64)
+SMALL = Tuning(TileConfig(16, 16, 4, 2), 3, TileConfig(32, 16, 4, 2), max_items=64, tiles_per_part=2)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from services.worker.ops.interface import AttentionBatch, AttentionForm, AttentionShape, AttentionWork, KVPages
-from services.worker.ops.triton.attention import combine, paged, tuning
+from services.worker.ops.triton.attention import paged, tuning
+from services.worker.ops.triton.attention.join import parts_at_a_time
 from services.worker.ops.triton.attention.paged import PagedAttention
 from tests.unit.worker.triton.attention_steps import (
     FP8,
@@ -160,24 +161,37 @@ def test_layers_of_several_shapes_share_a_plan(device: torch.device, batch_invar
 
 
 @pytest.mark.parametrize("window", [None, 600])
-def test_more_stretches_are_joined_than_at_once(device: torch.device, window: int | None) -> None:
-    """The greatest scores come first, so that the later stretches weigh little, or last."""
+def test_more_parts_are_joined_than_at_once(device: torch.device, window: int | None) -> None:
+    """The greatest scores come first, so that the later parts weigh little, or last."""
     model = Model(1, 2, window=window)
     early, late = random_rows(model, [(35 * 20, 1), (35 * 20 + 3, 1)])
     early.text.k[:400].mul_(4)
     late.text.k[600:].mul_(4)
-    assert early.end / SMALL.split_size > combine.PARTS
+    assert (window or early.end) // 32 > parts_at_a_time(1, model.head_dim)
     step = lay_out(model, [early, late], device)
-    assert_exact(step, step.run(model.attention(device)))
+    attention = model.attention(device)
+    assert_exact(step, step.run(attention))
+    assert_exact(step, step.run(attention))  # the counters are 0 again
+
+
+@pytest.mark.parametrize("window", [None, 5, 40])
+def test_parts_are_as_many_as_keep_the_gpu_busy(device: torch.device, window: int | None) -> None:
+    model = Model(window=window)
+    step = lay_out(model, random_rows(model, [(700, 1), (90, 1), (15, 1), (16, 1)]), device)
+    config = replace(SMALL, programs_per_processor=40, tiles_per_part=0)
+    attention = model.attention(device, config)
+    items = attention.plan(step.query_starts, step.positions).items
+    assert int(items[0]) > 10
+    assert_exact(step, step.run(attention))
 
 
 @pytest.mark.parametrize("window", [None, 33])
-def test_stretches_grow_where_there_would_be_too_many(device: torch.device, window: int | None) -> None:
+def test_parts_grow_where_there_would_be_too_many(device: torch.device, window: int | None) -> None:
     model = Model(window=window)
     step = lay_out(model, random_rows(model, [(length - 1, 1) for length in (200, 32, 65, 6, 131)]), device)
     attention = model.attention(device, replace(SMALL, max_items=8))  # though one per sequence always fits: 16
-    num_items, split = attention.plan(step.query_starts, step.positions).items[:2].tolist()
-    assert (num_items, split) == (4 + 1 + 2 + 1 + 3, 64)  # of 32, they would be 17
+    num_items = int(attention.plan(step.query_starts, step.positions).items[0])
+    assert num_items == 4 + 1 + 2 + 1 + 3  # of four tiles; of two, they would be 17
     assert_exact(step, step.run(attention))
 
 
@@ -205,11 +219,9 @@ def test_a_recorded_launch_serves_smaller_batches(device: torch.device, batch_in
     work = attention.plan(step.query_starts, step.positions).to(device)
     assert (work.num_decodes, work.num_tiles) == ((0, 3) if batch_invariant else (3, 0))
     layout, items = attention._layout, work.items.clone()
-    (num_items, _, num_joins, num_tiles), entries = items[:4].tolist(), items[4:].view(-1, 4)
-    first_join, first_tile = layout.max_items, layout.max_items + layout.max_num_seqs
-    entries[num_items:first_join] = torch.tensor([0, 0, 8, 0])
-    entries[first_join + num_joins : first_tile] = torch.tensor([0, 200, 0, 0])
-    entries[first_tile + num_tiles :] = torch.tensor([0, 0, 8, 1])
+    num_items, num_tiles = items[:2].tolist()
+    items[2 : layout.tiles_at].view(-1, 6)[num_items:] = torch.tensor([0, 0, 8, 0, 1, 0])
+    items[layout.tiles_at :].view(-1, 4)[num_tiles:] = torch.tensor([0, 0, 8, 1])
     bounds = (0, 8) if batch_invariant else (8, 0)
     out = step.run(attention, AttentionWork(items, *bounds))
     assert torch.equal(out[: step.num_tokens], step.run(attention, work)[: step.num_tokens])
@@ -394,8 +406,7 @@ def test_a_configuration_is_stored_for_every_device_that_triton_serves() -> None
     for capability, head_dim, (query_bytes, page_bytes) in itertools.product(
         (80, 86, 87, 89, 90, 100, 120), range(16, 257, 16), ((2, 1), (2, 2), (4, 1), (4, 4))
     ):
-        config = tuning.stored(capability, head_dim, query_bytes, page_bytes)
-        assert config.split_size % config.decode.block_n == 0
+        tuning.stored(capability, head_dim, query_bytes, page_bytes)
     with pytest.raises(ValueError, match=r"8\.0"):
         tuning.stored(75, 128, 2, 2)
 

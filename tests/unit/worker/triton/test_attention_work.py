@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 from services.worker.ops.triton.attention.work import WorkLayout
 
 Rows = list[tuple[int, int]]  # (computed, scheduled)
-SPLIT = 32
+TILE = 16
+PART = 2  # tiles
 QUERIES = 8
 
 
-def layout(*, batch_invariant: bool = False) -> WorkLayout:
+def layout(*, batch_invariant: bool = False, tiles_per_part: int = PART) -> WorkLayout:
     return WorkLayout(
-        split_size=SPLIT,
+        tile_size=TILE,
+        parallel_items=4,
         queries_per_tile=QUERIES,
         max_items=20,
         max_num_seqs=10,
         max_num_batched_tokens=200,
         batch_invariant=batch_invariant,
+        tiles_per_part=tiles_per_part,
     )
 
 
@@ -32,43 +35,40 @@ def batch(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return starts, np.concatenate([np.zeros(0, np.int32), *positions])
 
 
-def entries(plan: WorkLayout, rows: Rows) -> tuple[int, list[list[int]], list[list[int]], list[list[int]]]:
-    """The split, items, joins and tiles as the kernels find them."""
+def entries(plan: WorkLayout, rows: Rows) -> tuple[list[list[int]], list[list[int]]]:
+    """The items and tiles as the kernels find them."""
     starts, positions = batch(rows)
     work = plan.lay_out(starts, positions).items
     assert len(work) == plan.size
-    num_items, split, num_joins, num_tiles = work[:4].tolist()
+    num_items, num_tiles = work[:2].tolist()
     assert num_items <= plan.max_items
     assert num_tiles <= plan.max_tiles
-    lists = [
-        work[at : at + 4 * count].view(-1, 4).tolist()
-        for at, count in ((4, num_items), (plan.joins_at, num_joins), (plan.tiles_at, num_tiles))
-    ]
-    return split, lists[0], lists[1], lists[2]
+    items = work[2 : 2 + 6 * num_items].view(-1, 6).tolist()
+    return items, work[plan.tiles_at : plan.tiles_at + 4 * num_tiles].view(-1, 4).tolist()
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 700), st.one_of(st.just(1), st.integers(0, 20))), max_size=10),
     batch_invariant=st.booleans(),
+    tiles_per_part=st.sampled_from((0, PART)),
 )
-def test_every_query_has_its_keys_once(rows: Rows, batch_invariant: bool) -> None:
-    plan = layout(batch_invariant=batch_invariant)
+def test_every_query_has_its_keys_once(rows: Rows, batch_invariant: bool, tiles_per_part: int) -> None:
+    plan = layout(batch_invariant=batch_invariant, tiles_per_part=tiles_per_part)
     starts = batch(rows)[0].tolist()
-    split, items, joins, tiles = entries(plan, rows)
+    items, tiles = entries(plan, rows)
     singles = [] if batch_invariant else [row for row, (_, scheduled) in enumerate(rows) if scheduled == 1]
-    # A sequence's items are its stretches in order, side by side, and its join says where they begin.
-    expected_joins = []
+    # A sequence's items are its parts in order, side by side. Each says how many they are and where they begin.
     for row in singles:
         computed = rows[row][0]
         own = [index for index, item in enumerate(items) if item[0] == row]
-        num_parts = computed // split + 1
+        num_parts = len(own)
+        assert 1 <= num_parts <= computed // TILE + 1
         assert own == list(range(own[0], own[0] + num_parts))
-        assert [items[index] for index in own] == [[row, starts[row], computed, part] for part in range(num_parts)]
-        if num_parts > 1:
-            expected_joins.append([starts[row], computed, own[0], 0])
-    assert len(items) == sum(rows[row][0] // split + 1 for row in singles)
-    assert sorted(joins) == sorted(expected_joins)
+        assert [items[index] for index in own] == [
+            [row, starts[row], computed, part, num_parts, own[0]] for part in range(num_parts)
+        ]
+    assert {item[0] for item in items} == set(singles)
     # The tiles of the other rows are theirs, cut every QUERIES queries.
     expected_tiles = [
         [row, starts[row] + skipped, computed + skipped, min(QUERIES, scheduled - skipped)]
@@ -81,14 +81,28 @@ def test_every_query_has_its_keys_once(rows: Rows, batch_invariant: bool) -> Non
     assert ends == sorted(ends, reverse=True)
 
 
-def test_the_split_is_the_stored_one_while_there_is_room() -> None:
-    assert entries(layout(), [(20 * SPLIT - 1, 1)])[0] == SPLIT
-    assert entries(layout(), [(20 * SPLIT, 1)])[0] == 2 * SPLIT
-    assert entries(layout(), [(1_000_000, 1)] * 10)[0] == 2**14 * SPLIT  # two stretches each
+def num_parts(plan: WorkLayout, rows: Rows) -> list[int]:
+    """The number of parts of each row, longest first."""
+    return [item[4] for item in entries(plan, rows)[0] if item[3] == 0]
+
+
+def test_parts_have_the_stored_size_while_there_is_room() -> None:
+    assert num_parts(layout(), [(20 * PART * TILE - 1, 1)]) == [20]
+    assert num_parts(layout(), [(20 * PART * TILE, 1)]) == [11]  # of twice as many tiles
+    assert num_parts(layout(), [(1_000_000, 1)] * 10) == [1] * 10
+
+
+def test_few_sequences_have_many_parts_and_many_have_one() -> None:
+    """Parts of one tile, if all run side by side; whole sequences, if they alone keep all programs busy."""
+    plan = layout(tiles_per_part=0)
+    assert num_parts(plan, [(4 * TILE - 1, 1)]) == [4]
+    assert num_parts(plan, [(4 * TILE - 1, 1)] * 10) == [1] * 10
+    # The last of them decides little: the longest is cut as if it were alone.
+    assert num_parts(plan, [(16 * TILE - 1, 1)])[0] == 4
 
 
 def test_long_sequences_come_first() -> None:
-    items = entries(layout(), [(5, 1), (90, 1), (40, 1)])[1]
+    items = entries(layout(), [(5, 1), (90, 1), (40, 1)])[0]
     assert [item[0] for item in items] == [1, 1, 1, 2, 2, 0]
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from services.worker.ops.triton import compile as ahead
-from services.worker.ops.triton.attention.combine import combine_splits
 from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.disassembly import innermost_loops
+from services.worker.ops.triton.join_splits import join_splits_kernel
 from services.worker.ops.triton.variant import TARGETS, Variant
 
 FITTING = ahead.Compiled(
@@ -32,15 +32,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
     written = tmp_path / "table.md"
-    result = run("-m", ahead.__name__, "--only", "combine bf16 d128", "--markdown", str(written))
+    result = run("-m", ahead.__name__, "--only", "join_splits fp32", "--markdown", str(written))
     assert result.returncode == 0, result.stderr
     assert written.read_text().endswith("\n\n" + result.stdout)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines()]
     assert [(name, target) for name, target, *_ in cells[2:]] == [
-        ("combine bf16 d128", f"sm_{capability}") for capability in TARGETS
+        ("join_splits fp32", f"sm_{capability}") for capability in TARGETS
     ]
     for _, _, configuration, registers, spilled, shared, programs, issue in cells[2:]:
-        assert configuration == "v 128, warps 8, stages 2"
+        assert configuration == "warps 4, stages 3"
         assert 16 <= int(registers) <= 255
         assert (int(spilled), int(shared) > 0, int(programs) > 1, issue) == (0, True, True, "")
 
@@ -116,7 +116,7 @@ from services.worker.ops.triton import compile as ahead
 
 if __name__ == "__main__":
     ahead.PROCESSORS[89] = ahead.Processor(program_bytes=100, shared_bytes=100 << 10, warps=48, bytes_per_cycle=1.0)
-    raise SystemExit(ahead.main(["--only", "combine bf16 d64"]))
+    raise SystemExit(ahead.main(["--only", "join_splits i32"]))
 """
 
 
@@ -146,17 +146,24 @@ def test_every_kernel_is_compiled_for_every_target() -> None:
     for task in ahead.tasks():
         variant = tuple(importlib.import_module(task.module).variants())[task.index]
         targets[variant.kernel].add(task.capability)
-    assert targets.keys() >= {decode_attention, combine_splits, ragged_attention}
+    assert targets.keys() >= {decode_attention, join_splits_kernel, ragged_attention}
     assert all(capabilities == set(TARGETS) for capabilities in targets.values())
 
 
-@pytest.mark.parametrize("change", [{"out": None}, {"more": "i32"}, {"HEADS": "i32"}])
+@pytest.mark.parametrize("change", [{"y": None}, {"more": "i32"}, {"SPLITS": "i32"}])
 def test_a_signature_that_is_not_the_kernels_is_refused(change: dict[str, str | None]) -> None:
-    names = {"partial_out": "*fp32", "partial_lse": "*fp32", "out": "*fp16", "work": "*i32", "window": "i32"}
+    names = {
+        "partial": "*fp32",
+        "row_scales": "*fp32",
+        "out_scales": "*fp32",
+        "bias": "*fp16",
+        "y": "*fp16",
+        "m": "i32",
+    }
     signature = {name: kind for name, kind in (names | change).items() if kind is not None}
-    constexprs = dict.fromkeys(("JOINS_AT", "HEADS", "HEAD_DIM", "WINDOW", "PARTS", "BLOCK_D"), 16)
+    constexprs = dict.fromkeys(("N", "SPLITS", "ROW_SCALES", "OUT_SCALES", "BIAS", "BLOCK"), 16)
     with pytest.raises(ValueError, match=next(iter(change))):
-        ahead.compile_variant(Variant("combine", combine_splits, signature, constexprs, 4, 2), 90)
+        ahead.compile_variant(Variant("join", join_splits_kernel, signature, constexprs, 4, 2), 90)
 
 
 def test_what_fits_and_how_often() -> None:

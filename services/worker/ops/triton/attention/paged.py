@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops.interface import AttentionBatch, AttentionForm, AttentionShape, AttentionWork, KVPages
-from services.worker.ops.triton.attention import combine, tuning
+from services.worker.ops.triton.attention import tuning
 from services.worker.ops.triton.attention.decode import decode_attention
+from services.worker.ops.triton.attention.join import parts_at_a_time
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.attention.work import WorkLayout
 from services.worker.ops.triton.tiles import LEAST_K
@@ -132,18 +133,21 @@ class PagedAttention:
         self._kernels = [_Kernels.of(shape, capability, num_processors, config) for shape in shapes]
         tunings = [kernels.tiles for kernels in self._kernels]
         self._layout = WorkLayout(
-            split_size=min(one.split_size for one in tunings),
+            tile_size=max(one.decode.block_n for one in tunings),
+            parallel_items=max(1, min(one.num_programs // one.num_groups for one in self._kernels)),
             queries_per_tile=min(kernels.queries_per_tile for kernels in self._kernels),
             max_items=max(*(one.max_items for one in tunings), max_num_seqs),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             batch_invariant=batch_invariant,
+            tiles_per_part=tunings[0].tiles_per_part,
         )
         num_items = 0 if batch_invariant else self._layout.max_items
         most_heads = max(shape.num_heads for shape in shapes)
         most_elements = max(shape.num_heads * shape.value_dim for shape in shapes)
         self._partial_out = torch.empty(num_items * most_elements, dtype=torch.float32, device=device)
         self._partial_lse = torch.empty(num_items * most_heads, dtype=torch.float32, device=device)
+        self._num_done = torch.zeros(num_items * most_heads, dtype=torch.int32, device=device)
 
     @property
     def work_size(self) -> int:
@@ -173,15 +177,12 @@ class PagedAttention:
         constants = {**kernels.constants, **masks, "SOFT_CAP": form.soft_cap or 0.0, "SLOPES": form.slopes is not None}
         if work.num_decodes:
             tile = kernels.tiles.decode
+            group, block_v = triton.next_power_of_2(constants["GROUP"]), constants["BLOCK_V"]
             decode_attention[(kernels.num_programs,)](
-                q, keys, values, out, self._partial_out, self._partial_lse, work.items, batch.block_tables, slopes,
-                sinks, *strides, window, *scales, **constants, BLOCK_M=kernels.decode_rows, BLOCK_N=tile.block_n,
-                num_warps=tile.num_warps, num_stages=tile.num_stages,
-            )  # fmt: skip
-            combine.combine_splits[(work.num_decodes, shape.num_heads)](
-                self._partial_out, self._partial_lse, out, work.items, sinks, window, JOINS_AT=layout.joins_at,
-                HEADS=shape.num_heads, VALUE_DIM=shape.value_dim, **masks, PARTS=combine.PARTS,
-                BLOCK_V=constants["BLOCK_V"], num_warps=combine.NUM_WARPS,
+                q, keys, values, out, self._partial_out, self._partial_lse, self._num_done, work.items,
+                batch.block_tables, slopes, sinks, *strides, window, *scales, **constants,
+                BLOCK_M=kernels.decode_rows, BLOCK_N=tile.block_n, BLOCK_G=group,
+                PARTS=parts_at_a_time(group, block_v), num_warps=tile.num_warps, num_stages=tile.num_stages,
             )  # fmt: skip
         if work.num_tiles:
             tile = kernels.tiles.ragged

@@ -6,10 +6,8 @@ memory stays within the target's limit, and:
 - decode keeps many bytes in flight. For example, an H200 reads 4.8 TB/s with a latency of about 0.8 µs. To use all of
   this bandwidth, 4 MB must be in flight, 30 KB for each of its 132 SMs. Each program buffers num_stages - 1 tiles of
   keys and as many of values: it computes with one tile while the others are in flight. The buffers of all programs on
-  an SM (`programs_per_processor`) hold 96 KB or more on Hopper. A program takes one stretch of 256 positions
-  (`split_size`) of one KV head at a time; with 16-bit pages and a head size of 128, it then reads 128 KB in four tiles.
-  So a batch with 32 MB of keys and values per layer gives each SM about two stretches. While a program waits for the
-  first tile of a stretch, only the SM's other programs can hide the latency.
+  an SM (`programs_per_processor`) hold 96 KB or more on Hopper. A program takes one part of a sequence for one KV head
+  at a time (`work.py`). While it waits for the first tile of a part, only the SM's other programs can hide the latency.
 - ragged has large tiles, because the tensor cores wait for the softmax of each tile. On Hopper a tile has at least 64
   rows: with fewer, Hopper's own matrix instruction (wgmma) is not used. For a head size of 128, Hopper also has room
   for tiles of 128 positions, but the kernel would need all 255 registers, and with some group sizes it would spill.
@@ -41,11 +39,11 @@ class Tuning:
     decode: TileConfig
     programs_per_processor: int  # programs of decode that run side by side on an SM
     ragged: TileConfig
-    split_size: int = 256  # positions per item of decode, a multiple of decode's block_n
-    # Largest number of items (stretches of a sequence) per step: a batch that would have more gets longer stretches.
-    # A program computes one item for one KV head at a time. With 8 KV heads and 1024 items, each program on an H200
-    # does so about 20 times.
+    # Largest number of items (parts of a sequence) per step: a batch that would have more gets longer parts. A program
+    # computes one item for one KV head at a time. With 8 KV heads and 1024 items, each program on an H200 does so about
+    # 20 times.
     max_items: int = 1024
+    tiles_per_part: int = 0  # tiles of decode's block_n keys per item; 0: chosen for each batch (`work.py`)
 
 
 # Tunings by compute capability (times ten), the largest head size for which the tuning is used, and bytes per element

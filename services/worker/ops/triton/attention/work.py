@@ -1,16 +1,18 @@
 """Divides the attention of one batch among programs: on the host, once per step, for all layers.
 
-Rows with one query are cut into stretches of `split` positions (`decode.py`, `combine.py`), rows with several queries
-into tiles of queries (`ragged.py`). One int32 array holds the whole plan. Its address never changes, so that a recorded
-launch can read it:
+Rows with one query are cut into parts (`decode.py`), rows with several queries into tiles of queries (`ragged.py`). One
+int32 array holds the whole plan. Its address never changes, so that a recorded launch can read it:
 
-    0  number of items    1  split    2  number of joins    3  number of tiles     then entries of four numbers:
-    items   [max_items]     row of the block tables, token, position, index of the stretch in its sequence
-    joins   [max_num_seqs]  token, position, index of the first item, 0     for each sequence with several stretches
-    tiles   [max_tiles]     row of the block tables, first token, its position, number of queries
+    0  number of items    1  number of tiles     then
+    items   [max_items, 6]  row of the block tables, token, position, part, number of parts, item of the first part
+    tiles   [max_tiles, 4]  row of the block tables, first token, its position, number of queries
 
-`split` is `split_size`, doubled until the batch has at most `max_items` stretches. So the memory for the results of
-stretches is bounded, however long the sequences are. `max_items` is many times the number that keeps a GPU busy.
+The parts of a row are equal stretches of the keys that a layer sees. The plan says only how many there are, because
+each layer divides its own keys: those of the whole sequence, or those of its window.
+
+More parts keep more of the GPU busy, but each costs a fixed time, and a row's last part to finish joins the others.
+`_parts_of` weighs this. If a batch would have more than `max_items` parts, its rows get fewer. So the memory for the
+results of parts is bounded, however long the sequences are.
 """
 
 from __future__ import annotations
@@ -29,31 +31,36 @@ I64 = NDArray[np.int64]
 
 # Indices in the array of the plan (see above). They are Triton constants, because kernels use them, too.
 NUM_ITEMS = tl.constexpr(0)
-SPLIT = tl.constexpr(1)
-NUM_JOINS = tl.constexpr(2)
-NUM_TILES = tl.constexpr(3)
-ITEMS_AT = tl.constexpr(4)
+NUM_TILES = tl.constexpr(1)
+ITEMS_AT = tl.constexpr(2)
+ITEM = tl.constexpr(6)
 ENTRY = tl.constexpr(4)
+
+# What a part costs besides its tiles of keys, in the time that one tile takes: it waits for its item, its page ids, its
+# first keys and its turn to store, one after the other. On an H200 that is about 3 us, and a tile takes 0.6 us while
+# memory is not busy.
+_PER_PART = 5.0
+_PER_JOINED_PART = 0.16  # in the same unit: joining reads eight parts at a time
+# Tiles per part that are compared.
+_LENGTHS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 128, 256], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkLayout:
     """Makes the plan of each batch: an array with the layout above, whose size is the same for all batches."""
 
-    split_size: int  # positions
+    tile_size: int  # positions of one tile of keys
+    parallel_items: int  # items that run side by side on the GPU
     queries_per_tile: int
     max_items: int  # at least max_num_seqs
     max_num_seqs: int
     max_num_batched_tokens: int
     batch_invariant: bool  # whether rows of one query get tiles too
-
-    @property
-    def joins_at(self) -> int:
-        return int(ITEMS_AT) + int(ENTRY) * self.max_items
+    tiles_per_part: int = 0  # 0: chosen for each batch
 
     @property
     def tiles_at(self) -> int:
-        return self.joins_at + int(ENTRY) * self.max_num_seqs
+        return int(ITEMS_AT) + int(ITEM) * self.max_items
 
     @property
     def max_tiles(self) -> int:
@@ -82,21 +89,33 @@ class WorkLayout:
         return AttentionWork(torch.from_numpy(work), len(decodes), int(work[NUM_TILES]))
 
     def _lay_out_items(self, work: I32, rows: I64, tokens: I32, positions: I32) -> None:
+        if not len(rows):
+            return
         # Longest sequences first, so that the items that are computed last are short.
         order = np.argsort(-positions, kind="stable")
         rows, tokens, positions = rows[order], tokens[order], positions[order]
-        split = self.split_size
-        while (num_parts := positions // split + 1).sum() > self.max_items:
-            split *= 2
+        num_parts = self._parts_of(positions.astype(np.int64) // self.tile_size + 1)
         ends = np.cumsum(num_parts)
         of = np.repeat(np.arange(len(rows)), num_parts)  # [num_items], each item's sequence
-        parts = np.arange(len(of)) - np.repeat(ends - num_parts, num_parts)
-        items = np.stack((rows[of], tokens[of], positions[of], parts), axis=1)
-        split_up = np.flatnonzero(num_parts > 1)
-        joins = np.stack((tokens, positions, ends - num_parts, np.zeros_like(tokens)), axis=1)[split_up]
-        work[NUM_ITEMS], work[SPLIT], work[NUM_JOINS] = len(items), split, len(joins)
+        first = (ends - num_parts)[of]
+        parts = np.arange(len(of)) - first
+        items = np.stack((rows[of], tokens[of], positions[of], parts, num_parts[of], first), axis=1)
+        work[NUM_ITEMS] = len(items)
         work[ITEMS_AT : ITEMS_AT + items.size] = items.ravel()
-        work[self.joins_at : self.joins_at + joins.size] = joins.ravel()
+
+    def _parts_of(self, tiles: I64) -> I64:
+        """Returns the number of parts of each row. tiles [num_rows], of each row's keys, longest first."""
+        lengths = np.append(_LENGTHS if not self.tiles_per_part else self.tiles_per_part * _LENGTHS, tiles[0])
+        num_parts = -(-tiles // lengths[:, None])  # [lengths, rows]
+        num_items = num_parts.sum(axis=1)
+        if self.tiles_per_part:
+            costs = np.arange(len(lengths), dtype=np.float64)
+        else:
+            rounds = np.maximum(1.0, num_items / self.parallel_items)
+            costs = rounds * (_PER_PART + np.minimum(lengths, tiles[0])) + _PER_JOINED_PART * num_parts[:, 0]
+        costs[num_items > self.max_items] = np.inf  # never the last: then each row has one part
+        best: I64 = num_parts[np.argmin(costs)]
+        return best
 
     def _lay_out_tiles(self, work: I32, rows: I64, counts: I32, tokens: I32, positions: I32) -> None:
         num_tiles = -(-counts // self.queries_per_tile)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +47,9 @@ MANY_ROWS = 192  # two tiles of the last class
 REPEATS = 7
 FASTEST = 3
 COMPILE_SECONDS = 35.0  # candidates that are not compiled by then are left out
+
+# The matrix, the tiles, and whether one tile holds all rows: only then, a product may be split.
+Kernel = tuple[str, Tiles, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,19 @@ class Case:
     rows: int
     candidates: tuple[Candidate, ...]
 
+    def kernel(self, candidate: Candidate) -> Kernel:
+        return self.matrix, candidate.tiles, self.rows <= candidate.tiles.rows
+
 
 def cases(bench: Bench) -> Iterator[Case]:
     form = str(bench.quantization)
     module, table_name, others = TABLES[form]
     classes = getattr(module, table_name).classes
-    sizes = [(index, tiles.rows) for index, tiles in enumerate(classes)]
+    largest = [(index, tiles.rows) for index, tiles in enumerate(classes)]
+    sizes = [(0, 1), *largest, (len(classes) - 1, MANY_ROWS)]
     for matrix in MATRICES:
         n, k = matrices(bench.model)[matrix]
-        for index, rows in (*sizes, (len(classes) - 1, MANY_ROWS)):
+        for index, rows in sizes:
             stored = classes[index]
             compared = (stored, *(tiles for tiles in others.get(stored.rows, ()) if tiles != stored))
             candidates = tuple(Candidate(form, index, tiles, tiles is stored) for tiles in compared)
@@ -113,7 +120,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         linears = [create_linear(one, None, bench.device, bench.dtype, batch_invariant=False) for one in copies]
         for case in all_cases:
             if case.matrix == name:
-                left = [candidate for candidate in case.candidates if (case.name, candidate) not in missing]
+                left = [candidate for candidate in case.candidates if case.kernel(candidate) not in missing]
                 yield from _compare(bench, case, left, linears, weight)
                 fp8 = [one for one in copies if isinstance(one, Fp8Weight)]
                 if fp8 and not bench.dry_run:
@@ -126,28 +133,28 @@ def _weight(bench: Bench, n: int, k: int) -> QuantizedWeight:
     return weight
 
 
-def _compile(
-    bench: Bench, all_cases: Sequence[Case], weights: dict[str, QuantizedWeight]
-) -> set[tuple[str, Candidate]]:
-    """Compiles all candidates. Returns those that did not compile, or not in time, with the names of their cases."""
+def _compile(bench: Bench, all_cases: Sequence[Case], weights: dict[str, QuantizedWeight]) -> set[Kernel]:
+    """Compiles all candidates. Returns those that did not compile, or not in time."""
     start = time.monotonic()
     major, minor = torch.cuda.get_device_capability(bench.device)
     pool = processes(10 * major + minor, (__name__,))
     shapes = {name: weight.to(META) for name, weight in weights.items()}
-    started = {
-        pool.submit(compile_candidate, candidate, shapes[case.matrix], case.rows, bench.dtype): (case.name, candidate)
-        for case in all_cases
-        for candidate in case.candidates
-    }
-    _, late = wait(started, COMPILE_SECONDS)
+    started: dict[Kernel, Future[None]] = {}
+    for case in all_cases:
+        for candidate in case.candidates:
+            kernel = case.kernel(candidate)
+            if kernel not in started:
+                work = (candidate, shapes[case.matrix], case.rows, bench.dtype)
+                started[kernel] = pool.submit(compile_candidate, *work)
+    _, late = wait(started.values(), COMPILE_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     missing = set()
-    for future, (name, candidate) in started.items():
+    for kernel, future in started.items():
         error = TimeoutError("not compiled in time") if future in late else future.exception()
         if error is not None:
-            print(f"{name}, {candidate}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}")
-            missing.add((name, candidate))
-    print(f"({len(started) - len(missing)} products compiled in {time.monotonic() - start:.0f} s)", flush=True)
+            print(f"{kernel[0]}, {kernel[1]}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}")
+            missing.add(kernel)
+    print(f"({len(started) - len(missing)} kernels compiled in {time.monotonic() - start:.0f} s)", flush=True)
     return missing
 
 

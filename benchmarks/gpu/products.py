@@ -85,23 +85,31 @@ def _by_rows(bench: Bench, name: str, weight: Weight, *, batch_invariant: bool =
     if not isinstance(weight, Tensor) and not computes_with(weight, bench.device):
         yield Figure(name, None, "us", note="the GPU kernels do not support this format")
         return
-    num_bytes = bytes_of(weight)
-    num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // num_bytes
+    num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // bytes_of(weight)
     linears = [
         create_linear(copy.deepcopy(weight), None, bench.device, bench.dtype, batch_invariant=batch_invariant)
         for _ in range(num_copies)
     ]
     n, k = weight.shape
-    ceilings = bench.ceilings
     for rows in (1, 3) if bench.dry_run else ROWS:
         x = torch.randn(rows, k, device=bench.device, dtype=bench.dtype)
-        rate = ceilings.rates.get(_matrix_type(weight), ceilings.rates["bf16"])
-        moved = num_bytes + rows * (n + k) * x.element_size()
-        floor = max(moved / ceilings.read, 2 * rows * n * k / rate)
         works: list[Work] = [partial(linear, x) for linear in linears]
         taken = bench.clock.in_graph(works, REPEATS)
+        moved = bytes_moved(bench, weight, rows)
         note = f"{2 * rows * n * k / taken / 1e12:.4g} TFLOP/s, {moved / taken / 1e9:,.0f} GB/s"
-        yield Figure(f"{name}, {rows} rows", taken * 1e6, "us", floor * 1e6, note)
+        yield Figure(f"{name}, {rows} rows", taken * 1e6, "us", floor(bench, weight, rows) * 1e6, note)
+
+
+def bytes_moved(bench: Bench, weight: Weight, rows: int) -> int:
+    n, k = weight.shape
+    return bytes_of(weight) + rows * (n + k) * bench.dtype.itemsize
+
+
+def floor(bench: Bench, weight: Weight, rows: int) -> float:
+    """Returns the shortest possible seconds of a product."""
+    (n, k), ceilings = weight.shape, bench.ceilings
+    rate = ceilings.rates.get(_matrix_type(weight), ceilings.rates["bf16"])
+    return max(bytes_moved(bench, weight, rows) / ceilings.read, 2 * rows * n * k / rate)
 
 
 def _matrix_type(weight: Weight) -> str:

@@ -29,7 +29,7 @@ EXACT_OUTPUTS = 16_384
 TINY = ((48, 64),)
 # Row counts: one of each class that kernels are compiled for (`ops/triton/tiles.py`), with and without a multiple of
 # 16.
-ROWS = (1, 16, 17, 64, 100, 128, 300, 2048)
+ROWS = (1, 16, 17, 32, 33, 64, 100, 128, 300, 2048)
 TINY_ROWS = (1, 17, 70)
 
 Quantize = Callable[[Tensor], Weight]

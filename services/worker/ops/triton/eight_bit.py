@@ -25,9 +25,12 @@ from services.worker.ops.triton.variant import TARGETS, Variant
 
 # All tiles fit into 99 KiB of shared memory. Every GPU of compute capability 8.0 or higher has at least that much.
 QUANTIZED = TileTable(
-    few=Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=5),
-    some=Tiles(rows=64, outs=64, k=128, num_warps=4, num_stages=4),
-    many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=5, programs=396),
+        Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=4),
+        Tiles(rows=64, outs=128, k=128, num_warps=8, num_stages=4, programs=132),
+        Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=3, programs=132),
+    )
 )
 
 
@@ -114,15 +117,11 @@ def _sum_type(x_type: torch.dtype) -> torch.dtype:
 def variants() -> Iterator[Variant]:
     from_8_9 = tuple(target for target in TARGETS if target >= 89)
     for kind, sums, targets in (("i8", "i32", TARGETS), ("fp8e4nv", "fp32", from_8_9)):
-        for size, tiles, k, split in (
-            ("few", QUANTIZED.few, 4096, True), ("some", QUANTIZED.some, 4096, True),
-            ("many split", QUANTIZED.many, 4096, True), ("many", QUANTIZED.many, 4096, False),
-            ("many short", QUANTIZED.many, 576, False),
-        ):  # fmt: skip
+        for size, tiles, k, split in QUANTIZED.launches(4096, 576):
             y = sums if split else "bf16"
             tensors = {"x": kind, "weight": kind, "scales": "fp32", "row_scales": "fp32", "bias": "bf16", "y": y}
             yield Variant(
-                f"eight_bit {kind} x {kind}, {size} rows",
+                f"eight_bit {kind} x {kind}, {size}",
                 eight_bit_kernel,
                 {**{name: f"*{kind}" for name, kind in tensors.items()}, "m": "i32", "x_stride": "i32:16"},
                 {"N": 4096, "K": k, "BIAS": True, "SPLIT": split, "STEPS": 8 if split else triton.cdiv(k, tiles.k),
@@ -130,5 +129,5 @@ def variants() -> Iterator[Variant]:
                 tiles.num_warps,
                 tiles.num_stages,
                 targets,
-                loop_bytes=0 if "many" in size else tiles.outs * tiles.k,
+                loop_bytes=tiles.outs * tiles.k if split and tiles.rows <= 64 else 0,
             )  # fmt: skip

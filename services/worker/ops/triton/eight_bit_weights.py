@@ -42,20 +42,26 @@ from services.worker.quantization.kinds import Fp8Weight, Int8Weight
 # In these tables, `k` is the largest number of columns that one step of the kernel's loop takes. All tiles fit into 99
 # KiB of shared memory; every GPU of compute capability 8.0 or higher has that much.
 HALF = TileTable(
-    few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=3),
-    some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
-    many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
+    (
+        Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=3),
+        Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
+        Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
+        Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
+    )
 )
 # Smaller tiles, for weights with several groups: the sum of a group takes registers in addition to the total.
 HALF_IN_GROUPS = TileTable(
-    few=Tiles(rows=16, outs=128, k=64, num_warps=4, num_stages=4),
-    some=Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
-    many=Tiles(rows=64, outs=128, k=64, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=128, k=64, num_warps=4, num_stages=4),
+        Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
+        Tiles(rows=64, outs=128, k=64, num_warps=8, num_stages=3),
+    )
 )
 SINGLE = TileTable(
-    few=Tiles(rows=16, outs=64, k=32, num_warps=8, num_stages=3),
-    some=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
-    many=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=32, num_warps=8, num_stages=3),
+        Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    )
 )
 
 
@@ -127,7 +133,7 @@ class EightBitLayout:
         """Repacks a weight. `dtype`: type of the activations."""
         n, k = weight.shape
         scales = weight.scales.float().reshape(n, -1).t().contiguous()
-        lanes = _lanes(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).few.k // 2)
+        lanes = _lanes(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).k // 2)
         values, missing = weight.values.view(torch.uint8), -k % (2 * lanes)
         if missing:  # `pad` copies the tensor even if nothing is missing
             values = functional.pad(values, (0, missing))
@@ -191,16 +197,12 @@ def variants() -> Iterator[Variant]:
     ):  # fmt: skip
         for group in groups:
             table = SINGLE if dtype == "fp32" else HALF_IN_GROUPS if group else HALF
-            for size, tiles, k, split in (
-                ("few", table.few, 4096, True), ("some", table.some, 4096, True),
-                ("many split", table.many, 4096, True), ("many", table.many, 4096, False),
-                ("many short", table.many, 528, False),
-            ):  # fmt: skip
-                lanes = _lanes(k, group, table.few.k // 2)
+            for size, tiles, k, split in table.launches(4096, 528):
+                lanes = _lanes(k, group, table.k // 2)
                 tensors = {"x": f"*{dtype}", "packed": "*i16", "scales": "*fp32", "bias": f"*{dtype}"}
                 kind = "fp8" if is_fp8 else "int8"
                 yield Variant(
-                    f"eight_bit_weights {dtype} x {kind}, {size} rows" + (f", groups of {group}" if group else ""),
+                    f"eight_bit_weights {dtype} x {kind}, {size}" + (f", groups of {group}" if group else ""),
                     eight_bit_weights_kernel,
                     {**tensors, "y": "*fp32" if split else f"*{dtype}", "m": "i32", "x_stride": "i32:16"},
                     {"N": 4096, "K": k, "GROUP": group, "IS_FP8": is_fp8, "BIAS": True, "SPLIT": split,
@@ -208,5 +210,5 @@ def variants() -> Iterator[Variant]:
                      "BLOCK_OUTS": tiles.outs, "LANES": lanes, "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
                     tiles.num_warps,
                     tiles.num_stages,
-                    loop_bytes=0 if "many" in size or dtype == "fp32" else tiles.outs * lanes * 2,
+                    loop_bytes=tiles.outs * lanes * 2 if split and tiles.rows <= 64 and dtype != "fp32" else 0,
                 )  # fmt: skip

@@ -33,14 +33,18 @@ from services.worker.ops.triton.variant import Variant
 
 # As in `matmul.py`, except that tiles of many rows are smaller: the last tile of each expert is only partly full.
 HALF = TileTable(
-    few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
-    some=Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
-    many=Tiles(rows=64, outs=128, k=64, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
+        Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
+        Tiles(rows=64, outs=128, k=64, num_warps=8, num_stages=3),
+    )
 )
 SINGLE = TileTable(
-    few=Tiles(rows=16, outs=64, k=32, num_warps=4, num_stages=3),
-    some=Tiles(rows=32, outs=64, k=32, num_warps=8, num_stages=3),
-    many=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=32, num_warps=4, num_stages=3),
+        Tiles(rows=32, outs=64, k=32, num_warps=8, num_stages=3),
+        Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    )
 )
 BLOCK = 1024  # columns that a program of `add_choices_kernel` computes
 NUM_WARPS = 4
@@ -188,7 +192,7 @@ def variants() -> Iterator[Variant]:
         pointers = dict.fromkeys(("x", "biases", "y"), f"*{dtype}") | dict.fromkeys(
             ("weights", "order", "starts"), "*i64"
         )
-        for size, tiles in (("few", table.few), ("some", table.some), ("many", table.many)):
+        for size, tiles in zip(("few", "some", "many"), table.classes, strict=True):
             yield Variant(
                 f"experts {dtype} {experts} of {n} x {k}, {size} rows",
                 experts_kernel,

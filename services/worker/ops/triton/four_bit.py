@@ -47,21 +47,27 @@ from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_
 # In these tables, `k` is the largest number of columns per step. All tiles fit into 99 KiB of shared memory. Every GPU
 # of compute capability 8.0 or higher has at least that much.
 HALF = TileTable(
-    few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
-    some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
-    many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
+    (
+        Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
+        Tiles(rows=32, outs=128, k=128, num_warps=8, num_stages=4),
+        Tiles(rows=64, outs=128, k=128, num_warps=8, num_stages=3),
+        Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2, programs=132),
+    )
 )
 # For steps with several quantization groups. The tiles are smaller, because the scales and sums of the groups take
 # registers, too.
 HALF_IN_GROUPS = TileTable(
-    few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
-    some=Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
-    many=Tiles(rows=64, outs=128, k=128, num_warps=8, num_stages=2),
+    (
+        Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
+        Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
+        Tiles(rows=64, outs=128, k=128, num_warps=8, num_stages=2),
+    )
 )
 SINGLE = TileTable(
-    few=Tiles(rows=16, outs=64, k=64, num_warps=8, num_stages=3),
-    some=Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
-    many=Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=64, num_warps=8, num_stages=3),
+        Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
+    )
 )
 
 
@@ -181,7 +187,7 @@ class FourBitLayout:
         """Repacks a weight into the layout that the kernel reads. `dtype`: type of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
-        lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).few.k // 4)
+        lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).k // 4)
         # The values are repacked as bytes, because tensors of a wider type would take several times the weight's
         # memory.
         q = unpack_nibbles(functional.pad(weight.packed, (0, -k % (4 * lanes) // 2))).view(n, -1, 4, lanes)
@@ -255,19 +261,17 @@ def variants() -> Iterator[Variant]:
         ("fp16", tl.float16, 32), ("fp16", tl.float32, 64), ("fp32", tl.float16, 128),
     ):  # fmt: skip
         x_type = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-        longest = (SINGLE if dtype == "fp32" else HALF).few.k // 4
+        longest = (SINGLE if dtype == "fp32" else HALF).k // 4
         words = "*i64" if scale == tl.float32 else "*i32"
-        for size, k, split in (
-            ("few", 4096, True), ("some", 4096, True), ("many split", 4096, True), ("many", 4096, False),
-            ("many short", 544, False),
-        ):  # fmt: skip
+        for size, tiles, k, split in _table(x_type, _lanes(4096, group, longest), group).launches(4096, 544):
             lanes = _lanes(k, group, longest)
-            tiles = getattr(_table(x_type, lanes, group), size.split()[0])
+            if not split:
+                tiles = _table(x_type, lanes, group).classes[-1]  # shorter steps may use another table
             steps = triton.cdiv(k, 4 * lanes)
             y = "fp32" if split else dtype
             tensors = {"x": f"*{dtype}", "packed": "*i16", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}
             yield Variant(
-                f"four_bit {dtype}, groups of {group or 'all'} in {scale}, {size} rows",
+                f"four_bit {dtype}, groups of {group or 'all'} in {scale}, {size}",
                 four_bit_kernel,
                 {**tensors, "m": "i32", "x_stride": "i32:16"},
                 {"N": 4096, "K": k, "GROUP": group or steps * 4 * lanes, "SCALE": scale, "BIAS": True, "SPLIT": split,
@@ -275,5 +279,5 @@ def variants() -> Iterator[Variant]:
                  "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
                 tiles.num_warps,
                 tiles.num_stages,
-                loop_bytes=0 if "many" in size or dtype == "fp32" else tiles.outs * lanes * 2,
+                loop_bytes=tiles.outs * lanes * 2 if split and tiles.rows <= 64 and dtype != "fp32" else 0,
             )  # fmt: skip

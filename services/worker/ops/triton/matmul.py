@@ -24,14 +24,18 @@ from services.worker.ops.triton.variant import Variant
 # For 16-bit types, on tensor cores. All tiles fit into 99 KiB of shared memory. Every GPU of compute capability 8.0 or
 # later has at least this much.
 HALF = TileTable(
-    few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
-    some=Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=4),
-    many=Tiles(rows=128, outs=128, k=64, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
+        Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=4),
+        Tiles(rows=128, outs=128, k=64, num_warps=8, num_stages=3),
+    )
 )
 SINGLE = TileTable(
-    few=Tiles(rows=16, outs=64, k=32, num_warps=4, num_stages=3),
-    some=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
-    many=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    (
+        Tiles(rows=16, outs=64, k=32, num_warps=4, num_stages=3),
+        Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+        Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    )
 )
 
 
@@ -87,7 +91,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def variants() -> Iterator[Variant]:
     for dtype, table, n, k in (("bf16", HALF, 6144, 4096), ("bf16", HALF, 576, 1536), ("fp16", HALF, 4096, 14336),
                                ("fp32", SINGLE, 4096, 4096)):  # fmt: skip
-        for size, tiles in (("few", table.few), ("some", table.some), ("many", table.many)):
+        for size, tiles in zip(("few", "some", "many"), table.classes, strict=True):
             yield Variant(
                 f"matmul {dtype} {n} x {k}, {size} rows",
                 matmul_kernel,

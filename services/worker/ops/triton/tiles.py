@@ -16,6 +16,7 @@ Indices of rows and outputs past the end are clamped to the last row or output, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import triton
@@ -24,11 +25,9 @@ import triton.language as tl
 # Programs that compute the same outputs for different rows of x read the same tile of W. Up to this many of them have
 # consecutive program ids. They therefore run at the same time, and their tile of W is read from memory only once.
 GROUP_ROWS = 8
-# Least number of programs of a product whose K is long enough to be split. If the tiles give fewer programs, K is split
-# into stretches to reach this number. It is 1.5 programs per SM of an H200, which has 132 SMs. If each of these
-# programs has at least 24 KB of loads in flight, they saturate 4.8 TB/s at a latency of 0.8 µs. Weights with 28,672
-# outputs, the most in Llama-3.1-8B, have enough tiles without a split.
-PROGRAMS = 198
+# Default of `Tiles.programs`. It is two programs per SM of an H200, which has 132 SMs. If each of these programs has at
+# least 16 KB of loads in flight, they saturate 4.8 TB/s at a latency of 0.8 µs.
+PROGRAMS = 264
 _MIN_STEPS = 4  # minimum number of steps of BLOCK_K in a stretch, so that loads can run ahead
 LEAST_K = 16  # k of the shortest tensor-core product
 
@@ -40,21 +39,33 @@ class Tiles:
     k: int
     num_warps: int
     num_stages: int
+    # Most programs of a product that is split. It should not exceed the number of programs that the GPU runs at once:
+    # the programs above this number would start only when others have ended.
+    programs: int = PROGRAMS
 
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """Tile sizes by the number of rows. All have the same k, the number of columns of x that one step of the kernel's
+    """Tile sizes by the number of rows, in ascending order. A product uses the first class whose tile holds all its
+    rows, or else the last class. All classes have the same k, the number of columns of x that one step of the kernel's
     loop takes. For a repacked weight, steps can be shorter, so that they fit the weight's groups or divide K."""
 
-    few: Tiles
-    some: Tiles
-    many: Tiles
+    classes: tuple[Tiles, ...]
 
     def of(self, num_rows: int) -> Tiles:
-        if num_rows <= self.few.rows:
-            return self.few
-        return self.some if num_rows <= self.some.rows else self.many
+        return next((tiles for tiles in self.classes if num_rows <= tiles.rows), self.classes[-1])
+
+    @property
+    def k(self) -> int:
+        return self.classes[0].k
+
+    def launches(self, k: int, short_k: int) -> Iterator[tuple[str, Tiles, int, bool]]:
+        """Yields the kinds of launches to compile ahead of time: a name, tiles, a number of columns, and whether the
+        product is split. `short_k`: columns that are not a multiple of a step."""
+        for tiles in self.classes:
+            yield f"{tiles.rows} rows", tiles, k, True
+        yield "many rows", self.classes[-1], k, False
+        yield "many rows, short", self.classes[-1], short_k, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) ->
     that the split is the same for all numbers of rows that use these tiles."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
-    splits = min(triton.cdiv(PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
+    splits = min(tiles.programs // programs, num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
     steps = triton.cdiv(num_steps, max(1, splits))
     return Cut(programs, triton.cdiv(num_steps, steps), steps)
 

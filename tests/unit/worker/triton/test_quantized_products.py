@@ -21,7 +21,7 @@ from tests.unit.worker.triton.quantized import ALL, WEIGHTS_ALONE, exact_product
 from tests.unit.worker.triton.random_tensors import draw
 
 MARGIN = 64
-ROWS = [1, 2, 15, 16, 17, 64, 130]
+ROWS = [1, 2, 15, 16, 17, 32, 33, 64, 65, 130]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize(("n", "k", "m"), [
-    (70, 320, 1), (1, 640, 2), (64, 640, 15), (130, 320, 16), (33, 320, 17), (20, 640, 64), (40, 320, 130),
+    (70, 320, 1), (1, 640, 2), (64, 640, 15), (130, 320, 16), (33, 320, 17), (36, 640, 33), (20, 640, 64),
+    (130, 640, 100), (40, 320, 130),
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_products(device: torch.device, kind: str, dtype: torch.dtype, n: int, k: int, m: int) -> None:

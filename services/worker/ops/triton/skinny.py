@@ -166,14 +166,21 @@ def tensor_core_kernel(
 
 
 @triton.jit
-def row_sums(w, x_at, start, lanes, K: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_K: tl.constexpr):
+def row_sums(
+    w, x, start, lanes, K: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr
+):
     """Multiplies w [BLOCK_OUTS, BLOCK_K] by columns start to start + BLOCK_K - 1 of one row of x. Returns the sums over
     each _PER_LOAD columns, [BLOCK_OUTS, BLOCK_K / _PER_LOAD]: these stay within a thread."""
+    columns = start + lanes
+    if STAGES == 1:
+        # Let a thread load the columns of x that it needs for each of its outputs, from the L1 cache. Loaded once, x
+        # would pass through shared memory, with a barrier in each step.
+        columns = tl.broadcast_to(columns[None, :], [BLOCK_OUTS, BLOCK_K])
     if K % BLOCK_K == 0:
-        a = tl.load(x_at + start)
+        a = tl.load(x + columns).to(tl.float32)
     else:
-        a = tl.load(x_at + start, mask=start + lanes < K, other=0.0)
-    products = w * a.to(tl.float32)[None, :]
+        a = tl.load(x + columns, mask=columns < K, other=0.0).to(tl.float32)
+    products = w * (a if STAGES == 1 else a[None, :])
     return tl.sum(tl.reshape(products, [BLOCK_OUTS, BLOCK_K // _PER_LOAD, _PER_LOAD]), 2)
 
 
@@ -202,10 +209,9 @@ def gemv_kernel(
     weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
     # Rows past the last are computed from the last row, and not stored.
     last_row = (m - 1).to(tl.int64)
-    x_at = x + lanes
-    second_at = x_at + tl.minimum(1, last_row) * x_stride
-    third_at = x_at + tl.minimum(2, last_row) * x_stride
-    fourth_at = x_at + tl.minimum(3, last_row) * x_stride
+    second_row = x + tl.minimum(1, last_row) * x_stride
+    third_row = x + tl.minimum(2, last_row) * x_stride
+    fourth_row = x + tl.minimum(3, last_row) * x_stride
     first = tl.program_id(1) * STEPS
     # The last dimension counts rows of x.
     total = tl.zeros([BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS], tl.float32)
@@ -216,16 +222,16 @@ def gemv_kernel(
         else:
             inside = (start + lanes < K)[None, :]
             w = tl.load(weight_at + start, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        sums = row_sums(w, x_at, start, lanes, K, BLOCK_OUTS, BLOCK_K)
+        sums = row_sums(w, x, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
         if BLOCK_ROWS == 1:
             total += sums[:, :, None]
         else:
-            second = row_sums(w, second_at, start, lanes, K, BLOCK_OUTS, BLOCK_K)
+            second = row_sums(w, second_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
             if BLOCK_ROWS == 2:
                 total += tl.join(sums, second)
             else:
-                third = row_sums(w, third_at, start, lanes, K, BLOCK_OUTS, BLOCK_K)
-                fourth = row_sums(w, fourth_at, start, lanes, K, BLOCK_OUTS, BLOCK_K)
+                third = row_sums(w, third_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
+                fourth = row_sums(w, fourth_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
                 pairs = tl.join(tl.join(sums, third), tl.join(second, fourth))
                 total += tl.reshape(pairs, [BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS])
     finish_stretch(tl.sum(total, 1), bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
@@ -240,6 +246,14 @@ def scratch(device: torch.device) -> tuple[Tensor, Tensor]:
         torch.empty(MAX_PARTIALS, dtype=torch.float32, device=device),
         torch.zeros(MAX_SPLIT_TILES, dtype=torch.int32, device=device),
     )
+
+
+def reserve(weight: Tensor) -> None:
+    """Allocates the device's scratch memory if a product with this weight can need it. Called when a layer is created,
+    before any graph is recorded."""
+    n, k = weight.shape
+    if any(n in entry.outs and k in entry.inputs for entry in FASTER):
+        scratch(weight.device)
 
 
 def cut(tuning: Tuning, n: int, k: int) -> Cut:

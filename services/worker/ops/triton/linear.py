@@ -14,8 +14,8 @@ from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4We
 
 
 class DenseLinear:
-    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies by it, or `skinny.py` where it is faster; in
-    batch-invariant mode, `matmul.py` does.
+    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies by it, or `skinny.py` where that is faster.
+    In batch-invariant mode, `matmul.py` multiplies by it.
 
     weight [out_features, in_features] and bias [out_features]: contiguous, on the device, in the activations' type.
     """

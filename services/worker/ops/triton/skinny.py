@@ -29,6 +29,7 @@ from services.worker.ops.triton.tiles import Cut, Tiles, finish
 from services.worker.ops.triton.variant import Variant
 
 MAX_ROWS = 64
+MAX_GEMV_ROWS = 4
 # Scratch memory of a device: sums of stretches (8 MiB of float32), and counters of tiles. A product that would need
 # more is split into fewer stretches.
 MAX_PARTIALS = 2 << 20
@@ -44,14 +45,14 @@ class Tuning:
 
     tiles: Tiles
     programs: int  # split K into stretches until there are at least this many programs
-    tensor_cores: bool  # else `gemv_kernel`, for at most 4 rows
+    tensor_cores: bool  # else `gemv_kernel`, for at most MAX_GEMV_ROWS rows
 
 
 # For each class of row counts, ascending. All tiles fit into 99 KiB of shared memory, as in `matmul.py`. An H200 needs
-# 32 KB of loads in flight on each of its 132 SMs to saturate its memory.
+# 32 KB of loads in flight on each of its 132 SMs to saturate its memory. Not measured yet: they follow from that.
 TUNINGS = (
-    Tuning(Tiles(rows=1, outs=16, k=256, num_warps=4, num_stages=4), programs=264, tensor_cores=False),
-    Tuning(Tiles(rows=2, outs=16, k=256, num_warps=4, num_stages=4), programs=264, tensor_cores=False),
+    Tuning(Tiles(rows=1, outs=16, k=256, num_warps=4, num_stages=4), programs=256, tensor_cores=False),
+    Tuning(Tiles(rows=2, outs=16, k=256, num_warps=4, num_stages=4), programs=256, tensor_cores=False),
     Tuning(Tiles(rows=8, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True),
     Tuning(Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True),
     Tuning(Tiles(rows=32, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True),
@@ -309,8 +310,8 @@ def variant_of(tuning: Tuning, dtype: str, n: int, k: int, *, has_bias: bool) ->
     """Returns what `skinny` launches for a weight [n, k] of type `dtype`, "bf16" or "fp16"."""
     tiles, constants = tuning.tiles, _constants(tuning, n, k, has_bias)
     is_split = constants["SPLITS"] > 1
-    scratch_types = {"partials": "*fp32", "counters": "*i32"} if is_split else dict.fromkeys(
-        ("partials", "counters"), f"*{dtype}"
+    scratch_types = (
+        {"partials": "*fp32", "counters": "*i32"} if is_split else dict.fromkeys(("partials", "counters"), f"*{dtype}")
     )
     return Variant(
         f"skinny {dtype} {n} x {k}, {tiles.rows} rows" + ("" if tuning.tensor_cores else ", gemv"),

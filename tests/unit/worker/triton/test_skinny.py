@@ -40,6 +40,10 @@ def poisoned(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         assert_guards_intact(whole)
 
 
+def halves(*shape: int, device: torch.device) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float16, device=device)
+
+
 def check(x: Tensor, weight: Tensor, bias: Tensor | None, tuning: Tuning | None = None) -> None:
     expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
     got = skinny(x, weight, bias, tuning)
@@ -103,24 +107,22 @@ def test_what_is_not_a_number_stays_in_its_row(device: torch.device, m: int) -> 
 
 
 def test_no_rows(device: torch.device) -> None:
-    half = {"dtype": torch.float16, "device": device}
-    assert skinny(torch.zeros(0, 64, **half), torch.zeros(8, 64, **half), None).shape == (0, 8)
+    assert skinny(halves(0, 64, device=device), halves(8, 64, device=device), None).shape == (0, 8)
 
 
 def test_arguments_that_would_be_misread(device: torch.device) -> None:
-    half = {"dtype": torch.float16, "device": device}
-    x, weight, bias = torch.zeros(2, 64, **half), torch.zeros(8, 64, **half), torch.zeros(8, **half)
-    for wrong in (x[:, :32], x[0], torch.zeros(64, 2, **half).t(), x.float()):
+    x, weight, bias = halves(2, 64, device=device), halves(8, 64, device=device), halves(8, device=device)
+    for wrong in (x[:, :32], x[0], halves(64, 2, device=device).t(), x.float()):
         with pytest.raises(ValueError, match="x must be"):
             skinny(wrong, weight, None)
     with pytest.raises(ValueError, match="has 65 rows"):
-        skinny(torch.zeros(65, 64, **half), weight, None)
+        skinny(halves(65, 64, device=device), weight, None)
     with pytest.raises(ValueError, match="2 rows, and may have 1"):
         skinny(x, weight, None, TUNINGS[0])
-    for wrong in (torch.zeros(16, 64, **half)[::2], weight.float()):
+    for wrong in (halves(16, 64, device=device)[::2], weight.float()):
         with pytest.raises(ValueError, match="the weight"):
             skinny(x, wrong, None)
-    for wrong in (bias[:4], torch.zeros(16, **half)[::2], bias.float()):
+    for wrong in (bias[:4], halves(16, device=device)[::2], bias.float()):
         with pytest.raises(ValueError, match="the bias"):
             skinny(x, weight, wrong)
 

@@ -9,9 +9,9 @@ With so few rows, a product takes the time to read its weight. Two kernels read 
 
 If the tiles of W are too few to fill the GPU, K is split into stretches. A program writes the sums of its stretch to
 scratch memory and increments the counter of its tile. The program that arrives last adds the sums of all stretches in
-ascending order, its own among them, so a repeated product has the same bits whichever program is last. (Stream-K,
-Osama et al., 2023, section 4, has the same fix-up; CUTLASS calls it serial split-K.) It then resets the counter, which
-leaves the scratch memory ready for the next product. Products share this memory, so they must run on one stream.
+ascending order, its own among them, so a repeated product has the same bits whichever program is last. (The example of
+the CUDA C++ Programming Guide, section on memory fence functions, ends in the same way.) It then resets the counter,
+which leaves the scratch memory ready for the next product. Products share this memory, so they must run on one stream.
 """
 
 from __future__ import annotations

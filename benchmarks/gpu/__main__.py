@@ -28,6 +28,7 @@ PARTS = {
     "products": "matrix products alone",
     "tunings": "attention's stored launch configurations compared with others",
     "tiles": "quantized products' stored tiles compared with others",
+    "skinny": "products of few rows: cuBLAS compared with the stored tunings and others",
     "idle": "the GPU's idle time between steps",
     "peer": "transformers' generation",
     "serve": "end to end through gRPC",

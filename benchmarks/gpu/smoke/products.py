@@ -12,6 +12,7 @@ from torch import Tensor
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, worst_error
 from services.worker.ops.triton.linear import create_linear
+from services.worker.ops.triton.skinny import TUNINGS, skinny
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
@@ -88,7 +89,28 @@ def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
             for invariant in (False, True):
                 group = f"products {form} {name}" + (", batch-invariant" if invariant else "")
                 found[group] = partial(_of_form, setting, form, name, invariant)
+    for name in ("fp16",) if setting.dry_run else ("bf16", "fp16"):
+        found[f"products skinny {name}"] = partial(_skinny, setting, name)
     return found
+
+
+def _skinny(setting: Setting, name: str) -> Iterator[Case]:
+    for n, k in TINY if setting.dry_run else SHAPES:
+        yield Case(f"{n} x {k}, skinny, {name}", partial(_skinny_product, DTYPES[name], n, k))
+
+
+def _skinny_product(dtype: torch.dtype, n: int, k: int) -> float:
+    """Tests every stored tuning with and without a bias, and one row less than it is for."""
+    weight = draw(n, k, dtype=dtype, device=DEVICE, scale=0.02)
+    bias = draw(n, dtype=dtype, device=DEVICE)
+    worst = 0.0
+    for tuning in TUNINGS:
+        for rows in {tuning.tiles.rows, max(1, tuning.tiles.rows - 1)}:
+            x = draw(rows, k, dtype=dtype, device=DEVICE)
+            expected = x.double() @ weight.double().t()
+            worst = max(worst, worst_error(skinny(x, weight, None, tuning), expected))
+            worst = max(worst, worst_error(skinny(x, weight, bias, tuning), expected + bias.double()))
+    return worst
 
 
 def _of_form(setting: Setting, form: str, name: str, batch_invariant: bool) -> Iterator[Case]:

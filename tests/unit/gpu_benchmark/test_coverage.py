@@ -13,7 +13,7 @@ from tests.bare_tree import ROOT
 GROUPS = {
     "products": (
         "products floats fp32, batch-invariant", "products fp8 x fp8 fp32", "products int8 alone fp32",
-        "products int4 fp32",
+        "products int4 fp32", "products skinny fp16",
     ),
     "attention": ("attention fp32",),
     "experts": ("experts fp32",),

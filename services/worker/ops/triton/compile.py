@@ -117,16 +117,22 @@ def compile_task(task: Task) -> Compiled:
     return compile_variant(_variants(task.module)[task.index], task.capability)
 
 
+def build(variant: Variant, capability: int) -> triton.compiler.CompiledKernel:
+    """Compiles a variant, or reads it from Triton's cache. A launch of the same variant then finds it there. Raises
+    errors like `compile_variant`."""
+    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
+
+
 def compile_variant(variant: Variant, capability: int) -> Compiled:
     """Compiles a variant. Raises Triton's error if the kernel does not compile, and ValueError if the signature does
     not match the kernel."""
-    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     output = io.StringIO()
     with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(output):
         knobs.compilation.always_compile = True
         knobs.nvidia.dump_ptxas_log = True
-        kernel = triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
+        kernel = build(variant, capability)
     log = output.getvalue()
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)

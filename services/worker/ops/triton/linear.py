@@ -9,12 +9,13 @@ from torch.nn import functional
 from services.worker.ops import interface
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
+from services.worker.ops.triton.skinny import chosen, reserve, skinny
 from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4Weight, Weight
 
 
 class DenseLinear:
-    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies by it; in batch-invariant mode, `matmul.py`
-    does.
+    """A floating-point weight in the checkpoint's layout. cuBLAS multiplies by it, or `skinny.py` where that is faster.
+    In batch-invariant mode, `matmul.py` multiplies by it.
 
     weight [out_features, in_features] and bias [out_features]: contiguous, on the device, in the activations' type.
     """
@@ -23,10 +24,17 @@ class DenseLinear:
         self.weight = weight
         self.bias = bias
         self._batch_invariant = batch_invariant
+        self._may_be_skinny = weight.dtype in (torch.bfloat16, torch.float16)
+        if self._may_be_skinny and not batch_invariant:
+            reserve(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._batch_invariant:
             return matmul(x, self.weight, self.bias)
+        if self._may_be_skinny and x.dim() == 2 and x.stride(1) == 1:
+            tuning = chosen(len(x), *self.weight.shape)
+            if tuning is not None:
+                return skinny(x, self.weight, self.bias, tuning)
         return functional.linear(x, self.weight, self.bias)
 
     def rows(self, ids: Tensor) -> Tensor:

@@ -1,0 +1,331 @@
+"""y = x Wᵀ + b with 16-bit weights and 1 to 64 rows of x, in one launch.
+
+    y[m, n] = Σ_s (Σ_{k in stretch s} x[m, k] · W[n, k]) + b[n]        both sums in float32, s ascending
+
+With so few rows, a product takes the time to read its weight. Two kernels read it:
+
+- `tensor_core_kernel` multiplies tiles of W by rows of x with `tl.dot`, W as the left operand (`tiles.py`).
+- `gemv_kernel` multiplies elementwise in float32, for at most four rows.
+
+If the tiles of W are too few to fill the GPU, K is split into stretches. A program writes the sums of its stretch to
+scratch memory and increments the counter of its tile. The program that arrives last adds the sums of all stretches in
+ascending order, its own among them, so a repeated product has the same bits whichever program is last. (The example of
+the CUDA C++ Programming Guide, section on memory fence functions, ends in the same way.) It then resets the counter,
+which leaves the scratch memory ready for the next product. Products share this memory, so they must run on one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from services.worker.ops.triton.tiles import Cut, Tiles, finish
+from services.worker.ops.triton.variant import Variant
+
+MAX_ROWS = 64
+MAX_GEMV_ROWS = 4
+# Scratch memory of a device: sums of stretches (8 MiB of float32), and counters of tiles. A product that would need
+# more is split into fewer stretches.
+MAX_PARTIALS = 2 << 20
+MAX_SPLIT_TILES = 1024
+_MIN_STEPS = 4  # minimum number of steps of BLOCK_K in a stretch, so that loads can run ahead
+# A thread loads 16 bytes at once and adds up their products before it adds them to its totals.
+_PER_LOAD = tl.constexpr(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a product runs. `tiles.rows`: the most rows of x that it is for, a power of two."""
+
+    tiles: Tiles
+    programs: int  # split K into stretches until there are at least this many programs
+    tensor_cores: bool  # else `gemv_kernel`, for at most MAX_GEMV_ROWS rows
+
+
+# For each class of row counts, ascending. All tiles fit into 99 KiB of shared memory, as in `matmul.py`. An H200 needs
+# 32 KB of loads in flight on each of its 132 SMs to saturate its memory. Not measured yet: they follow from that.
+TUNINGS = (
+    Tuning(Tiles(rows=1, outs=16, k=256, num_warps=4, num_stages=4), programs=256, tensor_cores=False),
+    Tuning(Tiles(rows=2, outs=16, k=256, num_warps=4, num_stages=4), programs=256, tensor_cores=False),
+    Tuning(Tiles(rows=8, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True),
+    Tuning(Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True),
+    Tuning(Tiles(rows=32, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True),
+    Tuning(Tiles(rows=64, outs=64, k=128, num_warps=4, num_stages=3), programs=264, tensor_cores=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """A class of products that run faster with `tuning` than in cuBLAS. `rows` must not exceed `tuning.tiles.rows`."""
+
+    outs: range
+    inputs: range
+    rows: range
+    tuning: Tuning
+
+
+# Measured on an H200 by `python -m benchmarks.gpu skinny`. The first entry that matches is used.
+FASTER: tuple[Faster, ...] = ()
+
+
+def chosen(rows: int, n: int, k: int) -> Tuning | None:
+    """Returns how to multiply `rows` rows by a weight [n, k], or None if cuBLAS is faster."""
+    for entry in FASTER:
+        if rows in entry.rows and n in entry.outs and k in entry.inputs:
+            return entry.tuning
+    return None
+
+
+def tuning_of(num_rows: int) -> Tuning:
+    """Returns the stored tuning for 1 to MAX_ROWS rows."""
+    return next(tuning for tuning in TUNINGS if num_rows <= tuning.tiles.rows)
+
+
+@triton.jit
+def finish_stretch(
+    total,  # float32 [BLOCK_OUTS, BLOCK_ROWS]
+    bias,  # [N], read if BIAS
+    y,  # [m, N]
+    partials,  # float32, written and read if SPLITS > 1
+    counters,  # int32 [out_tiles]: the number of programs that have arrived, if SPLITS > 1
+    outs,  # int64 [BLOCK_OUTS]
+    m,
+    N: tl.constexpr,
+    BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_OUTS: tl.constexpr,
+):
+    """Ends a program: stores y, or the sums of one stretch. The last program of a tile joins all stretches."""
+    rows = tl.arange(0, BLOCK_ROWS).to(tl.int64)
+    if SPLITS == 1:
+        finish(total, y, y, bias, y, outs, rows, m, N, False, False, BIAS)
+    else:
+        size: tl.constexpr = BLOCK_OUTS * BLOCK_ROWS
+        lanes = tl.arange(0, BLOCK_OUTS)[:, None] * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[None, :]
+        first = partials + tl.program_id(0) * (SPLITS * size) + lanes
+        # ".cg" bypasses the L1 cache, which other SMs do not see.
+        tl.store(first + tl.program_id(1) * size, total, cache_modifier=".cg")
+        # One thread increments the counter. The barrier orders the stores of all threads before it.
+        tl.debug_barrier()
+        arrived = tl.atomic_add(counters + tl.program_id(0), 1, sem="acq_rel", scope="gpu")
+        if arrived == SPLITS - 1:
+            joined = tl.load(first, cache_modifier=".cg")
+            for split in tl.static_range(1, SPLITS):
+                joined += tl.load(first + split * size, cache_modifier=".cg")
+            finish(joined, y, y, bias, y, outs, rows, m, N, False, False, BIAS)
+            tl.store(counters + tl.program_id(0), 0)
+
+
+@triton.jit(do_not_specialize=["m"])
+def tensor_core_kernel(
+    x,  # [m, K], rows x_stride apart
+    weight,  # [N, K]
+    bias,
+    y,
+    partials,
+    counters,
+    m,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STEPS: tl.constexpr,  # steps of K that one program computes
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_OUTS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    outs = tl.program_id(0).to(tl.int64) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
+    rows = tl.arange(0, BLOCK_ROWS)
+    lanes = tl.arange(0, BLOCK_K)
+    weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
+    x_at = x + rows.to(tl.int64)[None, :] * x_stride + lanes[:, None]
+    # A masked row is filled with zeros. Reading the last row instead, as in `tiles.py`, would read up to 16 times as
+    # much of x from the L2 cache as there is.
+    exists = (rows < m)[None, :]
+    first = tl.program_id(1) * STEPS
+    total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
+    for step in tl.range(first, tl.minimum(first + STEPS, (K + BLOCK_K - 1) // BLOCK_K), num_stages=STAGES):
+        start = step * BLOCK_K
+        if K % BLOCK_K == 0:
+            w = tl.load(weight_at + start, eviction_policy="evict_first")
+            a = tl.load(x_at + start, mask=exists, other=0.0)
+        else:
+            inside = start + lanes < K
+            w = tl.load(weight_at + start, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
+            a = tl.load(x_at + start, mask=exists & inside[:, None], other=0.0)
+        total = tl.dot(w, a, total)
+    finish_stretch(total, bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
+
+
+@triton.jit
+def row_sums(
+    w, x, start, lanes, K: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr
+):
+    """Multiplies w [BLOCK_OUTS, BLOCK_K] by columns start to start + BLOCK_K - 1 of one row of x. Returns the sums over
+    each _PER_LOAD columns, [BLOCK_OUTS, BLOCK_K / _PER_LOAD]: these stay within a thread."""
+    columns = start + lanes
+    if STAGES == 1:
+        # Let a thread load the columns of x that it needs for each of its outputs, from the L1 cache. Loaded once, x
+        # would pass through shared memory, with a barrier in each step.
+        columns = tl.broadcast_to(columns[None, :], [BLOCK_OUTS, BLOCK_K])
+    if K % BLOCK_K == 0:
+        a = tl.load(x + columns).to(tl.float32)
+    else:
+        a = tl.load(x + columns, mask=columns < K, other=0.0).to(tl.float32)
+    products = w * (a if STAGES == 1 else a[None, :])
+    return tl.sum(tl.reshape(products, [BLOCK_OUTS, BLOCK_K // _PER_LOAD, _PER_LOAD]), 2)
+
+
+@triton.jit(do_not_specialize=["m"])
+def gemv_kernel(
+    x,  # [m, K], rows x_stride apart
+    weight,  # [N, K]
+    bias,
+    y,
+    partials,
+    counters,
+    m,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STEPS: tl.constexpr,  # steps of K that one program computes
+    BLOCK_ROWS: tl.constexpr,  # 1, 2 or 4
+    BLOCK_OUTS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,  # 1: weights are loaded into registers; more: through shared memory
+):
+    outs = tl.program_id(0).to(tl.int64) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
+    lanes = tl.arange(0, BLOCK_K)
+    weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
+    # Rows past the last are computed from the last row, and not stored.
+    last_row = (m - 1).to(tl.int64)
+    second_row = x + tl.minimum(1, last_row) * x_stride
+    third_row = x + tl.minimum(2, last_row) * x_stride
+    fourth_row = x + tl.minimum(3, last_row) * x_stride
+    first = tl.program_id(1) * STEPS
+    # The last dimension counts rows of x.
+    total = tl.zeros([BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS], tl.float32)
+    for step in tl.range(first, tl.minimum(first + STEPS, (K + BLOCK_K - 1) // BLOCK_K), num_stages=STAGES):
+        start = step * BLOCK_K
+        if K % BLOCK_K == 0:
+            w = tl.load(weight_at + start, eviction_policy="evict_first").to(tl.float32)
+        else:
+            inside = (start + lanes < K)[None, :]
+            w = tl.load(weight_at + start, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        sums = row_sums(w, x, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
+        if BLOCK_ROWS == 1:
+            total += sums[:, :, None]
+        else:
+            second = row_sums(w, second_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
+            if BLOCK_ROWS == 2:
+                total += tl.join(sums, second)
+            else:
+                third = row_sums(w, third_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
+                fourth = row_sums(w, fourth_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
+                pairs = tl.join(tl.join(sums, third), tl.join(second, fourth))
+                total += tl.reshape(pairs, [BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS])
+    finish_stretch(tl.sum(total, 1), bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
+
+
+@cache
+def scratch(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the device's scratch memory: float32 [MAX_PARTIALS], and int32 [MAX_SPLIT_TILES] of zeros. A recorded
+    CUDA graph contains its address, so it is allocated once and never freed. The first call must not be made while a
+    graph is recorded, because the memory would then belong to the graph."""
+    return (
+        torch.empty(MAX_PARTIALS, dtype=torch.float32, device=device),
+        torch.zeros(MAX_SPLIT_TILES, dtype=torch.int32, device=device),
+    )
+
+
+def reserve(weight: Tensor) -> None:
+    """Allocates the device's scratch memory if a product with this weight can need it. Called when a layer is created,
+    before any graph is recorded."""
+    n, k = weight.shape
+    if any(n in entry.outs and k in entry.inputs for entry in FASTER):
+        scratch(weight.device)
+
+
+def cut(tuning: Tuning, n: int, k: int) -> Cut:
+    """Cuts a product into tiles of outputs and stretches of K. Depends on no other number of rows than the tuning's."""
+    tiles = triton.cdiv(n, tuning.tiles.outs)
+    num_steps = triton.cdiv(k, tuning.tiles.k)
+    splits = min(
+        triton.cdiv(tuning.programs, tiles),
+        num_steps // _MIN_STEPS,
+        MAX_PARTIALS // (tiles * tuning.tiles.outs * tuning.tiles.rows) if tiles <= MAX_SPLIT_TILES else 1,
+    )
+    steps = triton.cdiv(num_steps, max(1, splits))
+    return Cut(tiles, triton.cdiv(num_steps, steps), steps)
+
+
+def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, tuning: Tuning | None = None) -> Tensor:
+    """Returns x · weightᵀ + bias, [m, N], summed in float32 and rounded once. x [m, K]: contiguous rows, at most
+    `tuning.tiles.rows`, or MAX_ROWS without a tuning. weight [N, K] and bias [N]: contiguous. All are bfloat16, or all
+    are float16. Raises ValueError for arguments that the kernels would misread."""
+    n, k = weight.shape
+    if weight.dtype not in (torch.bfloat16, torch.float16) or not weight.is_contiguous():
+        raise ValueError(f"the weight must be bfloat16 or float16, and contiguous; it is {weight.dtype}")
+    if x.dim() != 2 or x.shape[1] != k or x.stride(1) != 1 or x.dtype != weight.dtype:
+        raise ValueError(f"x must be {weight.dtype} [m, {k}] with contiguous rows")
+    if bias is not None and (bias.shape != (n,) or not bias.is_contiguous() or bias.dtype != weight.dtype):
+        raise ValueError(f"the bias must be {weight.dtype} [{n}] and contiguous")
+    m, most = len(x), MAX_ROWS if tuning is None else tuning.tiles.rows
+    if m > most:
+        raise ValueError(f"x has {m} rows, and may have {most}")
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if m:
+        tuning = tuning_of(m) if tuning is None else tuning
+        plan = cut(tuning, n, k)
+        partials, counters = scratch(x.device) if plan.splits > 1 else (y, y)
+        kernel = tensor_core_kernel if tuning.tensor_cores else gemv_kernel
+        kernel[(plan.tiles, plan.splits)](
+            x, weight, weight if bias is None else bias, y, partials, counters, m, x.stride(0),
+            **_constants(tuning, n, k, bias is not None), num_warps=tuning.tiles.num_warps,
+            num_stages=tuning.tiles.num_stages,
+        )  # fmt: skip
+    return y
+
+
+def _constants(tuning: Tuning, n: int, k: int, has_bias: bool) -> dict[str, int]:
+    tiles, plan = tuning.tiles, cut(tuning, n, k)
+    return {
+        "N": n, "K": k, "BIAS": has_bias, "SPLITS": plan.splits, "STEPS": plan.steps, "BLOCK_ROWS": tiles.rows,
+        "BLOCK_OUTS": tiles.outs, "BLOCK_K": tiles.k, "STAGES": tiles.num_stages,
+    }  # fmt: skip
+
+
+def variant_of(tuning: Tuning, dtype: str, n: int, k: int, *, has_bias: bool) -> Variant:
+    """Returns what `skinny` launches for a weight [n, k] of type `dtype`, "bf16" or "fp16"."""
+    tiles, constants = tuning.tiles, _constants(tuning, n, k, has_bias)
+    is_split = constants["SPLITS"] > 1
+    scratch_types = (
+        {"partials": "*fp32", "counters": "*i32"} if is_split else dict.fromkeys(("partials", "counters"), f"*{dtype}")
+    )
+    return Variant(
+        f"skinny {dtype} {n} x {k}, {tiles.rows} rows" + ("" if tuning.tensor_cores else ", gemv"),
+        tensor_core_kernel if tuning.tensor_cores else gemv_kernel,
+        {**dict.fromkeys(("x", "weight", "bias", "y"), f"*{dtype}"), **scratch_types, "m": "i32", "x_stride": "i32:16"},
+        constants,
+        tiles.num_warps,
+        tiles.num_stages,
+        loop_bytes=tiles.outs * tiles.k * 2 if tuning.tensor_cores else 0,
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yields the stored tunings for Llama-3.1-8B's shapes of a split and an unsplit weight, and one with a mask."""
+    for tuning in dict.fromkeys((*TUNINGS, *(entry.tuning for entry in FASTER))):
+        for dtype, n, k in (("bf16", 4096, 14336), ("bf16", 28672, 4096), ("fp16", 576, 1000)):
+            yield variant_of(tuning, dtype, n, k, has_bias=True)

@@ -16,6 +16,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.products import ROTATED_BYTES, bytes_of, matrices, quantized
 from services.worker.ops.triton import eight_bit, eight_bit_weights, four_bit, tiles
+from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.tiles import Tiles
 from services.worker.quantization.kinds.weight import Weight
@@ -61,8 +62,9 @@ def _compare(bench: Bench, name: str, weight: Weight, size: str, rows: int) -> I
     table = getattr(module, table_name)
     x = torch.randn(rows, weight.shape[1], device=bench.device, dtype=bench.dtype)
     num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // bytes_of(weight)
+    scratch = Scratch(bench.device, bench.dtype)  # shared, as in a model
     linears = [
-        create_linear(copy.deepcopy(weight), None, bench.device, bench.dtype, batch_invariant=False)
+        create_linear(copy.deepcopy(weight), None, bench.device, bench.dtype, batch_invariant=False, scratch=scratch)
         for _ in range(num_copies)
     ]
     floor = bytes_of(weight) / bench.ceilings.read

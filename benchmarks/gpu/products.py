@@ -18,6 +18,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.shapes import network
 from services.worker.models.config import ModelConfig
+from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.quantized_linear import computes_with
 from services.worker.quantization.kinds.fp8 import Fp8Weight
@@ -86,8 +87,11 @@ def _by_rows(bench: Bench, name: str, weight: Weight, *, batch_invariant: bool =
         yield Figure(name, None, "us", note="the GPU kernels do not support this format")
         return
     num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // bytes_of(weight)
+    scratch = Scratch(bench.device, bench.dtype)  # shared, as in a model
     linears = [
-        create_linear(copy.deepcopy(weight), None, bench.device, bench.dtype, batch_invariant=batch_invariant)
+        create_linear(
+            copy.deepcopy(weight), None, bench.device, bench.dtype, batch_invariant=batch_invariant, scratch=scratch
+        )
         for _ in range(num_copies)
     ]
     n, k = weight.shape

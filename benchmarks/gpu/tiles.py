@@ -28,6 +28,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.products import ROTATED_BYTES, bytes_of, floor, matrices, quantized
 from benchmarks.gpu.tile_candidates import EIGHT_BIT, REPACKED
 from services.worker.ops.triton import eight_bit, eight_bit_weights, four_bit, quantized_linear
+from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.linear import Linear, create_linear
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.tiles import Tiles, TileTable
@@ -117,7 +118,11 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for name, weight in weights.items():
         num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // bytes_of(weight)
         copies = [copy.deepcopy(weight) for _ in range(num_copies)]
-        linears = [create_linear(one, None, bench.device, bench.dtype, batch_invariant=False) for one in copies]
+        scratch = Scratch(bench.device, bench.dtype)
+        linears = [
+            create_linear(one, None, bench.device, bench.dtype, batch_invariant=False, scratch=scratch)
+            for one in copies
+        ]
         for case in all_cases:
             if case.matrix == name:
                 left = [candidate for candidate in case.candidates if case.kernel(candidate) not in missing]

@@ -11,6 +11,7 @@ import pytest
 from services.worker.errors import ModelError
 from services.worker.implementations import Implementation
 from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.generic.skeleton import Skeleton
 
 ARCEE: dict[str, Any] = {
     "architectures": ["ArceeForCausalLM"],
@@ -95,3 +96,13 @@ def test_a_rotation_that_depends_on_the_batch_ends_at_the_original_length(tmp_pa
 def test_config_json_cannot_choose_the_attention(tmp_path: Path) -> None:
     chosen = {"_attn_implementation": "sdpa", "attn_implementation": "sdpa", "_experts_implementation": "eager"}
     assert len(read(tmp_path, ARCEE | chosen).attention) == 3
+
+
+def test_quire_computes_experts_with_older_versions_of_transformers_too() -> None:
+    """Up to 5.17, transformers did not say whether a module norms the outputs of its experts."""
+    olmoe = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2}
+    same = {name: value for name, value in ARCEE.items() if name not in ("architectures", "model_type", "head_dim")}
+    skeleton = Skeleton(same | olmoe, "config.json")
+    for module in skeleton.model.modules():
+        vars(module).pop("has_post_expert_norm", None)
+    assert skeleton.try_out().num_chosen == {f"model.layers.{layer}.mlp.experts": 2 for layer in range(3)}

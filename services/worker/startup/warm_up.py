@@ -35,8 +35,9 @@ EVERYTHING = SamplingParams(
 SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
 _PROMPT_TOKENS = 17
 # Numbers of tokens of warm-up steps. A matrix product is compiled once for each class of row counts (`TileTable` in
-# `ops/triton/tiles.py`), and the steps cover all classes. The steps have as many sequences as possible, so that they
-# cover the classes of the output layer, too: it has only one row per sequence that samples.
+# `ops/triton/tiles.py`) and once for dequantized weights (`ops/triton/dequantize.py`, from 256 rows on), and the steps
+# cover all of them. The steps have as many sequences as possible, so that they cover the classes of the output layer,
+# too: it has only one row per sequence that samples.
 _STEP_TOKENS = (32, 64, 128, 256)
 
 
@@ -54,7 +55,7 @@ def warm_up(runner: ModelRunner) -> None:
         _run(runner, (), lengths, [1] * num_rows, copy=limits.num_blocks > 1)
         runner.reset()
     for num_tokens in _STEP_TOKENS:
-        if num_tokens < limits.max_num_batched_tokens:
+        if num_tokens <= limits.max_num_batched_tokens:
             _run_prompts(runner, _spread(num_tokens, limits), partial(_generating, SAMPLING[0]))
             runner.reset()
     _run_prompts(runner, lengths[:1], _pooling)

@@ -15,7 +15,7 @@ from services.worker.models.generic.skeleton import Skeleton
 def take_experts(skeleton: Skeleton, prefix: str, module: Any, num_chosen: int, build: Build) -> None:
     """Lets Quire compute the experts of the module `prefix`, for which `is_experts` holds. The model's own router still
     chooses among them. `num_chosen`: experts that a token takes."""
-    if module.has_post_expert_norm:
+    if getattr(module, "has_post_expert_norm", False):  # older versions of transformers have no such models
         raise ModelError(f"{skeleton.where}: {prefix} norms the outputs of its experts, which is not supported")
     first = "gate_up_proj" if module.has_gate else "up_proj"
     up, down = (_matrices(skeleton, f"{prefix}.{name}", module) for name in (first, "down_proj"))

@@ -5,9 +5,12 @@
 
 q is x, quantized row by row (`quantize_rows.py`). v keeps the checkpoint's layout, [N, K]: each step along K reads
 whole cache lines of 128 bytes, and the values need no conversion. (LLM.int8(), Dettmers et al., 2022, section 3;
-Micikevicius et al., 2022, for fp8.) Hopper's fp8 tensor cores accumulate in fewer than 24 bits. So they sum only the
-products of one step, and the sums of the steps are added in full float32. `tiles.py` describes the tiles and the split
-of K.
+Micikevicius et al., 2022, for fp8.) `tiles.py` describes the tiles and the split of K.
+
+Hopper's fp8 tensor cores add less exactly than float32 does. One instruction adds 32 products and the sum so far, and
+cuts off each of them 13 binary places below the leading digit of the largest (DeepSeek-AI, 2024, "DeepSeek-V3 Technical
+Report", section 3.3.2). So tensor cores sum only the products of one step, 128 columns, and the sums of the steps are
+added in full float32. On an H200, the error of a sum stayed below 2⁻¹³ of the sum of its products' absolute values.
 """
 
 from __future__ import annotations

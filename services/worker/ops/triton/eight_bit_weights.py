@@ -4,6 +4,7 @@
 
 The scale, float32, multiplies the sum of its group, or the whole sum if an output has only one scale. So W = scale · v
 is never computed, and not rounded. (LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022, for fp8.)
+Products with many rows are computed in `dequantize.py` instead, except in batch-invariant mode and in float32.
 
 The weight is repacked at load, as in `four_bit.py`. K is cut into steps of 2 · LANES columns. Word j of a step holds
 the step's columns j (low byte) and LANES + j (high byte). The low bytes are the operand of one product and the high
@@ -133,7 +134,7 @@ class EightBitLayout:
         """Repacks a weight. `dtype`: type of the activations."""
         n, k = weight.shape
         scales = weight.scales.float().reshape(n, -1).t().contiguous()
-        lanes = _lanes(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).k // 2)
+        lanes = lanes_of(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).k // 2)
         values, missing = weight.values.view(torch.uint8), -k % (2 * lanes)
         if missing:  # `pad` copies the tensor even if nothing is missing
             values = functional.pad(values, (0, missing))
@@ -176,7 +177,7 @@ def eight_bit_weights(
     return join_splits(y, None, weight.scales if groups == 1 else None, bias, x.dtype) if split else y
 
 
-def _lanes(k: int, group: int, greatest: int) -> int:
+def lanes_of(k: int, group: int, greatest: int) -> int:
     """Returns the number of lanes, a power of two from `LEAST_K` to `greatest`. If possible, a step of 2 · lanes
     columns divides K and the group, so that x ends at the end of a step and each step has one scale. `group`: inputs
     per scale; 0 if an output has one scale."""
@@ -198,7 +199,7 @@ def variants() -> Iterator[Variant]:
         for group in groups:
             table = SINGLE if dtype == "fp32" else HALF_IN_GROUPS if group else HALF
             for size, tiles, k, split in table.launches(4096, 528):
-                lanes = _lanes(k, group, table.k // 2)
+                lanes = lanes_of(k, group, table.k // 2)
                 tensors = {"x": f"*{dtype}", "packed": "*i16", "scales": "*fp32", "bias": f"*{dtype}"}
                 kind = "fp8" if is_fp8 else "int8"
                 yield Variant(

@@ -4,7 +4,7 @@
 
 (AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an integer, which x's type represents
 exactly. The scale multiplies the sum of its group, in float32. So W = scale · (q - zero) is never computed, and never
-rounded.
+rounded. Products with many rows are computed in `dequantize.py` instead, except in batch-invariant mode and in float32.
 
 The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which threads would
 have to exchange before a product. So K is cut into steps of 4 · LANES columns, and word j of a step holds the step's
@@ -89,6 +89,32 @@ def _scale_and_zero(
     return scale, zero
 
 
+@triton.constexpr_function
+def _quarters_with_one_scale(group: int, lanes: int) -> int:
+    return 4 if group % (4 * lanes) == 0 else 2 if group % (2 * lanes) == 0 else 1
+
+
+@triton.jit
+def scales_and_zeros(
+    words, step, outs, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, scale_type: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """Returns the scales (float32 [BLOCK_OUTS]) and the zero points (uint8 [BLOCK_OUTS, 1]) of outputs `outs` for the
+    four quarters of a step."""
+    shared: tl.constexpr = _quarters_with_one_scale(GROUP, LANES)
+    scale_0, zero_0 = _scale_and_zero(words, step * 4, outs, N, K, GROUP, scale_type, LANES)
+    scale_1, zero_1, scale_2, zero_2, scale_3, zero_3 = scale_0, zero_0, scale_0, zero_0, scale_0, zero_0
+    if shared == 2:
+        scale_2, zero_2 = _scale_and_zero(words, step * 4 + 2, outs, N, K, GROUP, scale_type, LANES)
+        scale_3, zero_3 = scale_2, zero_2
+    if shared == 1:
+        scale_1, zero_1 = _scale_and_zero(words, step * 4 + 1, outs, N, K, GROUP, scale_type, LANES)
+        scale_2, zero_2 = _scale_and_zero(words, step * 4 + 2, outs, N, K, GROUP, scale_type, LANES)
+        scale_3, zero_3 = _scale_and_zero(words, step * 4 + 3, outs, N, K, GROUP, scale_type, LANES)
+    zeros = (zero_0[:, None], zero_1[:, None], zero_2[:, None], zero_3[:, None])
+    return (scale_0, scale_1, scale_2, scale_3), zeros
+
+
 @triton.jit(do_not_specialize=["m"])
 def four_bit_kernel(
     x,  # [m, K], rows x_stride apart
@@ -116,45 +142,35 @@ def four_bit_kernel(
     last_out = tl.minimum(outs, N - 1)
     x_at = x + tl.minimum(rows, m - 1)[None, :] * x_stride + lanes[:, None]
     num_steps: tl.constexpr = (K + 4 * LANES - 1) // (4 * LANES)
-    # Number of quarters of a step that share a scale.
-    shared: tl.constexpr = 4 if GROUP % (4 * LANES) == 0 else 2 if GROUP % (2 * LANES) == 0 else 1
+    shared: tl.constexpr = _quarters_with_one_scale(GROUP, LANES)
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
     # If num_stages is given only at launch, Triton reads ahead only the operands of `tl.dot`. If num_stages is given at
     # the loop, Triton also reads ahead the scales and zero points, which are not operands of `tl.dot`.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
-        scale_0, zero_0 = _scale_and_zero(words, step * 4, last_out, N, K, GROUP, SCALE, LANES)
-        scale_1, zero_1, scale_2, zero_2, scale_3, zero_3 = scale_0, zero_0, scale_0, zero_0, scale_0, zero_0
-        if shared == 2:
-            scale_2, zero_2 = _scale_and_zero(words, step * 4 + 2, last_out, N, K, GROUP, SCALE, LANES)
-            scale_3, zero_3 = scale_2, zero_2
-        if shared == 1:
-            scale_1, zero_1 = _scale_and_zero(words, step * 4 + 1, last_out, N, K, GROUP, SCALE, LANES)
-            scale_2, zero_2 = _scale_and_zero(words, step * 4 + 2, last_out, N, K, GROUP, SCALE, LANES)
-            scale_3, zero_3 = _scale_and_zero(words, step * 4 + 3, last_out, N, K, GROUP, SCALE, LANES)
-        zeros = (zero_0[:, None], zero_1[:, None], zero_2[:, None], zero_3[:, None])
+        scales, zeros = scales_and_zeros(words, step, last_out, N, K, GROUP, SCALE, LANES)
         w_0, w_1, w_2, w_3 = from_nibbles(word, zeros, x.dtype.element_ty)
         partial = tl.dot(w_0, load_part(x_at, step * 4, lanes, K, 4 * LANES, LANES), input_precision="ieee")
         if shared == 1:
-            total += partial * scale_0[:, None]
+            total += partial * scales[0][:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
         partial = tl.dot(
             w_1, load_part(x_at, step * 4 + 1, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
         )
         if shared <= 2:
-            total += partial * scale_1[:, None]
+            total += partial * scales[1][:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
         partial = tl.dot(
             w_2, load_part(x_at, step * 4 + 2, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
         )
         if shared == 1:
-            total += partial * scale_2[:, None]
+            total += partial * scales[2][:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
         partial = tl.dot(
             w_3, load_part(x_at, step * 4 + 3, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
         )
-        total += partial * scale_3[:, None]
+        total += partial * scales[3][:, None]
     if SPLIT:
         store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
     else:
@@ -187,7 +203,7 @@ class FourBitLayout:
         """Repacks a weight into the layout that the kernel reads. `dtype`: type of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
-        lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).k // 4)
+        lanes = lanes_of(k, group, (SINGLE if dtype is torch.float32 else HALF).k // 4)
         # The values are repacked as bytes, because tensors of a wider type would take several times the weight's
         # memory.
         q = unpack_nibbles(functional.pad(weight.packed, (0, -k % (4 * lanes) // 2))).view(n, -1, 4, lanes)
@@ -231,17 +247,17 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
     four_bit_kernel[(plan.tiles, plan.splits)](
         x, weight.packed, weight.words, y if bias is None else bias, y, m, x.stride(0),
         N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else steps * 4 * lanes,
-        SCALE=_TRITON_TYPES[weight.scale_type], BIAS=bias is not None, SPLIT=split, STEPS=plan.steps,
+        SCALE=TRITON_TYPES[weight.scale_type], BIAS=bias is not None, SPLIT=split, STEPS=plan.steps,
         BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs, LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return join_splits(y, None, None, bias, x.dtype) if split else y
 
 
-_TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
-def _lanes(k: int, group: int, greatest: int) -> int:
+def lanes_of(k: int, group: int, greatest: int) -> int:
     """Returns the number of lanes: the greatest power of two n up to `greatest` such that n divides the group and 4 n
     divides k, or `LEAST_K` if that is more. `group`: inputs per scale; 0 if an output has one scale."""
     lanes = min(greatest, (k & -k) // 4)
@@ -263,8 +279,8 @@ def variants() -> Iterator[Variant]:
         x_type = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
         longest = (SINGLE if dtype == "fp32" else HALF).k // 4
         words = "*i64" if scale == tl.float32 else "*i32"
-        for size, tiles, k, split in _table(x_type, _lanes(4096, group, longest), group).launches(4096, 544):
-            lanes = _lanes(k, group, longest)
+        for size, tiles, k, split in _table(x_type, lanes_of(4096, group, longest), group).launches(4096, 544):
+            lanes = lanes_of(k, group, longest)
             if not split:
                 tiles = _table(x_type, lanes, group).classes[-1]  # shorter steps may use another table
             steps = triton.cdiv(k, 4 * lanes)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops import interface
+from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
 from services.worker.ops.triton.skinny import chosen, reserve, skinny
@@ -69,13 +70,21 @@ def to_dense(layer: interface.Linear) -> DenseLinear:
 
 
 def create_linear(
-    weight: Weight, bias: Tensor | None, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool
+    weight: Weight,
+    bias: Tensor | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    batch_invariant: bool,
+    scratch: Scratch | None = None,
 ) -> Linear:
-    """Moves weight and bias to `device`, and returns a layer that applies them to activations in `dtype`."""
+    """Moves weight and bias to `device`, and returns a layer that applies them to activations in `dtype`. `scratch`:
+    shared with other layers; by default, the layer has its own."""
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)
     assert not isinstance(weight, Fp8BlockWeight | Fp4Weight), "turned into floats first: see computes_with"
     if isinstance(weight, Int4Weight) or not weight.quantize_activations:
-        return WeightOnlyLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)
+        scratch = scratch or Scratch(device, dtype)
+        return WeightOnlyLinear(weight.to(device), bias, dtype, scratch, batch_invariant=batch_invariant)
     return EightBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)

@@ -34,6 +34,7 @@ from services.worker.ops.interface import (
 )
 from services.worker.ops.triton import activation, quantized_linear, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
+from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.experts import GroupedExperts
 from services.worker.ops.triton.linear import HeadwiseLinear, Linear, create_linear, to_dense
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
@@ -57,6 +58,7 @@ class TritonOps:
         self.dtype = dtype
         self.batch_invariant = batch_invariant
         self._attention: PagedAttention | None = None
+        self._scratch = Scratch(device, dtype)
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
         return quantized_linear.computes_with(weight, self.device)
@@ -65,7 +67,9 @@ class TritonOps:
         """Raises TypeError for a weight for which `computes_with` returns False."""
         if not isinstance(weight, Tensor) and not self.computes_with(weight):
             raise TypeError(f"the GPU kernels do not support the groups or the type of this {type(weight).__name__}")
-        return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
+        return create_linear(
+            weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant, scratch=self._scratch
+        )
 
     def headwise_linear(self, weight: Tensor) -> HeadwiseLinear:
         moved = weight.to(self.device, self.dtype).contiguous()

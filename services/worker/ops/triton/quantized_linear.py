@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from services.worker.ops.triton.dequantize import DEQUANTIZED_ROWS, Scratch, product_dequantized
 from services.worker.ops.triton.eight_bit import eight_bit
 from services.worker.ops.triton.eight_bit_weights import EightBitLayout, eight_bit_weights
 from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
@@ -74,16 +75,18 @@ class EightBitLinear:
 
 class WeightOnlyLinear:
     """A layer that multiplies a weight of 4 or 8 bits, repacked by `four_bit.py` or `eight_bit_weights.py`, with
-    floating-point activations."""
+    floating-point activations. For many rows of activations, `dequantize.py` multiplies."""
 
     def __init__(
         self,
         weight: Fp8Weight | Int8Weight | Int4Weight,
         bias: Tensor | None,
         dtype: torch.dtype,
+        scratch: Scratch,
         *,
         batch_invariant: bool,
     ) -> None:
+        """`scratch`: of the device and `dtype`, shared by its layers."""
         self._weight: FourBitLayout | EightBitLayout
         if isinstance(weight, Int4Weight):
             self._weight = FourBitLayout.of(weight, dtype)
@@ -92,8 +95,13 @@ class WeightOnlyLinear:
         self.bias = bias
         self._dtype = dtype
         self.batch_invariant = batch_invariant
+        self._scratch = None if batch_invariant or dtype is torch.float32 else scratch
+        if self._scratch is not None:
+            self._scratch.reserve(*weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._scratch is not None and len(x) >= DEQUANTIZED_ROWS:
+            return product_dequantized(x, self._weight, self.bias, self._scratch)
         if isinstance(self._weight, FourBitLayout):
             return four_bit(x, self._weight, self.bias, batch_invariant=self.batch_invariant)
         return eight_bit_weights(x, self._weight, self.bias, batch_invariant=self.batch_invariant)

@@ -34,5 +34,7 @@ def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 def _scale_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     wide = x.float()
     amax = wide.abs().amax(-1, keepdim=True).clamp(min=FLOOR)
-    # The dividend is a tensor, because torch computes number / tensor by a reciprocal and a product, and rounds twice.
-    return wide * (torch.full_like(amax, largest) / amax), (amax / largest).squeeze(-1)
+    # A tensor, because torch rounds twice if either operand of a division is a Python number: it computes number /
+    # tensor, and on a GPU tensor / number, by a reciprocal and a product.
+    limit = torch.full_like(amax, largest)
+    return wide * (limit / amax), (amax / limit).squeeze(-1)

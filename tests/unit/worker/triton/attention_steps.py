@@ -127,8 +127,13 @@ class Step:
         device = self.fused.device
         if work is None:
             work = attention.plan(self.query_starts, self.positions).to(device)
+        return self.attend(attention, self.batch(device, work))
+
+    def attend(self, attention: PagedAttention, batch: AttentionBatch) -> Tensor:
+        """`run` on a batch that is on the device. Copies nothing from the host, so that a CUDA graph can record it if
+        the model has neither slopes nor sinks."""
         q = self.fused[:, : self.model.num_heads]
-        return attention(q, self._batch(device, work), self.pages, self.model.form_on(device))
+        return attention(q, batch, self.pages, self.model.form_on(self.fused.device))
 
     def expected(self) -> Tensor:
         """In float64, of the owned tokens."""
@@ -136,14 +141,14 @@ class Step:
         pages = replace(self.pages, keys=self.pages.keys.cpu(), values=self.pages.values.cpu())
         q = self.fused[: self.num_tokens, : self.model.num_heads].cpu().double()
         exact = ReferenceOps(host, torch.float64)
-        return exact.paged_attention(q, self._batch(host), pages, self.model.form)
+        return exact.paged_attention(q, self.batch(host), pages, self.model.form)
 
     def inputs(self) -> list[Tensor]:
         """Bytes of all that is read."""
         tensors = (self.fused, *self.pages.tensors, self.block_tables)
         return [tensor.view(torch.uint8).clone() for tensor in tensors]
 
-    def _batch(self, device: torch.device, work: AttentionWork | None = None) -> AttentionBatch:
+    def batch(self, device: torch.device, work: AttentionWork | None = None) -> AttentionBatch:
         positions, query_starts = torch.from_numpy(self.positions), torch.from_numpy(self.query_starts)
         return AttentionBatch(positions.to(device), query_starts.to(device), self.block_tables.to(device), work)
 

@@ -341,10 +341,11 @@ def test_a_graph_replays_on_other_lengths(device: torch.device) -> None:
         for seed, a, b in ((0, 127, 17), (1, 114, 30))
     )
     work = attention.plan(recorded.query_starts, recorded.positions).to(device)
-    recorded.run(attention, work)  # compiles
+    batch = recorded.batch(device, work)
+    recorded.attend(attention, batch)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = recorded.run(attention, work)
+        out = recorded.attend(attention, batch)
     for mine, other in (
         (recorded.fused, replayed.fused),
         (recorded.pages.keys, replayed.pages.keys),

@@ -24,7 +24,7 @@ from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.tiny_models import make_runner
-from tests.unit.worker.triton.quantized import ALL, exact_product
+from tests.unit.worker.triton.quantized import ALL, assert_is_product, exact_product
 from tests.unit.worker.triton.random_tensors import draw
 
 CUDA = torch.device("cuda", 0)
@@ -134,7 +134,7 @@ def test_the_library_computes_what_the_kernel_does(
     x = draw(70, 640, dtype=torch.float32, device=device, seed=1)
     bias = draw(48, dtype=torch.float32, device=device, seed=2)
     got = TritonOps(device, torch.float32, batch_invariant=batch_invariant).linear(weight, bias)(x)
-    torch.testing.assert_close(got.double(), exact_product(x, weight, bias), rtol=1e-5, atol=1e-4)
+    assert_is_product(got, x, weight, bias, 1e-5, 1e-4)
     assert library.called != batch_invariant
 
 

@@ -17,7 +17,7 @@ from services.worker.ops.triton.ops import TritonOps
 from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
-from tests.unit.worker.triton.quantized import ALL, WEIGHTS_ALONE, exact_product
+from tests.unit.worker.triton.quantized import ALL, WEIGHTS_ALONE, assert_is_product
 from tests.unit.worker.triton.random_tensors import draw
 
 MARGIN = 64
@@ -61,7 +61,7 @@ def test_products(device: torch.device, kind: str, dtype: torch.dtype, n: int, k
     got = TritonOps(device, dtype).linear(weight, bias)(x)
     assert got.dtype is dtype
     tolerance = 1e-5 if dtype is torch.float32 else 1e-3
-    torch.testing.assert_close(got.double(), exact_product(x, weight, bias), rtol=tolerance, atol=tolerance)
+    assert_is_product(got, x, weight, bias, tolerance, tolerance)
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8", "fp8 x fp8", "int4"])
@@ -72,7 +72,7 @@ def test_inputs_that_are_no_whole_steps(device: torch.device, kind: str, k: int,
     x = draw(3, k, dtype=dtype, device=device) / k**0.5
     got = TritonOps(device, dtype).linear(weight)(x)
     tolerance = 1e-5 if dtype is torch.float32 else 1e-3
-    torch.testing.assert_close(got.double(), exact_product(x, weight, None), rtol=tolerance, atol=tolerance)
+    assert_is_product(got, x, weight, None, tolerance, tolerance)
 
 
 @pytest.mark.parametrize("m", ROWS)

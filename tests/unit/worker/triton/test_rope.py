@@ -179,7 +179,8 @@ def test_fp8_pages_hold_scaled_values_rounded_as_torch_rounds_and_saturate(devic
     plain = torch.cat((torch.ones(16, 32), torch.zeros(16, 32)), dim=1).to(device)
     TritonOps(device, torch.float32).rope_and_write_kv(q, k, v, Rotation(plain), batch, pages)
     for stored, x, by in ((pages.keys, k, scale), (pages.values, v, 2 * scale)):
-        expected = (x / by).clamp(-448, 448).to(torch.float8_e4m3fn)
+        # By a tensor: torch divides by a number with a reciprocal and a product on a GPU, which rounds twice.
+        expected = (x / torch.full_like(x, by)).clamp(-448, 448).to(torch.float8_e4m3fn)
         assert torch.equal(written(stored, batch), expected.double().cpu())
 
 

@@ -29,9 +29,9 @@ OUTPUT_LAYER_ROWS = (1, 16, 17, 64, 100, 128, 300)
 EXACT_OUTPUTS = 16_384
 TINY = ((48, 64),)
 # Row counts: one of each class that kernels are compiled for (`ops/triton/tiles.py`), with and without a multiple of
-# 16.
+# 16, and enough rows that weights are dequantized (`ops/triton/dequantize.py`).
 ROWS = (1, 16, 17, 32, 33, 64, 100, 128, 300, 2048)
-TINY_ROWS = (1, 17, 70)
+TINY_ROWS = (1, 17, 70, 257)
 
 Quantize = Callable[[Tensor], Weight]
 
@@ -85,7 +85,7 @@ TYPES_OF = {"floats": ("bf16", "fp16", "fp32"), "int4": ("bf16", "fp16", "fp32")
 def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
     found = {}
     for form in FORMS:
-        for name in ("fp32",) if setting.dry_run else TYPES_OF.get(form, ("bf16", "fp16")):
+        for name in ("fp16", "fp32") if setting.dry_run else TYPES_OF.get(form, ("bf16", "fp16")):
             for invariant in (False, True):
                 group = f"products {form} {name}" + (", batch-invariant" if invariant else "")
                 found[group] = partial(_of_form, setting, form, name, invariant)

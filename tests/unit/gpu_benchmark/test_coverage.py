@@ -12,8 +12,8 @@ from tests.bare_tree import ROOT
 # Groups of one form each that together launch all kernels: a whole dry run takes minutes.
 GROUPS = {
     "products": (
-        "products floats fp32, batch-invariant", "products fp8 x fp8 fp32", "products int8 alone fp32",
-        "products int4 fp32", "products skinny fp16",
+        "products floats fp32, batch-invariant", "products fp8 x fp8 fp32", "products int8 alone fp16",
+        "products int4 fp16", "products skinny fp16",
     ),
     "attention": ("attention fp32",),
     "experts": ("experts fp32",),

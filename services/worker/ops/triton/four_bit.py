@@ -46,12 +46,14 @@ from services.worker.quantization.kinds import Int4Weight, pack_nibbles, unpack_
 
 # In these tables, `k` is the largest number of columns per step. All tiles fit into 99 KiB of shared memory. Every GPU
 # of compute capability 8.0 or higher has at least that much.
+# The first is measured on an H200 (`python -m benchmarks.gpu tiles --quantization awq`), its last class with 192 rows.
 HALF = TileTable(
     (
         Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
-        Tiles(rows=32, outs=128, k=128, num_warps=8, num_stages=4),
+        Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=4),
         Tiles(rows=64, outs=128, k=128, num_warps=8, num_stages=3),
-        Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2, programs=132),
+        Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=3, programs=132),
+        Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     )
 )
 # For steps with several quantization groups. The tiles are smaller, because the scales and sums of the groups take

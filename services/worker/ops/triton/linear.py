@@ -10,7 +10,7 @@ from services.worker.ops import interface
 from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
-from services.worker.ops.triton.skinny import chosen, reserve, skinny
+from services.worker.ops.triton.skinny import chosen, may_serve, reserve, skinny
 from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4Weight, Weight
 
 
@@ -25,9 +25,9 @@ class DenseLinear:
         self.weight = weight
         self.bias = bias
         self._batch_invariant = batch_invariant
-        self._may_be_skinny = weight.dtype in (torch.bfloat16, torch.float16)
-        if self._may_be_skinny and not batch_invariant:
-            reserve(weight)
+        self._may_be_skinny = not batch_invariant and may_serve(weight)
+        if self._may_be_skinny:
+            reserve(weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._batch_invariant:

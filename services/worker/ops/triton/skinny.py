@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.worker.ops.triton.tiles import Cut, Tiles, finish
-from services.worker.ops.triton.variant import Variant
+from services.worker.ops.triton.variant import TARGETS, Variant
 
 MAX_ROWS = 64
 MAX_GEMV_ROWS = 4
@@ -48,8 +48,8 @@ class Tuning:
     tensor_cores: bool  # else `gemv_kernel`, for at most MAX_GEMV_ROWS rows
 
 
-# For each class of row counts, ascending. All tiles fit into 99 KiB of shared memory, as in `matmul.py`. An H200 needs
-# 32 KB of loads in flight on each of its 132 SMs to saturate its memory. Not measured yet: they follow from that.
+# For each class of row counts, ascending: what `skinny` runs without a tuning. All tiles fit into 99 KiB of shared
+# memory, as in `matmul.py`.
 TUNINGS = (
     Tuning(Tiles(rows=1, outs=16, k=256, num_warps=4, num_stages=4), programs=256, tensor_cores=False),
     Tuning(Tiles(rows=2, outs=16, k=256, num_warps=4, num_stages=4), programs=256, tensor_cores=False),
@@ -70,8 +70,25 @@ class Faster:
     tuning: Tuning
 
 
-# Measured on an H200 by `python -m benchmarks.gpu skinny`. The first entry that matches is used.
-FASTER: tuple[Faster, ...] = ()
+_NARROW = Tuning(Tiles(rows=8, outs=64, k=128, num_warps=4, num_stages=4), programs=264, tensor_cores=True)
+_EIGHT = Tuning(Tiles(rows=8, outs=32, k=128, num_warps=2, num_stages=5), programs=396, tensor_cores=True)
+_WIDE = Tuning(Tiles(rows=16, outs=128, k=128, num_warps=8, num_stages=3), programs=132, tensor_cores=True)
+_FEW_OUTPUTS, _MANY_OUTPUTS = range(2048, 5121), range(16_384, 65_537)
+_INPUTS = range(2048, 8193)
+MEASURED = 90  # compute capability times ten of the GPUs for which FASTER holds
+# Measured on an H200 by `python -m benchmarks.gpu skinny`, with the four weights of a layer of Llama-3.1-8B. One row
+# takes 14.2, 10.8, 56.1 and 29.8 us (cuBLAS 16.6, 13.3, 56.4 and 31.8), eight rows 15.9, 11.5, 57.5 and 31.4 us (16.0,
+# 13.1, 61.4 and 32.2). From 17 rows on, cuBLAS is as fast or faster. The first entry that matches is used.
+FASTER: tuple[Faster, ...] = (
+    Faster(range(2048, 65_537), range(2048, 16_385), range(1, 2), TUNINGS[0]),
+    Faster(range(2048, 16_384), range(2048, 16_385), range(2, 3), TUNINGS[1]),
+    Faster(_FEW_OUTPUTS, _INPUTS, range(3, 5), _NARROW),
+    Faster(_MANY_OUTPUTS, _INPUTS, range(3, 5), _NARROW),
+    Faster(_FEW_OUTPUTS, range(2048, 16_385), range(5, 9), _EIGHT),
+    Faster(_MANY_OUTPUTS, _INPUTS, range(5, 9), _EIGHT),
+    Faster(_FEW_OUTPUTS, _INPUTS, range(9, 17), _WIDE),
+    Faster(_MANY_OUTPUTS, _INPUTS, range(9, 17), _WIDE),
+)
 
 
 def chosen(rows: int, n: int, k: int) -> Tuning | None:
@@ -249,12 +266,18 @@ def scratch(device: torch.device) -> tuple[Tensor, Tensor]:
     )
 
 
-def reserve(weight: Tensor) -> None:
-    """Allocates the device's scratch memory if a product with this weight can need it. Called when a layer is created,
-    before any graph is recorded."""
+def may_serve(weight: Tensor) -> bool:
+    """Returns whether some number of rows is multiplied by this weight faster than in cuBLAS, on the weight's GPU."""
+    if weight.dtype not in (torch.bfloat16, torch.float16) or not weight.is_cuda:
+        return False
     n, k = weight.shape
-    if any(n in entry.outs and k in entry.inputs for entry in FASTER):
-        scratch(weight.device)
+    is_measured = 10 * torch.cuda.get_device_capability(weight.device)[0] == MEASURED
+    return is_measured and any(n in entry.outs and k in entry.inputs for entry in FASTER)
+
+
+def reserve(device: torch.device) -> None:
+    """Allocates the device's scratch memory. Called when a layer is created, before any graph is recorded."""
+    scratch(device)
 
 
 def cut(tuning: Tuning, n: int, k: int) -> Cut:
@@ -320,6 +343,7 @@ def variant_of(tuning: Tuning, dtype: str, n: int, k: int, *, has_bias: bool) ->
         constants,
         tiles.num_warps,
         tiles.num_stages,
+        capabilities=TARGETS if tuning in TUNINGS else (MEASURED,),
         loop_bytes=tiles.outs * tiles.k * 2 if tuning.tensor_cores else 0,
     )
 

@@ -11,7 +11,18 @@ from torch import Tensor
 
 from services.worker.ops.triton import skinny as module
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.ops.triton.skinny import FASTER, TUNINGS, Faster, Tuning, chosen, cut, scratch, skinny, tuning_of
+from services.worker.ops.triton.skinny import (
+    FASTER,
+    TUNINGS,
+    Faster,
+    Tuning,
+    chosen,
+    cut,
+    may_serve,
+    scratch,
+    skinny,
+    tuning_of,
+)
 from services.worker.ops.triton.tiles import Tiles
 from tests.unit.worker.triton.conftest import HAS_GPU
 from tests.unit.worker.triton.random_tensors import assert_guards_intact, draw, guarded
@@ -165,11 +176,12 @@ def test_a_layer_multiplies_with_what_is_faster(device: torch.device, monkeypatc
         return skinny(x, weight, bias, tuning)
 
     monkeypatch.setattr("services.worker.ops.triton.linear.skinny", noted)
+    monkeypatch.setattr("services.worker.ops.triton.linear.may_serve", lambda weight: weight.dtype is torch.float16)
     weight = draw(64, 96, dtype=torch.float16, device=device, seed=1) / 10
     linear = TritonOps(device, torch.float16).linear(weight)
     x = draw(5, 96, dtype=torch.float16, device=device)
     expected = linear(x)
-    assert len(used) == len(FASTER) == 0
+    assert not used  # a smaller weight than those that were measured
     entry = Faster(outs=range(64, 65), inputs=range(64, 128), rows=range(3, 9), tuning=TUNINGS[2])
     monkeypatch.setattr(module, "FASTER", (entry,))
     torch.testing.assert_close(linear(x), expected)
@@ -181,3 +193,16 @@ def test_a_layer_multiplies_with_what_is_faster(device: torch.device, monkeypatc
     assert used == [TUNINGS[2]]
     assert chosen(3, 64, 96) is TUNINGS[2]
     assert chosen(3, 65, 96) is chosen(3, 64, 128) is chosen(9, 64, 96) is None
+
+
+def test_what_is_faster_is_a_class_of_large_weights_and_few_rows(device: torch.device) -> None:
+    for entry in FASTER:
+        assert entry.rows.stop - 1 <= entry.tuning.tiles.rows
+        assert chosen(entry.rows.start, entry.outs.start, entry.inputs.start) is not None
+    assert chosen(1, 6144, 4096) is TUNINGS[0]
+    assert chosen(17, 4096, 4096) is chosen(8, 6144, 4096) is chosen(1, 128_256, 4096) is None
+    large = torch.zeros(4096, 4096, dtype=torch.float16, device=device)
+    is_measured = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    assert may_serve(large) is is_measured
+    assert not may_serve(large.float())
+    assert not may_serve(large[:64])

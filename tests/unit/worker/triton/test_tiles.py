@@ -24,7 +24,8 @@ def test_few_rows_fill_the_device_and_several_tiles_of_rows_are_not_split(table:
         assert plan == tiles.cut(chosen, chosen.rows, 4096, 14336 // 128, may_split=True)
         assert tiles.cut(chosen, rows, 4096, 32, may_split=False).splits == 1
         assert tiles.cut(chosen, rows, 65536, 32, may_split=True).splits == 1
-    assert tiles.cut(table.of(300), 300, 4096, 32, may_split=True) == tiles.Cut(3 * 32, 1, 32)
+    row_tiles = -(-300 // table.of(300).rows)
+    assert tiles.cut(table.of(300), 300, 4096, 32, may_split=True) == tiles.Cut(row_tiles * 32, 1, 32)
 
 
 @pytest.mark.parametrize("table", TABLES)

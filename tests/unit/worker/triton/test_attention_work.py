@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,12 +95,12 @@ def test_parts_have_the_stored_size_while_there_is_room() -> None:
 
 
 def test_few_sequences_have_many_parts_and_many_have_one() -> None:
-    """Parts of one tile, if all run side by side; whole sequences, if they alone keep all programs busy."""
-    plan = layout(tiles_per_part=0)
-    assert num_parts(plan, [(4 * TILE - 1, 1)]) == [4]
-    assert num_parts(plan, [(4 * TILE - 1, 1)] * 10) == [1] * 10
-    # The last of them decides little: the longest is cut as if it were alone.
-    assert num_parts(plan, [(16 * TILE - 1, 1)])[0] == 4
+    """Joins cost as much as some tiles, so sequences are cut only where that keeps more of the GPU busy."""
+    plan = replace(layout(tiles_per_part=0), parallel_items=49)
+    assert num_parts(plan, [(8 * TILE - 1, 1)]) == [4]
+    assert num_parts(plan, [(64 * TILE - 1, 1)])[0] > 6
+    assert num_parts(replace(plan, max_num_batched_tokens=640), [(9 * TILE - 1, 1)] * 10) == [2] * 10
+    assert num_parts(replace(plan, parallel_items=8), [(9 * TILE - 1, 1)] * 10) == [1] * 10
 
 
 def test_long_sequences_come_first() -> None:

@@ -97,12 +97,12 @@ class OnCuda:
 @pytest.mark.parametrize(
     ("served", "change"),
     [
-        (True, {}), (False, {"rows": 64}), (False, {"capability": (8, 0)}), (False, {"dtype": torch.float16}),
+        (True, {}), (False, {"rows": 128}), (True, {"rows": 65, "n": 16384}), (False, {"rows": 64, "n": 16384}), (False, {"capability": (8, 0)}), (False, {"dtype": torch.float16}),
         (False, {"kind": torch.int8}), (False, {"n": 100}), (False, {"k": 100}), (False, {"missing": True}),
     ],
 )  # fmt: skip
 def test_when_the_library_multiplies(monkeypatch: pytest.MonkeyPatch, served: bool, change: dict[str, Any]) -> None:
-    case: dict[str, Any] = {"rows": 65, "k": 128, "n": 128, "kind": torch.float8_e4m3fn, "capability": (9, 0)}
+    case: dict[str, Any] = {"rows": 129, "k": 128, "n": 128, "kind": torch.float8_e4m3fn, "capability": (9, 0)}
     case |= {"dtype": torch.bfloat16} | change
     pretend_properties(monkeypatch, case["capability"])
     if change.get("missing"):

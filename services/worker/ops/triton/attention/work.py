@@ -36,13 +36,15 @@ ITEMS_AT = tl.constexpr(2)
 ITEM = tl.constexpr(6)
 ENTRY = tl.constexpr(4)
 
-# What a part costs besides its tiles of keys, in the time that one tile takes: it waits for its item, its page ids, its
-# first keys and its turn to store, one after the other. On an H200 that is about 3 us, and a tile takes 0.6 us while
-# memory is not busy. Where parts are joined, their results are stored, counted and read again: with 32 sequences of 575
-# tokens, two parts each took 35.6 us and one part each 25.8 us, although those keep only 256 of 396 programs busy.
+# The cost of parts is counted in the time that a tile of keys takes while memory is not busy: 0.6 us on an H200. A part
+# costs a fixed time, too: it waits for its item, its page ids, its first keys and its turn to store, one after the
+# other, about 3 us. While all programs read, memory is the bound, and a tile takes _WHEN_BUSY. Joins cost the more, the
+# more programs store and count at the same time: with 32 sequences of 575 tokens, two parts each took 35.6 us and one
+# part each 25.8 us, but one sequence of 512 tokens took 12.1 us in one part and 7.8 us in eight.
 _PER_PART = 5.0
-_PER_JOIN = 8.0
-_PER_JOINED_PART = 0.5
+_WHEN_BUSY = 4.7
+_PER_JOIN = 8.0  # if all programs join
+_PER_JOINED_PART = 0.3
 # Tiles per part that are compared.
 _LENGTHS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 128, 256], np.int64)
 
@@ -113,9 +115,11 @@ class WorkLayout:
         if self.tiles_per_part:
             costs = np.arange(len(lengths), dtype=np.float64)
         else:
-            rounds = np.maximum(1.0, num_items / self.parallel_items)
-            joins = np.where(num_parts[:, 0] > 1, _PER_JOIN + _PER_JOINED_PART * num_parts[:, 0], 0.0)
-            costs = rounds * (_PER_PART + np.minimum(lengths, tiles[0])) + joins
+            rounds = num_items / self.parallel_items
+            alone = np.maximum(1.0, rounds) * (_PER_PART + np.minimum(lengths, tiles[0]))
+            busy = _WHEN_BUSY * tiles.sum() / self.parallel_items
+            joins = _PER_JOIN * np.minimum(1.0, rounds) + _PER_JOINED_PART * num_parts[:, 0]
+            costs = np.maximum(alone, busy) + np.where(num_parts[:, 0] > 1, joins, 0.0)
         costs[num_items > self.max_items] = np.inf  # never the last: then each row has one part
         best: I64 = num_parts[np.argmin(costs)]
         return best

@@ -87,6 +87,8 @@ def _run(options: argparse.Namespace, setting: Setting, record: Record) -> int:
             text = table(supervisor.results)
             print(text, flush=True)
             record.write_archive(supervisor.results, text)
+            if options.command == "lease" and not options.dry_run:
+                _store_figures(options, supervisor.results)
     began = time.monotonic()
     archives = [] if options.dry_run else triton_cache.pack(options.out)
     print(f"-- packed Triton's cache: {time.monotonic() - began:.1f} s")
@@ -94,6 +96,21 @@ def _run(options: argparse.Namespace, setting: Setting, record: Record) -> int:
         print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
     results = supervisor.results
     return 0 if results and all(result.status in ("ok", "skipped") for result in results) else 1
+
+
+def _store_figures(options: argparse.Namespace, results: Sequence[Result]) -> None:
+    """Writes the figures to the output directory, in the form of those that the other parts store."""
+    import torch
+
+    from benchmarks.gpu import machine
+    from benchmarks.gpu.bench import Bench
+
+    form = FORMS[options.form]
+    name = Bench(dtype_name=form.dtype, quantization=form.quantization, kv_cache_dtype=form.kv_cache_dtype).name
+    machine.store(
+        options.out / f"gpu_lease_{name}.json", [figure for result in results for figure in result.figures],
+        torch.device("cuda", 0), options.commit or machine.commit(), [options.command, "--form", options.form],
+    )  # fmt: skip
 
 
 def _run_stage(stage: Stage, supervisor: Supervisor, record: Record) -> None:

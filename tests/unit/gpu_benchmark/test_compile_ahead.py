@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from services.worker.ops.triton.dependent_launch import VARIABLE
+
 COMPILING = """
 from pathlib import Path
 import sys
@@ -33,12 +37,16 @@ if __name__ == "__main__":
 """
 
 
-def test_launches_on_meta_tensors_compile_what_launches_on_tensors_in_memory_need(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dependent_launch", ["0", "1"])
+def test_launches_on_meta_tensors_compile_what_launches_on_tensors_in_memory_need(
+    tmp_path: Path, dependent_launch: str
+) -> None:
     """Tensors in memory find all kernels in the cache: the second line has no more kernels than the first."""
     script = tmp_path / "compiling.py"
     script.write_text(COMPILING)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment[VARIABLE] = dependent_launch
     result = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False, timeout=300
     )

@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.worker.ops.interface import Activation
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.variant import Variant
 
 BLOCK = 1024
@@ -61,7 +62,9 @@ def _activate(x: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def activation_kernel(x, y, features, KIND: tl.constexpr, GATED: tl.constexpr, BLOCK: tl.constexpr):
+def activation_kernel(x, y, features, KIND: tl.constexpr, GATED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < features
@@ -96,7 +99,7 @@ def _launch(x: Tensor, y: Tensor, kind: Activation, *, gated: bool) -> Tensor:
     rows = y.numel() // features
     if rows:
         activation_kernel[(rows, triton.cdiv(features, BLOCK))](
-            x, y, features, KIND=kind.value, GATED=gated, BLOCK=BLOCK, num_warps=NUM_WARPS
+            x, y, features, KIND=kind.value, GATED=gated, BLOCK=BLOCK, num_warps=NUM_WARPS, **launch_arguments()
         )
     return y
 

@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from services.worker.ops import triton as package
+from services.worker.ops.triton.dependent_launch import arguments_for
 from services.worker.ops.triton.disassembly import PARTS, product_loop
 from services.worker.ops.triton.variant import TARGETS, Variant
 
@@ -118,10 +119,14 @@ def compile_task(task: Task) -> Compiled:
 
 
 def build(variant: Variant, capability: int) -> triton.compiler.CompiledKernel:
-    """Compiles a variant, or reads it from Triton's cache. A launch of the same variant then finds it there. Raises
-    errors like `compile_variant`."""
-    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
+    """Compiles a variant as it is launched on devices of this capability, or reads it from Triton's cache. A launch of
+    the same variant then finds it there. Raises errors like `compile_variant`."""
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    if "PDL" in variant.kernel.arg_names:
+        arguments = arguments_for(capability)
+        variant = replace(variant, constexprs={**variant.constexprs, "PDL": arguments["PDL"]})
+        options |= {name: value for name, value in arguments.items() if name != "PDL"}
+    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
     return triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
 
 

@@ -22,7 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.join_splits import join_splits
+from services.worker.ops.triton.prefetch import prefetch_rows
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
 from services.worker.ops.triton.variant import TARGETS, Variant
 
@@ -58,7 +60,9 @@ def eight_bit_kernel(
     BLOCK_OUTS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, BLOCK_K)
     weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
@@ -66,6 +70,8 @@ def eight_bit_kernel(
     exact: tl.constexpr = x.dtype.element_ty == tl.int8
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.int32 if exact else tl.float32)
     first = tl.program_id(1) * (STEPS * BLOCK_K)
+    prefetch_rows(weight, tl.minimum(outs, N - 1), first, K, BLOCK_OUTS, PDL)
+    wait_for_inputs(PDL)
     for start in range(first, tl.minimum(first + STEPS * BLOCK_K, K), BLOCK_K):
         if K % BLOCK_K == 0:
             w = tl.load(weight_at + start)
@@ -111,6 +117,7 @@ def eight_bit(
         x, values, scales, row_scales, scales if bias is None else bias, y, m, x.stride(0), N=n, K=k,
         BIAS=bias is not None, SPLIT=split, STEPS=plan.steps, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs,
         BLOCK_K=tiles.k, GROUP_ROWS=GROUP_ROWS, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        **launch_arguments(),
     )  # fmt: skip
     return join_splits(y, row_scales, scales, bias, dtype) if split else y
 

@@ -24,7 +24,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.join_splits import join_splits
+from services.worker.ops.triton.prefetch import prefetch_steps
 from services.worker.ops.triton.tiles import (
     GROUP_ROWS,
     LEAST_K,
@@ -87,7 +89,9 @@ def eight_bit_weights_kernel(
     LANES: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
     STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, LANES)
     last_out = tl.minimum(outs, N - 1)
@@ -95,6 +99,8 @@ def eight_bit_weights_kernel(
     num_steps: tl.constexpr = (K + 2 * LANES - 1) // (2 * LANES)
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
+    prefetch_steps(packed, last_out, first, num_steps, N, LANES, BLOCK_OUTS, PDL)
+    wait_for_inputs(PDL)
     # Triton applies the num_stages of the launch only to the loads of operands of `tl.dot`. It applies the num_stages
     # of the loop also to the loads of scales, which are not such operands.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
@@ -172,7 +178,7 @@ def eight_bit_weights(
         N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else 0, IS_FP8=weight.is_fp8,
         BIAS=bias is not None, SPLIT=split, STEPS=plan.steps, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs,
         LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages, num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
+        num_stages=tiles.num_stages, **launch_arguments(),
     )  # fmt: skip
     return join_splits(y, None, weight.scales if groups == 1 else None, bias, x.dtype) if split else y
 

@@ -28,7 +28,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.join_splits import join_splits
+from services.worker.ops.triton.prefetch import prefetch_steps
 from services.worker.ops.triton.tiles import (
     GROUP_ROWS,
     LEAST_K,
@@ -138,7 +140,9 @@ def four_bit_kernel(
     LANES: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
     STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, LANES)
     last_out = tl.minimum(outs, N - 1)
@@ -147,6 +151,8 @@ def four_bit_kernel(
     shared: tl.constexpr = _quarters_with_one_scale(GROUP, LANES)
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
+    prefetch_steps(packed, last_out, first, num_steps, N, LANES, BLOCK_OUTS, PDL)
+    wait_for_inputs(PDL)
     # If num_stages is given only at launch, Triton reads ahead only the operands of `tl.dot`. If num_stages is given at
     # the loop, Triton also reads ahead the scales and zero points, which are not operands of `tl.dot`.
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
@@ -251,7 +257,7 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
         N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else steps * 4 * lanes,
         SCALE=TRITON_TYPES[weight.scale_type], BIAS=bias is not None, SPLIT=split, STEPS=plan.steps,
         BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs, LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **launch_arguments(),
     )  # fmt: skip
     return join_splits(y, None, None, bias, x.dtype) if split else y
 

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.tiles import finish
 from services.worker.ops.triton.variant import Variant
 
@@ -37,7 +38,10 @@ def join_splits_kernel(
     OUT_SCALES: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     outs = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = partial + rows[None, :] * N + tl.minimum(outs, N - 1)[:, None]
@@ -60,7 +64,7 @@ def join_splits(
         partial if out_scales is None else out_scales,
         partial if bias is None else bias,
         y, m, N=n, SPLITS=splits, ROW_SCALES=row_scales is not None, OUT_SCALES=out_scales is not None,
-        BIAS=bias is not None, BLOCK=BLOCK, num_warps=NUM_WARPS,
+        BIAS=bias is not None, BLOCK=BLOCK, num_warps=NUM_WARPS, **launch_arguments(),
     )  # fmt: skip
     return y
 

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, finish, tile_of_program
 from services.worker.ops.triton.variant import Variant
 
@@ -54,7 +55,10 @@ def matmul_kernel(
     BLOCK_OUTS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, BLOCK_K)
     weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
@@ -84,6 +88,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             x, weight, weight if bias is None else bias, y, x.shape[0], x.stride(0),
             N=n, K=k, BIAS=bias is not None, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs, BLOCK_K=tiles.k,
             GROUP_ROWS=GROUP_ROWS, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+            **launch_arguments(),
         )  # fmt: skip
     return y
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.fp8 import to_e4m3
 from services.worker.ops.triton.variant import Variant
 from services.worker.quantization.kinds import FLOOR, FP8_MAX, INT8_MAX
@@ -40,7 +41,10 @@ def quantize_rows_kernel(
     FEATURES: tl.constexpr,
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     greatest = tl.zeros([BLOCK], tl.float32)
@@ -82,8 +86,9 @@ def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if m:
         block, num_warps = _block(features)
         quantize_rows_kernel[(m,)](
-            x, q, scales, x.stride(0), FEATURES=features, FP8=fp8, BLOCK=block, num_warps=num_warps
-        )
+            x, q, scales, x.stride(0), FEATURES=features, FP8=fp8, BLOCK=block, num_warps=num_warps,
+            **launch_arguments(),
+        )  # fmt: skip
     return q.view(dtype), scales
 
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.variant import Variant
 
 MAX_FEATURES = 32768
@@ -39,9 +40,14 @@ def rms_norm_kernel(
     BLOCK: tl.constexpr,  # FEATURES, padded to a power of two
     ROWS: tl.constexpr,
     RESIDUAL: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
+    if PDL:
+        gain = tl.load(weight + columns, mask=columns < FEATURES, other=0.0)
+        wait_for_inputs(PDL)
     mask = (rows < num_rows)[:, None] & (columns < FEATURES)[None, :]
     source = (rows // heads) * outer_stride + (rows % heads) * inner_stride
     offsets = rows[:, None] * FEATURES + columns[None, :]
@@ -51,7 +57,10 @@ def rms_norm_kernel(
         tl.store(residual + offsets, total, mask=mask)
         wide = total.to(tl.float32)
     scale = 1.0 / tl.sqrt_rn(tl.sum(wide * wide, 1) / FEATURES + eps)
-    gain = tl.load(weight + columns, mask=columns < FEATURES, other=0.0).to(tl.float32)
+    if not PDL:
+        # Loaded here, the gain takes fewer registers, so that more programs run at once.
+        gain = tl.load(weight + columns, mask=columns < FEATURES, other=0.0)
+    gain = gain.to(tl.float32)
     tl.store(y + offsets, (wide * scale[:, None] * gain[None, :]).to(y.dtype.element_ty), mask=mask)
 
 
@@ -87,6 +96,7 @@ def _launch(
         rms_norm_kernel[(triton.cdiv(num_rows, rows),)](
             x, y if residual is None else residual, weight, y, num_rows, heads, outer, inner, eps,
             FEATURES=features, BLOCK=block, ROWS=rows, RESIDUAL=residual is not None, num_warps=warps,
+            **launch_arguments(),
         )  # fmt: skip
     return y
 

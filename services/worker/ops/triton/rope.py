@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.worker.ops.interface import AttentionBatch, KVPages, Rotation
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.fp8 import to_e4m3
 from services.worker.ops.triton.slot_mapping import map_slots
 from services.worker.ops.triton.variant import Variant
@@ -64,7 +65,10 @@ def rope_and_write_kv_kernel(
     BLOCK_PAIRS: tl.constexpr,  # ROTARY_DIM / 2, padded to a power of two
     BLOCK_REST: tl.constexpr,  # KEY_DIM - ROTARY_DIM, padded likewise
     BLOCK_VALUE: tl.constexpr,  # VALUE_DIM, padded likewise
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts: tl.constexpr = (NUM_HEADS + HEADS - 1) // HEADS
@@ -193,6 +197,7 @@ def _launch(
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, KEY_DIM=key_dim, VALUE_DIM=value_dim, ROTARY_DIM=rotary_dim,
         INTERLEAVED=rotation is not None and rotation.interleaved, BLOCK_SIZE=1 if pages is None else pages.block_size,
         FP8=fp8, HEADS=HEADS, **_blocks(rotary_dim, key_dim, value_dim), num_warps=NUM_WARPS,
+        **launch_arguments(),
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
+from services.worker.ops.triton.prefetch import prefetch_rows
 from services.worker.ops.triton.tiles import Cut, Tiles, finish
 from services.worker.ops.triton.variant import TARGETS, Variant
 
@@ -159,7 +161,9 @@ def tensor_core_kernel(
     BLOCK_OUTS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
     outs = tl.program_id(0).to(tl.int64) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
     rows = tl.arange(0, BLOCK_ROWS)
     lanes = tl.arange(0, BLOCK_K)
@@ -169,6 +173,8 @@ def tensor_core_kernel(
     # much of x from the L2 cache as there is.
     exists = (rows < m)[None, :]
     first = tl.program_id(1) * STEPS
+    prefetch_rows(weight, tl.minimum(outs, N - 1), first * BLOCK_K, K, BLOCK_OUTS, PDL)
+    wait_for_inputs(PDL)
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     for step in tl.range(first, tl.minimum(first + STEPS, (K + BLOCK_K - 1) // BLOCK_K), num_stages=STAGES):
         start = step * BLOCK_K
@@ -221,7 +227,9 @@ def gemv_kernel(
     BLOCK_OUTS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,  # 1: weights are loaded into registers; more: through shared memory
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
     outs = tl.program_id(0).to(tl.int64) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
     lanes = tl.arange(0, BLOCK_K)
     weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
@@ -231,6 +239,8 @@ def gemv_kernel(
     third_row = x + tl.minimum(2, last_row) * x_stride
     fourth_row = x + tl.minimum(3, last_row) * x_stride
     first = tl.program_id(1) * STEPS
+    prefetch_rows(weight, tl.minimum(outs, N - 1), first * BLOCK_K, K, BLOCK_OUTS, PDL)
+    wait_for_inputs(PDL)
     # The last dimension counts rows of x.
     total = tl.zeros([BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS], tl.float32)
     for step in tl.range(first, tl.minimum(first + STEPS, (K + BLOCK_K - 1) // BLOCK_K), num_stages=STAGES):
@@ -316,7 +326,7 @@ def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, tuning: Tuning | None
         kernel[(plan.tiles, plan.splits)](
             x, weight, weight if bias is None else bias, y, partials, counters, m, x.stride(0),
             **_constants(tuning, n, k, bias is not None), num_warps=tuning.tiles.num_warps,
-            num_stages=tuning.tiles.num_stages,
+            num_stages=tuning.tiles.num_stages, **launch_arguments(),
         )  # fmt: skip
     return y
 

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from services.worker.ops.interface import AttentionBatch
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.variant import Variant
 
 TILE = 128
@@ -33,7 +34,10 @@ def slot_mapping_kernel(
     table_stride,
     block_size,
     TILE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
     mine = tokens < tl.minimum(num_tokens, tl.load(query_starts + num_sequences))
     # A token's row is in [low, high), and is the last row that begins at or before the token. A row without tokens is
@@ -62,7 +66,7 @@ def map_slots(batch: AttentionBatch, block_size: int, out: Tensor | None = None)
     if num_tokens:
         slot_mapping_kernel[(triton.cdiv(num_tokens, TILE),)](
             batch.positions, batch.query_starts, batch.block_tables, slots, num_tokens, num_sequences,
-            batch.block_tables.stride(0), block_size, TILE=TILE, num_warps=NUM_WARPS,
+            batch.block_tables.stride(0), block_size, TILE=TILE, num_warps=NUM_WARPS, **launch_arguments(),
         )  # fmt: skip
     return slots
 

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.variant import Variant
 
 TILE = 512
@@ -19,7 +20,9 @@ NUM_WARPS = 4
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
-def fill_last_tokens_kernel(token_ids, last_tokens, num_tokens, TILE: tl.constexpr):
+def fill_last_tokens_kernel(token_ids, last_tokens, num_tokens, TILE: tl.constexpr, PDL: tl.constexpr):
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
     token = tl.load(token_ids + at, mask=at < num_tokens, other=0)
     drawn = token < 0
@@ -31,7 +34,7 @@ def fill_last_tokens(token_ids: Tensor, last_tokens: Tensor) -> None:
     [num_tokens]. last_tokens: int64 [max_num_seqs], see `Sampler.last_tokens`."""
     if len(token_ids):
         fill_last_tokens_kernel[(triton.cdiv(len(token_ids), TILE),)](
-            token_ids, last_tokens, len(token_ids), TILE=TILE, num_warps=NUM_WARPS
+            token_ids, last_tokens, len(token_ids), TILE=TILE, num_warps=NUM_WARPS, **launch_arguments()
         )
 
 

@@ -191,7 +191,7 @@ def test_a_kernel_takes_tensors_of_the_device_in_forms_that_have_come_before(gpu
 def test_a_grid_has_bounds(gpu: SimulatedGPU) -> None:
     x = torch.zeros(2, device="cuda")
     with pytest.raises(RefusedError, match="grid"):
-        activation_kernel[(1, 65536)](x, x, 1, KIND=0, GATED=True, BLOCK=1, num_warps=4)
+        activation_kernel[(1, 65536)](x, x, 1, KIND=0, GATED=True, BLOCK=1, PDL=False, num_warps=4)
 
 
 def test_another_thread_has_no_device(gpu: SimulatedGPU) -> None:

@@ -32,6 +32,7 @@ from services.worker.ops.triton.attention import tuning
 from services.worker.ops.triton.attention.join import join_parts, parts_at_a_time
 from services.worker.ops.triton.attention.tile import add_sinks, attend
 from services.worker.ops.triton.attention.work import ITEM, ITEMS_AT, NUM_ITEMS
+from services.worker.ops.triton.dependent_launch import allow_next_launch, wait_for_inputs
 from services.worker.ops.triton.variant import Variant
 
 
@@ -78,8 +79,11 @@ def decode_attention(
     BLOCK_REST: tl.constexpr,
     BLOCK_G: tl.constexpr,  # GROUP, padded to a power of two
     PARTS: tl.constexpr,  # parts that are joined at a time
+    PDL: tl.constexpr,
 ) -> None:
     """Grid: any number of programs."""
+    allow_next_launch(PDL)
+    wait_for_inputs(PDL)
     num_items = tl.load(work + NUM_ITEMS)
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_V)

@@ -20,6 +20,7 @@ from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.join import parts_at_a_time
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.attention.work import WorkLayout
+from services.worker.ops.triton.dependent_launch import launch_arguments
 from services.worker.ops.triton.tiles import LEAST_K
 
 MAX_DIM = 512  # elements of a key or a value of one head
@@ -183,6 +184,7 @@ class PagedAttention:
                 batch.block_tables, slopes, sinks, *strides, window, *scales, **constants,
                 BLOCK_M=kernels.decode_rows, BLOCK_N=tile.block_n, BLOCK_G=group,
                 PARTS=parts_at_a_time(group, block_v), num_warps=tile.num_warps, num_stages=tile.num_stages,
+                **launch_arguments(),
             )  # fmt: skip
         if work.num_tiles:
             tile = kernels.tiles.ragged

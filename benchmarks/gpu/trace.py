@@ -20,7 +20,8 @@ _GROUPS = (
     (
         "products",
         r"gemm|gemv|matmul|nvjet|cutlass|cublas|splitk|split_k|xmma|linear|aten::mm|addmm|scaled_mm|_int_mm|bmm|"
-        r"eight_bit|four_bit|join_splits|quantize|experts_kernel|add_choices",
+        r"eight_bit|four_bit|join_splits|quantize|experts_kernel|add_choices|"
+        r"tensor_core_kernel|dequantize",
     ),
     (
         "sampling",

@@ -62,7 +62,6 @@ def eight_bit_kernel(
     GROUP_ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, BLOCK_K)
     weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
@@ -80,6 +79,7 @@ def eight_bit_kernel(
             w = tl.load(weight_at + start, mask=(start + lanes < K)[None, :], other=0.0)
             a = tl.load(x_at + start, mask=(start + lanes < K)[:, None], other=0.0)
         total = tl.dot(w, a, total, max_num_imprecise_acc=None if exact else BLOCK_K, out_dtype=total.dtype)
+    allow_next_launch(PDL)
     if SPLIT:
         store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
     else:

@@ -91,7 +91,6 @@ def eight_bit_weights_kernel(
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, LANES)
     last_out = tl.minimum(outs, N - 1)
@@ -120,6 +119,7 @@ def eight_bit_weights_kernel(
                 group = tl.minimum((step * 2 + 1) * LANES // GROUP, (K - 1) // GROUP)
                 scale = tl.load(scales + group * N + last_out)
             total += tl.dot(high, x_high, partial, input_precision="ieee") * scale[:, None]
+    allow_next_launch(PDL)
     if SPLIT:
         store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
     else:

@@ -142,7 +142,6 @@ def four_bit_kernel(
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, LANES)
     last_out = tl.minimum(outs, N - 1)
@@ -179,6 +178,7 @@ def four_bit_kernel(
             w_3, load_part(x_at, step * 4 + 3, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
         )
         total += partial * scales[3][:, None]
+    allow_next_launch(PDL)
     if SPLIT:
         store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
     else:

@@ -57,7 +57,6 @@ def matmul_kernel(
     GROUP_ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
     wait_for_inputs(PDL)
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
     lanes = tl.arange(0, BLOCK_K)
@@ -72,6 +71,7 @@ def matmul_kernel(
             w = tl.load(weight_at + start, mask=(start + lanes < K)[None, :], other=0.0)
             a = tl.load(x_at + start, mask=(start + lanes < K)[:, None], other=0.0)
         total = tl.dot(w, a, total, input_precision="ieee")
+    allow_next_launch(PDL)
     finish(total, y, y, bias, y, outs, rows, m, N, False, False, BIAS)
 
 

@@ -163,7 +163,6 @@ def tensor_core_kernel(
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
     outs = tl.program_id(0).to(tl.int64) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
     rows = tl.arange(0, BLOCK_ROWS)
     lanes = tl.arange(0, BLOCK_K)
@@ -186,6 +185,7 @@ def tensor_core_kernel(
             w = tl.load(weight_at + start, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
             a = tl.load(x_at + start, mask=exists & inside[:, None], other=0.0)
         total = tl.dot(w, a, total)
+    allow_next_launch(PDL)
     finish_stretch(total, bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
 
 
@@ -229,7 +229,6 @@ def gemv_kernel(
     STAGES: tl.constexpr,  # 1: weights are loaded into registers; more: through shared memory
     PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
     outs = tl.program_id(0).to(tl.int64) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
     lanes = tl.arange(0, BLOCK_K)
     weight_at = weight + tl.minimum(outs, N - 1)[:, None] * K + lanes[None, :]
@@ -262,6 +261,7 @@ def gemv_kernel(
                 fourth = row_sums(w, fourth_row, start, lanes, K, BLOCK_OUTS, BLOCK_K, STAGES)
                 pairs = tl.join(tl.join(sums, third), tl.join(second, fourth))
                 total += tl.reshape(pairs, [BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS])
+    allow_next_launch(PDL)
     finish_stretch(tl.sum(total, 1), bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
 
 

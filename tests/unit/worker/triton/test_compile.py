@@ -32,12 +32,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
     written = tmp_path / "table.md"
-    result = run("-m", ahead.__name__, "--only", "join_splits fp32", "--markdown", str(written))
+    result = run("-m", ahead.__name__, "--only", "join_splits i32", "--markdown", str(written))
     assert result.returncode == 0, result.stderr
     assert written.read_text().endswith("\n\n" + result.stdout)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines()]
     assert [(name, target) for name, target, *_ in cells[2:]] == [
-        ("join_splits fp32", f"sm_{capability}") for capability in TARGETS
+        ("join_splits i32 scaled", f"sm_{capability}") for capability in TARGETS
     ]
     for _, _, configuration, registers, spilled, shared, programs, issue in cells[2:]:
         assert configuration == "warps 4, stages 3"

@@ -97,8 +97,9 @@ class OnCuda:
 @pytest.mark.parametrize(
     ("served", "change"),
     [
-        (True, {}), (False, {"rows": 128}), (True, {"rows": 65, "n": 16384}), (False, {"rows": 64, "n": 16384}), (False, {"capability": (8, 0)}), (False, {"dtype": torch.float16}),
-        (False, {"kind": torch.int8}), (False, {"n": 100}), (False, {"k": 100}), (False, {"missing": True}),
+        (True, {}), (False, {"rows": 128}), (True, {"rows": 65, "n": 16384}), (False, {"rows": 64, "n": 16384}),
+        (False, {"capability": (8, 0)}), (False, {"dtype": torch.float16}), (False, {"kind": torch.int8}),
+        (False, {"n": 100}), (False, {"k": 100}), (False, {"missing": True}),
     ],
 )  # fmt: skip
 def test_when_the_library_multiplies(monkeypatch: pytest.MonkeyPatch, served: bool, change: dict[str, Any]) -> None:

@@ -82,7 +82,6 @@ def decode_attention(
     PDL: tl.constexpr,
 ) -> None:
     """Grid: any number of programs."""
-    allow_next_launch(PDL)
     wait_for_inputs(PDL)
     num_items = tl.load(work + NUM_ITEMS)
     members = tl.arange(0, BLOCK_M)
@@ -151,6 +150,7 @@ def decode_attention(
                     at_joined = (token * (KV_HEADS * GROUP) + of_group[:, None]) * VALUE_DIM + dims[None, :]
                     joined_mask = held[:, None] & (dims < VALUE_DIM)[None, :]
                     tl.store(out + at_joined, joined.to(out.dtype.element_ty), mask=joined_mask)
+    allow_next_launch(PDL)
 
 
 def variants() -> Iterator[Variant]:

@@ -14,7 +14,7 @@ from benchmarks.gpu.paged import Load, PagedLoad
 from services.worker.ops.triton.attention import tuning
 from services.worker.ops.triton.attention.tuning import TileConfig, Tuning
 
-DECODES = ((1, 8192), (8, 1024), (32, 1024), (8, 4096))
+DECODES = ((1, 512), (1, 8192), (8, 1024), (32, 575), (8, 4096), (32, 4096), (128, 575))
 PROMPTS = ((1, 4096), (8, 1024))
 REPEATS = 10
 _DECODE_TILES = (

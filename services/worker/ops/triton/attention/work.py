@@ -38,11 +38,11 @@ ENTRY = tl.constexpr(4)
 
 # The cost of parts is counted in the time that a tile of keys takes while memory is not busy: 0.6 us on an H200. A part
 # costs a fixed time, too: it waits for its item, its page ids, its first keys and its turn to store, one after the
-# other, about 3 us. While all programs read, memory is the bound, and a tile takes _WHEN_BUSY. Joins cost the more, the
-# more programs store and count at the same time: with 32 sequences of 575 tokens, two parts each took 35.6 us and one
-# part each 25.8 us, but one sequence of 512 tokens took 12.1 us in one part and 7.8 us in eight.
+# other, about 3 us. While two programs per SM read, memory is the bound, and a tile takes _WHEN_BUSY. Joins cost the
+# more, the more programs store and count at the same time: with 32 sequences of 575 tokens, two parts each took 35.6 us
+# and one part each 25.8 us, but one sequence of 512 tokens took 12.1 us in one part and 7.8 us in eight.
 _PER_PART = 5.0
-_WHEN_BUSY = 4.7
+_WHEN_BUSY = 3.1
 _PER_JOIN = 8.0  # if all programs join
 _PER_JOINED_PART = 0.3
 # Tiles per part that are compared.

@@ -4,7 +4,8 @@
 
 Registers and spills are ptxas's report on the served code; shared memory is what a launch requests. For kernels that
 should be bound by memory, it also reports the time to issue the inner loop's instructions, relative to the time to read
-the loop's bytes. Exits with 1 if a kernel spills, or needs more shared memory than a program can have on the target.
+the loop's bytes. Exits with 1 if a kernel spills much, or needs more shared memory than a program can have on the
+target.
 TRITON_INTERPRET must not be set, because at import this variable decides whether kernels are compiled at all.
 """
 
@@ -33,19 +34,23 @@ from triton.compiler import ASTSource
 
 from services.worker.ops import triton as package
 from services.worker.ops.triton.dependent_launch import arguments_for
-from services.worker.ops.triton.disassembly import PARTS, product_loop
+from services.worker.ops.triton.disassembly import PARTS, product_loop, spills_in_a_loop
 from services.worker.ops.triton.variant import TARGETS, Variant
 
 _HEADING = """# GPU kernels
 
 What Triton's compiler and ptxas make of every served kernel, written by `make kernels` and checked in CI.
-Nothing may spill. Last column, for kernels bound by memory: the time to issue the instructions of their inner loop
-over the time to read its bytes, on an A100, an RTX 3090, an L40S and an H200. Over 1, instructions are the bound.
+Nothing may spill in a loop, and outside of loops only 16 bytes. Last column, for kernels bound by memory: the time to
+issue the instructions of their inner loop over the time to read its bytes, on an A100, an RTX 3090, an L40S and an
+H200. Over 1, instructions are the bound.
 
 """
 _THREADS_PER_WARP = 32
 _REGISTERS = 65536  # of one multiprocessor, allocated in units of 8 per thread
 _WORTH_A_PROCESS = 16  # number of kernels that compile in the time that a new process takes to import Triton and torch
+# Bytes that may be spilled outside of loops. ptxas moves a register or two out of the way there, in order that more
+# programs fit into an SM.
+_FEW_BYTES = 16
 _RESERVED = 1024  # bytes of shared memory that CUDA reserves for itself per program
 
 
@@ -91,10 +96,15 @@ class Compiled:
     # Time to issue the inner loop's instructions, divided by the time to read the bytes that the loop loads; None if
     # the kernel is not bound by memory.
     issue: float | None
+    spills_in_a_loop: bool = False
 
     @property
     def fits(self) -> bool:
-        return self.spilled_bytes == 0 and self.shared_bytes <= PROCESSORS[self.capability].program_bytes
+        return not self.spills_much and self.shared_bytes <= PROCESSORS[self.capability].program_bytes
+
+    @property
+    def spills_much(self) -> bool:
+        return self.spills_in_a_loop or self.spilled_bytes > _FEW_BYTES
 
     @property
     def programs(self) -> int:
@@ -153,6 +163,7 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
         spilled_bytes=int(spills[1]) + int(spills[2]),
         shared_bytes=kernel.metadata.shared,
         issue=_issue(variant, capability, kernel.asm["cubin"]),
+        spills_in_a_loop=int(spills[2]) > 0 and spills_in_a_loop(kernel.asm["cubin"]),
     )
 
 
@@ -171,7 +182,7 @@ def table(results: Sequence[Compiled]) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for result in results:
-        spilled = f"**{result.spilled_bytes}**" if result.spilled_bytes else "0"
+        spilled = f"**{result.spilled_bytes}**" if result.spills_much else str(result.spilled_bytes)
         limit = PROCESSORS[result.capability].program_bytes
         shared = str(result.shared_bytes) if result.shared_bytes <= limit else f"**{result.shared_bytes}** of {limit}"
         lines.append(
@@ -213,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.markdown.write_text(_HEADING + text, encoding="utf-8")
     misfits = [result for result in results if not result.fits]
     for result in misfits:
-        print(f"{result.name} for sm_{result.capability} spills or needs too much shared memory", file=sys.stderr)
+        print(f"{result.name} for sm_{result.capability} spills much or needs too much shared memory", file=sys.stderr)
     return 1 if misfits else 0
 
 

@@ -20,20 +20,30 @@ _LABEL = re.compile(r"^(\.L_\w+):$")
 _INSTRUCTION = re.compile(r"^/\*[0-9a-f]{4,}\*/\s+(.*?);")
 _BRANCH = re.compile(r"\bBRA\b.*\((\.L_\w+)\)")
 _PRODUCT = re.compile(r"\b[A-Z]*MMA\b")  # HMMA, IGMMA, QGMMA, ...
+_LOCAL = re.compile(r"\b(?:STL|LDL)\b")
 PARTS = 4  # partitions of a multiprocessor
 
 
 def product_loop(cubin: bytes) -> int:
     """Returns the number of instructions per iteration of the innermost loop that uses tensor cores. If several
     innermost loops use them, returns the highest number. Raises ValueError if none does."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        listing = subprocess.run([_DISASSEMBLER, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    lengths = [len(body) for body in innermost_loops(listing.splitlines()) if any(map(_PRODUCT.search, body))]
+    lengths = [len(body) for body in innermost_loops(_listing(cubin)) if any(map(_PRODUCT.search, body))]
     if not lengths:
         raise ValueError("no loop multiplies on tensor cores")
     return max(lengths)
+
+
+def spills_in_a_loop(cubin: bytes) -> bool:
+    """Returns whether an innermost loop stores or loads registers that were spilled to local memory."""
+    return any(any(map(_LOCAL.search, body)) for body in innermost_loops(_listing(cubin)))
+
+
+def _listing(cubin: bytes) -> Sequence[str]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [_DISASSEMBLER, "-c", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:

@@ -100,7 +100,20 @@ def keep(x, y, stride, N: tl.constexpr):
 
 for size in (16, 128):
     signature = {"x": "*fp32", "y": "*fp32", "stride": "i32:16"}
-    print(compile_variant(Variant("keep", keep, signature, {"N": size}, 1, 1), 90).fits)
+    compiled = compile_variant(Variant("keep", keep, signature, {"N": size}, 1, 1), 90)
+    print(compiled.fits, compiled.spills_in_a_loop)
+
+@triton.jit
+def repeat(x, y, stride, count, N: tl.constexpr):
+    i = tl.arange(0, N)[:, None] + tl.arange(0, N)[None, :] * stride
+    a = tl.load(x + i)
+    for step in range(count):
+        a = a + tl.sum(a) * tl.load(x + i + step)
+    tl.store(y + i, a)
+
+signature = {"x": "*fp32", "y": "*fp32", "stride": "i32:16", "count": "i32"}
+compiled = compile_variant(Variant("repeat", repeat, signature, {"N": 128}, 1, 1), 90)
+print(compiled.fits, compiled.spills_in_a_loop)
 """
 
 
@@ -108,7 +121,7 @@ def test_what_spills_does_not_fit(tmp_path: Path) -> None:
     script = tmp_path / "spilling.py"  # Triton reads the source
     script.write_text(SPILLING)
     result = run(str(script))
-    assert result.stdout.split() == ["True", "False"], result.stderr
+    assert result.stdout.split() == ["True", "False", "False", "False", "False", "True"], result.stderr
 
 
 MISFIT = """
@@ -168,7 +181,9 @@ def test_a_signature_that_is_not_the_kernels_is_refused(change: dict[str, str | 
 
 def test_what_fits_and_how_often() -> None:
     assert FITTING.fits
-    assert not ahead.Compiled("name", 90, "", 4, 128, 8, 71680, None).fits
+    assert ahead.Compiled("name", 90, "", 4, 128, 16, 71680, None).fits
+    assert not ahead.Compiled("name", 90, "", 4, 128, 24, 71680, None).fits
+    assert not ahead.Compiled("name", 90, "", 4, 128, 8, 71680, None, spills_in_a_loop=True).fits
     assert not ahead.Compiled("name", 89, "", 4, 128, 0, 110000, None).fits
     assert FITTING.programs == 3  # by shared memory: 228 KB / 71 KB
     assert ahead.Compiled("name", 90, "", 8, 255, 0, 0, None).programs == 1  # by registers: 65,536 / (256 · 256)

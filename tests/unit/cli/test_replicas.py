@@ -97,7 +97,7 @@ def test_the_start_waits_for_every_part_but_for_schedulers_that_may_have_no_work
 )
 @pytest.mark.usefixtures("gpus")
 def test_vllms_name_of_the_number_of_workers_means_the_same(flags: dict[str, object]) -> None:
-    assert build_stack(flags, {}).replicas.num_workers == 2
+    assert len(build_stack(flags, {}).names("worker")) == 2
 
 
 @pytest.mark.usefixtures("gpus")

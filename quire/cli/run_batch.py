@@ -19,7 +19,8 @@ from quire.batch.server import Server, open_session
 from quire.cli import serve
 from quire.cli.progress_bar import progress_bar
 from quire.cli.server_url import check_url, server_root
-from quire.cli.stack import WIRING, Stack, build_stack, read_options
+from quire.cli.stack import WIRING, Stack
+from quire.cli.stack_options import build_stack, read_options
 from quire.cli.supervisor import StackError
 from shared.config import ConfigError, add_options, build, option
 from shared.option_parser import OptionParser

@@ -16,17 +16,8 @@ from quire.cli.display import PlainDisplay
 from quire.cli.http_probe import ask
 from quire.cli.part import PartSpec
 from quire.cli.replicas import ReplicaConfig
-from quire.cli.stack import (
-    SERVICES,
-    WIRING,
-    Stack,
-    build_stack,
-    part_environment,
-    part_specs,
-    read_options,
-    socket_address,
-    stack_directory,
-)
+from quire.cli.stack import SERVICES, WIRING, Stack, part_environment, part_specs, socket_address, stack_directory
+from quire.cli.stack_options import build_stack, read_options
 from quire.cli.supervisor import Check, StackError, Supervisor
 from services.worker.config import WorkerConfig
 from shared.config import ConfigError, add_options
@@ -138,7 +129,7 @@ async def _welcome(url: str, stack: Stack) -> None:
         note = f"      Set QUIRE_API_KEY to the key for {'both' if len(names) == 1 else 'these'} commands.\n"
     heading = f"{names[0]} is served." if len(names) == 1 else f"{len(names)} models are served: {', '.join(names)}."
     commands = [
-        f"curl -N {url}/v1/{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'"
+        f"curl -N {url}{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'"
         for path, body in (_example(name, tasks[name]) for name in names)
     ]
     chat = next((name for name in names if "generate" in tasks[name]), None)
@@ -158,8 +149,8 @@ def _example(model: str, tasks: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Returns the path and the body of a request that a model with these tasks answers."""
     if "generate" in tasks:
         message = {"role": "user", "content": "Hello!"}
-        return "chat/completions", {"model": model, "messages": [message], "stream": True}
-    return "embeddings", {"model": model, "input": "Hello!"}
+        return "/v1/chat/completions", {"model": model, "messages": [message], "stream": True}
+    return "/classify" if "classify" in tasks else "/v1/embeddings", {"model": model, "input": "Hello!"}
 
 
 def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDisplay:

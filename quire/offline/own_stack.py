@@ -9,7 +9,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from quire.cli.stack import Stack, build_stack
+from quire.cli.stack import Stack
+from quire.cli.stack_options import build_stack
 from quire.cli.supervisor import StackError
 from shared.python_child import child_environment, python_command
 from shared.status import parse_status

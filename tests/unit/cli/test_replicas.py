@@ -11,7 +11,8 @@ import pytest
 from quire.cli import host_share
 from quire.cli.gpus import visible_gpus
 from quire.cli.part import PartSpec
-from quire.cli.stack import build_stack, part_specs
+from quire.cli.stack import part_specs
+from quire.cli.stack_options import build_stack
 from shared.config import ConfigError
 from shared.host_memory import GIB, Available
 

@@ -101,7 +101,7 @@ class OptionParser(argparse.ArgumentParser):
         if not flags:
             positional = next((action for action in self._actions if not action.option_strings), None)
             if positional is not None and positional.nargs == "*":
-                return f"{unknown[0]!r} stands alone: give each {positional.dest} right after the one before, or a flag"
+                return f"{unknown[0]!r} is one word too many: give all {positional.dest}s one after another"
             return f"{unknown[0]!r} is one word too many"
         known = [name for action in self._actions if not _is_hidden(action) for name in action.option_strings]
         sentences = []

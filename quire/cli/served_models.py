@@ -60,6 +60,8 @@ def divide_options(
     if TABLES not in file:
         if found is None or not isinstance(found[1], list):
             return (ModelOptions(flags, common),)
+        if not found[1]:
+            raise ConfigError(f"{found[0]} is an empty list: leave it out for the bundled model")
         return tuple(ModelOptions({**flags, "model": name}, common) for name in found[1])
     if found is not None:
         raise ConfigError(

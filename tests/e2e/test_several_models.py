@@ -98,7 +98,6 @@ def test_the_chat_model_answers_each_generating_api(fleet: Server) -> None:
     )
     text = whole["choices"][0]["message"]["content"]
     assert text == story(fleet) != ""
-    sampling = {"temperature": 0, "max_tokens": 8}
     complete = client(fleet).completions.create
     streamed = complete(model=CHAT, prompt="x", stream=True, temperature=0, max_tokens=8)
     assert complete(model=CHAT, prompt="x", temperature=0, max_tokens=8).choices[0].text == "".join(
@@ -114,7 +113,7 @@ def test_the_chat_model_answers_each_generating_api(fleet: Server) -> None:
     assert ollama["message"]["content"].startswith(text[:20])
     with Client(fleet.address) as typed:
         assert typed.chat([{"role": "user", "content": PROMPT}], model=CHAT, temperature=0, max_tokens=100).text == text
-        with typed.stream_chat([{"role": "user", "content": "Hi"}], model=CHAT, **sampling) as stream:
+        with typed.stream_chat([{"role": "user", "content": "Hi"}], model=CHAT, temperature=0, max_tokens=8) as stream:
             assert "".join(delta.text for delta in stream)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.cli import host_share, serve
+from quire.cli.http_probe import Answer
 from quire.cli.part import PartSpec
 from quire.cli.stack import Stack, part_environment, part_specs
 from quire.cli.stack_options import build_stack, read_options
@@ -160,6 +164,7 @@ def test_a_file_can_list_models_without_tables(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("[models]\nmodel = 'x'", r"has a table, \[models\]"),
+        ("model = []", "model in the configuration file is an empty list: leave it out for the bundled model"),
         ("models = 3", r"write one \[\[models\]\] with two brackets for each model"),
         ("[[models]]\nmax-model-len = 1\nmax_model_len = 1", "gives max-model-len twice"),
         ("[[models]]\nmodel = 'x'\n[[models]]\nport = 1", "number 2: port is no option of a single model"),
@@ -274,3 +279,56 @@ def test_each_worker_gets_a_gpu_but_those_of_models_on_the_cpu(gpus: list[str]) 
     assert [share is None for share in shares] == [True, False, True]
     with pytest.raises(ConfigError, match=r'4 workers need 4 GPUs, but this host has 3; .*with device = "cpu"'):
         tables({"model": CHAT, "workers": 3}, {"model": DRAFT})
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that the server lists. Their tasks follow from their names."""
+    listed: list[str] = []
+
+    async def ask(address: str, path: str, **_: Any) -> Answer:
+        tasks = {"chat": ["generate", "embed"], "vectors": ["embed"], "classes": ["classify"]}
+        cards = [{"id": name, "tasks": tasks[re.split("[@-]", name)[0]]} for name in listed]
+        return Answer(200, json.dumps({"data": cards}) if path == "/v1/models" else "")
+
+    monkeypatch.setattr(serve, "ask", ask)
+    return listed
+
+
+async def test_the_start_is_over_once_all_models_are_listed(server: list[str]) -> None:
+    stack = dataclasses.replace(build_stack({}, {}), models=("chat@v1", "vectors"))
+    server += ["chat", "chat@v1"]
+    assert await serve._problem("http://here", stack) == "these models are not served yet: vectors"
+    server.append("vectors")
+    assert await serve._problem("http://here", stack) is None
+    server.clear()
+    assert await serve._problem("http://here", build_stack({}, {})) is None, "of a single model its health says enough"
+
+
+async def test_the_message_at_the_end_of_the_start_has_a_request_for_each_model(
+    server: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server += ["chat", "classes", "vectors", "vectors-alias"]
+    await serve._welcome("http://here", dataclasses.replace(build_stack({}, {}), models=("vectors", "chat", "classes")))
+    printed = capsys.readouterr().out
+    assert "3 models are served: vectors, chat, classes.\n" in printed
+    requests = re.findall(r"curl -N http://here(\S+) .*\"model\": \"(\w+)\"", printed)
+    assert requests == [("/v1/embeddings", "vectors"), ("/v1/chat/completions", "chat"), ("/classify", "classes")]
+    assert "quire chat --url http://here --model chat\n" in printed
+
+
+async def test_the_message_of_one_model_names_it_alone(server: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    server += ["chat", "chat-alias"]
+    await serve._welcome("http://here", build_stack({"api_key": ["secret"]}, {}))
+    assert capsys.readouterr().out == (
+        "\nchat is served.\n"
+        "  OpenAI's API   http://here/v1\n"
+        "  gRPC           here\n"
+        "  metrics        http://here/metrics\n\n"
+        "Try:  curl -N http://here/v1/chat/completions -H 'content-type: application/json' "
+        '-H "authorization: Bearer $QUIRE_API_KEY" '
+        """-d '{"model": "chat", "messages": [{"role": "user", "content": "Hello!"}], "stream": true}'\n"""
+        "      quire chat --url http://here\n"
+        "      Set QUIRE_API_KEY to the key for both commands.\n\n"
+        "Ctrl-C stops it.\n"
+    )

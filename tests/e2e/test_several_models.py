@@ -221,3 +221,7 @@ max-model-len = 256
         bodies = [{"model": name, "input": "Hello"} for name in names]
         vectors = [ask(server, "/v1/embeddings", body)["data"][0]["embedding"] for body in bodies]
         assert vectors[0] == vectors[1] == vectors[2] != vectors[3]
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=HANG_S) as reply:
+            text = reply.read().decode()
+        for version in ("v1", "v2"):
+            assert f'vllm:num_requests_running{{model_name="chat",model_version="{version}"}}' in text

@@ -185,11 +185,18 @@ def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]
         found = tomllib.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
-    options: dict[str, Any] = {}
     for key, value in found.items():
-        name = key.replace("_", "-")
-        if isinstance(value, dict) and name not in objects:
+        if isinstance(value, dict) and key.replace("_", "-") not in objects:
             raise ConfigError(f"{path} has a table, [{key}]: write options at the top level, such as block-size = 16")
+    return plain_keys(found, path)
+
+
+def plain_keys(table: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Returns a table of the file `path` with dashes in place of the underscores in its keys. Raises ConfigError if two
+    keys are then the same."""
+    options: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("_", "-")
         if name in options:
             raise ConfigError(f"{path} gives {name} twice, once with dashes and once with underscores")
         options[name] = value

@@ -99,6 +99,9 @@ class OptionParser(argparse.ArgumentParser):
     def _describe(self, unknown: Sequence[str]) -> str:
         flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not flags:
+            positional = next((action for action in self._actions if not action.option_strings), None)
+            if positional is not None and positional.nargs == "*":
+                return f"{unknown[0]!r} is one word too many: give all {positional.dest}s one after another"
             return f"{unknown[0]!r} is one word too many"
         known = [name for action in self._actions if not _is_hidden(action) for name in action.option_strings]
         sentences = []
@@ -157,7 +160,8 @@ class StoreJson(argparse.Action):
 
 
 class StoreOnce(argparse.Action):
-    """Action of an argument that can be given by position or with its flag. Two different values are an error."""
+    """Action of an argument that can be given by position or with its flag. Two different values are an error. With
+    nargs="*", it stores one value as it is, and several as a list."""
 
     def __call__(
         self,
@@ -166,6 +170,8 @@ class StoreOnce(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
+        if isinstance(values, list) and len(values) == 1:
+            values = values[0]
         before = getattr(namespace, self.dest, values)
         if before != values:
             parser.error(f"the {self.dest} is given twice, as {before!r} and as {values!r}")

@@ -12,7 +12,7 @@ from openai import APIError, OpenAI
 from quire.cli import gateway
 from quire.cli.conversation import Conversation
 from quire.cli.serve import run, with_port
-from quire.cli.stack import build_stack
+from quire.cli.stack_options import build_stack
 from quire.cli.supervisor import StackError
 from shared.config import ConfigError
 from shared.option_parser import OptionParser, StoreOnce

@@ -30,7 +30,6 @@ GPUS = {
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CPU_ELEMENT_BYTES = 4  # CPUs compute in float32
-_FILES = ("config.json", "generation_config.json", "params.json", "hf_quant_config.json", "sentence_*_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +179,11 @@ def can_split(model: ModelConfig | EncoderConfig, ranks: int) -> bool:
 
 def find_model(config: EstimateConfig) -> ModelConfig | EncoderConfig:
     """Returns the model's configuration. Downloads no weights of a model on the hub. Raises ModelError."""
-    from services.worker.checkpoint import find_checkpoint
+    from services.worker.checkpoint import CONFIG_FILES, find_checkpoint
     from services.worker.config import WorkerConfig
 
     worker = WorkerConfig(model=config.model, revision=config.revision, model_impl=config.model_impl)
-    checkpoint = find_checkpoint(worker, patterns=_FILES)
+    checkpoint = find_checkpoint(worker, patterns=CONFIG_FILES)
     return checkpoint.read_encoder_config() or checkpoint.read_config()
 
 

@@ -11,23 +11,23 @@ MAX_PARTS = 64  # of each kind
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """Options of the stack as a whole. `num_routers`, `num_schedulers` and `num_workers` have the numbers, whichever
-    option set them."""
+    """Numbers of parts. `num_routers`, `num_schedulers` and `num_workers` have the numbers, whichever option set them.
+    Those of schedulers and workers are numbers for each model."""
 
     routers: int | None = option(
         None, "Number of routers. Each adds a process for APIs and text. If left out, 1.", minimum=1, maximum=MAX_PARTS
     )
     schedulers: int | None = option(
         None,
-        "Number of schedulers, which share the workers. One that has no worker stands by for the others. "
+        "Number of schedulers of each model, which share its workers. One that has no worker stands by for the others. "
         "If left out, 1.",
         minimum=1,
         maximum=MAX_PARTS,
     )
     workers: int | None = option(
         None,
-        "Number of workers, each with the whole model: on its own GPU, or with its share of the CPU cores. "
-        "If left out, 1.",
+        "Number of workers of each model, each with the whole model: on its own GPU, or with its share of the CPU "
+        "cores. If left out, 1.",
         minimum=1,
         maximum=MAX_PARTS,
     )
@@ -64,11 +64,6 @@ class ReplicaConfig:
     @property
     def num_workers(self) -> int:
         return self.workers or self.data_parallel_size or 1
-
-    def count(self, kind: str) -> int:
-        """Returns the number of parts of a kind: gateway, router, scheduler or worker."""
-        numbers = {"router": self.num_routers, "scheduler": self.num_schedulers, "worker": self.num_workers}
-        return numbers.get(kind, 1)
 
 
 def part_names(kind: str, count: int) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from quire.batch.server import Server, open_session
 from quire.cli import serve
 from quire.cli.progress_bar import progress_bar
 from quire.cli.server_url import check_url, server_root
-from quire.cli.stack import WIRING, Stack, build_stack, read_options
+from quire.cli.stack import WIRING, Stack
+from quire.cli.stack_options import build_stack, read_options
 from quire.cli.supervisor import StackError
 from shared.config import ConfigError, add_options, build, option
 from shared.option_parser import OptionParser
@@ -179,8 +180,9 @@ def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
     worker, or the length of the schedulers' queues if that is less. So about as many requests wait as run."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
-    scheduled = 2 * stack.configs["worker"].max_num_seqs * stack.replicas.num_workers
-    return int(min(scheduled, stack.configs["scheduler"].max_num_queued_reqs * stack.replicas.num_schedulers))
+    scheduled = 2 * sum(group.config.max_num_seqs * group.count for group in stack.of_kind("worker"))
+    queued = sum(group.config.max_num_queued_reqs * group.count for group in stack.of_kind("scheduler"))
+    return int(min(scheduled, queued))
 
 
 def _summary(config: BatchConfig, tally: Tally, is_whole: bool, seconds: float) -> str:

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.cli import gateway, vllm_options
 from quire.cli.display import PlainDisplay
 from quire.cli.http_probe import ask
 from quire.cli.part import PartSpec
 from quire.cli.replicas import ReplicaConfig
-from quire.cli.stack import (
-    SERVICES,
-    WIRING,
-    Stack,
-    build_stack,
-    part_environment,
-    part_specs,
-    read_options,
-    socket_address,
-    stack_directory,
-)
+from quire.cli.stack import SERVICES, WIRING, Stack, part_environment, part_specs, socket_address, stack_directory
+from quire.cli.stack_options import build_stack, read_options
 from quire.cli.supervisor import Check, StackError, Supervisor
+from services.worker.config import WorkerConfig
 from shared.config import ConfigError, add_options
-from shared.option_parser import OptionParser
+from shared.option_parser import OptionParser, StoreOnce
 
 if TYPE_CHECKING:
     from quire.cli.live_display import LiveDisplay
 
 PROG = "quire serve"
 DESCRIPTION = """\
-Serves a model on this host: starts gateway, routers, schedulers and workers, and restarts a part that fails.
+Serves one model or several on this host: starts gateway, routers, schedulers and workers, and restarts a part that
+fails. Options apply to all models; a file with a table [[models]] for each gives them options of their own.
 Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
 vLLM's command lines work: docs/coming-from-vllm.md compares every option."""
 
@@ -49,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     verbose, path = arguments.pop("verbose"), arguments.pop("config")
     try:
         stack = with_port(build_stack(arguments, read_options(path)))
-        asyncio.run(run(stack, lambda url, _: _welcome(url, stack.api_key), verbose=verbose))
+        asyncio.run(run(stack, lambda url, _: _welcome(url, stack), verbose=verbose))
     except (ConfigError, gateway.GatewayError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 2
@@ -62,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 def with_port(stack: Stack) -> Stack:
     """Returns the stack with the gateway's host as an IP address and, in place of port 0, a free port. Raises
     GatewayError if the gateway cannot listen there."""
-    return replace(stack, configs={**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
+    return stack.with_gateway(gateway.with_real_address(stack.gateway))
 
 
 async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool = False) -> None:
@@ -74,7 +67,7 @@ async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool =
             display.note(note)
         specs, environment = part_specs(stack, directory, private=private), part_environment(stack, directory)
         url = socket_address(directory, "gateway") if private else gateway.url(stack.gateway)
-        await supervise(specs, environment, display, lambda: _unhealthy(url), lambda stop: on_ready(url, stop))
+        await supervise(specs, environment, display, lambda: _problem(url, stack), lambda stop: on_ready(url, stop))
 
 
 async def supervise(
@@ -105,39 +98,59 @@ async def supervise(
     await Supervisor(specs, environment, display, check).run(stop, hurry, ready)
 
 
-async def _unhealthy(url: str) -> str | None:
-    """Returns the server's problem, or None if it is healthy."""
+async def _problem(url: str, stack: Stack) -> str | None:
+    """Returns the server's problem, or None if it is healthy and serves all models of the stack."""
     try:
         answer = await ask(url.removeprefix("http://"), "/health")
+        if answer.status != 200:
+            return f"GET /health answers {answer.status}: {answer.body.strip()[:200]}"
+        # A server is healthy as soon as one model is served.
+        listed = await _cards(url, stack.api_key) if stack.models else {}
     except OSError as error:
         return str(error)
-    return None if answer.status == 200 else f"GET /health answers {answer.status}: {answer.body.strip()[:200]}"
+    missing = [name for name in stack.models if name not in listed]
+    return f"these models are not served yet: {', '.join(missing)}" if missing else None
 
 
-async def _welcome(url: str, api_key: str | None) -> None:
+async def _cards(url: str, api_key: str | None) -> dict[str, Any]:
+    """Returns what GET /v1/models says of each model, by name; nothing if it fails. Raises OSError."""
     models = await ask(url.removeprefix("http://"), "/v1/models", api_key=api_key)
-    card = json.loads(models.body)["data"][0]
-    model, generates = str(card["id"]), "generate" in card["tasks"]
-    path, body = "embeddings", dict[str, object](model=model, input="Hello!")
-    if generates:
-        message = {"role": "user", "content": "Hello!"}
-        path, body = "chat/completions", {"model": model, "messages": [message], "stream": True}
+    return {str(card["id"]): card for card in json.loads(models.body)["data"]} if models.status == 200 else {}
+
+
+async def _welcome(url: str, stack: Stack) -> None:
+    cards = await _cards(url, stack.api_key)
+    names = stack.models or tuple(cards)[:1]
+    tasks = {name: list(cards[name]["tasks"]) for name in names}
     # Do not print the key itself: the terminal's output might be logged.
     header, note = "", ""
-    if api_key is not None:
+    if stack.api_key is not None:
         header = ' -H "authorization: Bearer $QUIRE_API_KEY"'
-        note = "      Set QUIRE_API_KEY to the key for both commands.\n"
+        note = f"      Set QUIRE_API_KEY to the key for {'both' if len(names) == 1 else 'these'} commands.\n"
+    heading = f"{names[0]} is served." if len(names) == 1 else f"{len(names)} models are served: {', '.join(names)}."
+    commands = [
+        f"curl -N {url}{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'"
+        for path, body in (_example(name, tasks[name]) for name in names)
+    ]
+    chat = next((name for name in names if "generate" in tasks[name]), None)
+    if chat is not None:
+        commands.append(f"quire chat --url {url}" + (f" --model {chat}" if len(names) > 1 else ""))
     print(
-        f"\n{model} is served.\n"
+        f"\n{heading}\n"
         f"  OpenAI's API   {url}/v1\n"
         f"  gRPC           {url.removeprefix('http://')}\n"
         f"  metrics        {url}/metrics\n\n"
-        f"Try:  curl -N {url}/v1/{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'\n"
-        + (f"      quire chat --url {url}\n" if generates else "")
-        + f"{note}\n"
-        "Ctrl-C stops it.",
+        f"Try:  " + "\n      ".join(commands) + f"\n{note}\nCtrl-C stops it.",
         flush=True,
     )
+
+
+def _example(model: str, tasks: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Returns the path and the body of a request that a model with these tasks answers."""
+    if "generate" in tasks:
+        message = {"role": "user", "content": "Hello!"}
+        return "/v1/chat/completions", {"model": model, "messages": [message], "stream": True}
+    return "/classify" if "classify" in tasks else "/v1/embeddings", {"model": model, "input": "Hello!"}
 
 
 def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDisplay:
@@ -152,12 +165,21 @@ def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDis
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         prog=PROG,
-        usage="quire serve [MODEL | --model MODEL] [options]",
+        usage="quire serve [MODEL ... | --model MODEL] [options]",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_models(parser)
     add_stack_options(parser)
     return parser
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    (field,) = (field for field in dataclasses.fields(WorkerConfig) if field.name == "model")
+    options: dict[str, Any] = {"metavar": "MODEL", "default": argparse.SUPPRESS, "action": StoreOnce}
+    several = " Several: all of them, on the same address."
+    parser.add_argument("model", nargs="*", help=field.metadata["help"] + several, **options)
+    parser.add_argument("--model", help="The same as one MODEL without a flag.", **options)
 
 
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:

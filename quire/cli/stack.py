@@ -1,8 +1,9 @@
 """The local stack: its parts, their addresses, and the command that starts each part.
 
 In the local stack, the parts listen on Unix sockets in a private directory. Containers run the same commands with other
-addresses. There can be several routers, schedulers and workers (replicas.py has their numbers and names): the gateway
-gets the addresses of all routers, each router those of all schedulers, and each scheduler those of all workers.
+addresses. There can be several routers, schedulers and workers (replicas.py has their numbers and names), and several
+models (served_models.py). The gateway gets the addresses of all routers, each router those of all schedulers, and each
+scheduler those of all workers of its model.
 """
 
 from __future__ import annotations
@@ -16,17 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.envoy.config import ANY, GatewayConfig
+from deploy.envoy.config import GatewayConfig
 from quire.cli import vllm_options
-from quire.cli.host_share import share_host
 from quire.cli.part import PartSpec
 from quire.cli.replicas import ReplicaConfig, part_names
 from quire.cli.runtime_directory import runtime_directory
-from quire.cli.vllm_option import Form
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
-from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, read_file, to_argv, unknown_variables
+from shared.config import ENVIRONMENT_PREFIX, ConfigError, to_argv, unknown_variables
 from shared.discovery import PartOptions
 from shared.python_child import child_environment, python_command
 
@@ -53,24 +52,58 @@ STOP_MARGIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
-    """The configuration of each kind of part, without the addresses that connect the parts. `notes`: messages to show
-    the user at the start. `gpus`: the GPU of each worker, as CUDA_VISIBLE_DEVICES names it; empty if workers choose by
-    themselves."""
+class Group:
+    """Parts of one kind with one configuration: all routers, or the workers of one model. `model`: the model's name
+    among several of the stack, else empty. `first`: number of parts of this kind in the groups before this one.
+    `total`: number of parts of this kind in the stack. `gpus`: the GPU of each part, as CUDA_VISIBLE_DEVICES names it;
+    empty if the parts choose by themselves."""
 
-    configs: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
-    replicas: ReplicaConfig = dataclasses.field(default_factory=ReplicaConfig)
+    kind: str
+    config: Any
+    count: int = 1
+    model: str = ""
+    first: int = 0
+    total: int = 1
     gpus: tuple[str, ...] = ()
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """The names of the parts' sockets, such as worker-0 and worker-1. Parts are numbered over all models, because
+        the name of a model can be too long for a socket's path."""
+        return part_names(self.kind, self.total)[self.first : self.first + self.count]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parts in the display and in messages."""
+        return tuple(f"{name} of {self.model}" if self.model else name for name in self.sockets)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The configuration of all parts, without the addresses that connect them. `groups`: in the order in which they are
+    stopped. `notes`: messages to show the user at the start. `models`: the names of the models if there are several,
+    in the order of the options."""
+
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+    @property
+    def configs(self) -> Mapping[str, Any]:
+        """The configuration of each kind of part; of schedulers and workers, the first model's."""
+        return {group.kind: group.config for group in reversed(self.groups)}
 
     @property
     def part_names(self) -> tuple[str, ...]:
         """The names of all parts, in the order in which they are stopped."""
-        return tuple(name for kind in self.configs for name in self.names(kind))
+        return tuple(name for group in self.groups for name in group.names)
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Returns the names of the parts of one kind, such as worker-0 and worker-1."""
-        return part_names(kind, self.replicas.count(kind))
+        return tuple(name for group in self.of_kind(kind) for name in group.names)
+
+    def of_kind(self, kind: str) -> Iterator[Group]:
+        return (group for group in self.groups if group.kind == kind)
 
     @property
     def gateway(self) -> GatewayConfig:
@@ -78,89 +111,17 @@ class Stack:
         assert isinstance(config, GatewayConfig)
         return config
 
+    def with_gateway(self, config: GatewayConfig | None) -> Stack:
+        """Returns the stack with another configuration of the gateway; None: without a gateway."""
+        gateway = () if config is None else (Group("gateway", config),)
+        return dataclasses.replace(self, groups=(*gateway, *(one for one in self.groups if one.kind != "gateway")))
+
     @property
     def api_key(self) -> str | None:
         """Returns one of the stack's API keys, or None if clients need no key."""
         config = self.configs["router"]
         assert isinstance(config, RouterConfig)
         return next(iter(config.api_key), None)
-
-
-def read_options(path: str | None) -> dict[str, Any]:
-    """Reads a TOML file with the stack's options. Raises ConfigError."""
-    return read_file(path, {option.name for option in vllm_options.OPTIONS.values() if option.form is Form.JSON})
-
-
-def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """Builds the stack's configuration. The keys of `flags` are field names, such as block_size; the keys of `file` are
-    option names, such as block-size. Both can contain vLLM's options. An option that several parts have is set for each
-    of them. Raises ConfigError with one line per problem."""
-    wired = [
-        *(f"--{name.replace('_', '-')}" for name in sorted(WIRING & flags.keys())),
-        *(f"{name} in the configuration file" for name in sorted({w.replace("_", "-") for w in WIRING} & file.keys())),
-    ]
-    if wired:
-        raise ConfigError(f"{wired[0]} is for parts started one by one; quire serve sets it itself")
-    unknown = sorted(file.keys() - {name.replace("_", "-") for name in option_names() | vllm_options.OPTIONS.keys()})
-    if unknown:
-        raise ConfigError(f"{unknown[0]} in the configuration file is not an option; see quire serve --help")
-    environment = {key: value for key, value in os.environ.items() if key not in map(variable, WIRING)}
-    configs: dict[str, Any] = {}
-    notes: tuple[str, ...] = ()
-    replicas, gpus = ReplicaConfig(), tuple[str, ...]()
-    problems: list[str] = []
-    for name, config_class in SERVICES.items():
-        try:
-            configs[name] = build(config_class, flags, environment, file)
-        except ConfigError as error:
-            problems.append(str(error))
-    try:
-        replicas = build(ReplicaConfig, flags, environment, file)
-        if "worker" in configs:
-            gpus = share_host(configs["worker"], replicas.num_workers, environment)
-    except ConfigError as error:
-        problems.append(str(error))
-    try:
-        model = configs["worker"].model if "worker" in configs else str(flags.get("model", ""))
-        notes = vllm_options.check(flags, environment, file, model)
-    except ConfigError as error:
-        problems.append(str(error))
-    if problems:
-        # Several parts can have the same option, and then report the same problem. The error names it once.
-        raise ConfigError("\n".join(dict.fromkeys(problems)))
-    worker, scheduler = configs["worker"], configs["scheduler"]
-    if scheduler.preemption_mode == "swap" and (
-        worker.swap_space == 0 or (worker.swap_space, worker.device) == (None, "cpu")
-    ):
-        raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
-    step, longest = scheduler.max_num_batched_tokens, worker.max_model_len
-    if not scheduler.enable_chunked_prefill and step is not None and longest is not None and longest > step:
-        # Refuse this combination of options before the start. The scheduler refuses it, too, but only after the worker
-        # has loaded the model.
-        raise ConfigError(
-            f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
-            f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
-        )
-    if configs["router"].api_key:
-        configs["gateway"] = _open_to_pages(configs["gateway"])
-    base = configs["gateway"].metrics_port
-    if base is not None:
-        for offset, name in enumerate(SERVICES):
-            configs[name] = dataclasses.replace(configs[name], metrics_port=base + offset)
-        last = base + len(SERVICES) * max(map(replicas.count, SERVICES)) - 1
-        if last > 65535:
-            raise ConfigError(f"--metrics-port is {base}, so the parts would use ports up to {last}; lower it")
-    num_workers = max(worker.workers_on_host, replicas.num_workers)
-    configs["worker"] = dataclasses.replace(configs["worker"], workers_on_host=num_workers)
-    return Stack(configs, notes, replicas, gpus)
-
-
-def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
-    """Returns the gateway's configuration for a stack with an API key. By default, every Origin and every Host header
-    is allowed, because a web page needs the key like any other client."""
-    origins = (ANY,) if config.allowed_origins is None else config.allowed_origins
-    hosts = (ANY,) if config.allowed_hosts is None else config.allowed_hosts
-    return dataclasses.replace(config, allowed_origins=origins, allowed_hosts=hosts)
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
@@ -171,38 +132,41 @@ def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple
             name,
             python_command(
                 "quire",
-                kind,
-                *to_argv(_config_of(stack, kind, index)),
-                *(("--listen", socket_address(directory, name)) if kind != "gateway" or private else ()),
-                *_peers(stack, directory, kind),
+                group.kind,
+                *to_argv(_config_of(group, index)),
+                *(("--listen", socket_address(directory, socket)) if group.kind != "gateway" or private else ()),
+                *_peers(stack, directory, group),
             ),
-            stop_timeout=max(10.0, _drain_seconds(config) + STOP_MARGIN_S),
-            kind=kind,
-            environment={"CUDA_VISIBLE_DEVICES": stack.gpus[index]} if kind == "worker" and stack.gpus else {},
-            # One scheduler suffices: a further one may have to wait until another one gives it a worker. Routers are
-            # ready only once they have a scheduler.
-            is_awaited=kind != "scheduler" or stack.replicas.num_schedulers == 1,
+            stop_timeout=max(10.0, _drain_seconds(group.config) + STOP_MARGIN_S),
+            kind=group.kind,
+            environment={"CUDA_VISIBLE_DEVICES": group.gpus[index]} if group.gpus else {},
+            # One scheduler of a model suffices: a further one may have to wait until another one gives it a worker.
+            # Routers are ready only once they have a scheduler.
+            is_awaited=group.kind != "scheduler" or group.count == 1,
         )
-        for kind, config in stack.configs.items()
-        for index, name in enumerate(stack.names(kind))
+        for group in stack.groups
+        for index, (name, socket) in enumerate(zip(group.names, group.sockets, strict=True))
     )
 
 
-def _peers(stack: Stack, directory: Path, kind: str) -> Iterator[str]:
-    """Yields the flags with the addresses of the parts that a part of this kind calls."""
-    if (peer := CALLED.get(kind)) is not None:
-        for name in stack.names(peer):
-            yield from (f"--{peer}", socket_address(directory, name))
+def _peers(stack: Stack, directory: Path, group: Group) -> Iterator[str]:
+    """Yields the flags with the addresses of the parts that a part of this group calls: a router the schedulers of all
+    models, a scheduler the workers of its own model."""
+    peer = CALLED.get(group.kind)
+    for called in stack.groups:
+        if called.kind == peer and (not group.model or called.model == group.model):
+            for socket in called.sockets:
+                yield from (f"--{peer}", socket_address(directory, socket))
 
 
-def _config_of(stack: Stack, kind: str, index: int) -> Any:
-    """Returns the configuration of one of several parts of a kind: with its own metrics port and step log."""
-    config, changes = stack.configs[kind], dict[str, Any]()
+def _config_of(group: Group, index: int) -> Any:
+    """Returns the configuration of one of the parts of a group: with its own metrics port and step log."""
+    config, changes = group.config, dict[str, Any]()
     if config.metrics_port is not None:
         changes["metrics_port"] = config.metrics_port + len(SERVICES) * index
-    if kind == "worker" and config.step_log and stack.replicas.num_workers > 1:
+    if group.kind == "worker" and config.step_log and group.total > 1:
         path = Path(config.step_log)
-        changes["step_log"] = str(path.with_stem(f"{path.stem}-{index}"))
+        changes["step_log"] = str(path.with_stem(f"{path.stem}-{group.first + index}"))
     return dataclasses.replace(config, **changes)
 
 
@@ -212,7 +176,7 @@ def _drain_seconds(config: Any) -> float:
 
 
 def socket_address(directory: Path, name: str) -> str:
-    """Returns the address of a part's Unix socket. `name`: the part's name, such as router or worker-0."""
+    """Returns the address of a part's Unix socket. `name`: the socket's name, such as router or worker-0."""
     return f"unix:{directory}/{name}.sock"
 
 
@@ -221,7 +185,7 @@ def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
     passed to the parts as flags."""
     resolved = {variable(name) for name in option_names()}
     environment = {key: value for key, value in child_environment().items() if key not in resolved}
-    for config in stack.configs.values():
+    for config in (group.config for group in stack.groups):
         for field in dataclasses.fields(config):
             value = getattr(config, field.name)
             if field.metadata["secret"] and value != field.default:

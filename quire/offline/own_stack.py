@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TextIO
 
-from quire.cli.stack import Stack, build_stack
+from quire.cli.stack import Stack
+from quire.cli.stack_options import build_stack
 from quire.cli.supervisor import StackError
 from shared.python_child import child_environment, python_command
 from shared.status import parse_status
@@ -24,8 +24,7 @@ _HURRY_TIMEOUT_S = 10.0
 def router_stack(options: Mapping[str, Any]) -> Stack:
     """Builds the configuration of a stack without a gateway; the program calls the router directly. Raises
     ConfigError."""
-    stack = build_stack(options, {})
-    return replace(stack, configs={name: config for name, config in stack.configs.items() if name != "gateway"})
+    return build_stack(options, {}).with_gateway(None)
 
 
 class OwnStack:

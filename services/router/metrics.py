@@ -51,6 +51,22 @@ class Histogram:
         family.add_metric(labels, buckets=_buckets(self._bounds, self._counts), sum_value=self._sum)
 
 
+# Labels that tell which model a sample is for. `model_version` is left out for models without versions, so that their
+# series have vLLM's labels.
+_MODEL_LABELS = ("model_name", "model_version")
+
+
+def _without_empty_version(metric: Metric, **further: str) -> Metric:
+    """Removes the label of the version where it is empty, and adds the labels `further`."""
+    metric.samples = [
+        sample._replace(
+            labels={name: value for name, value in sample.labels.items() if value or name != "model_version"} | further
+        )
+        for sample in metric.samples
+    ]
+    return metric
+
+
 class ModelMetrics:
     """Metrics of the requests that this router handled for one model."""
 
@@ -69,15 +85,16 @@ class RequestMetrics:
     """Metrics of all requests, by model, and counts of errors and ignored fields."""
 
     def __init__(self) -> None:
-        self.models: dict[str, ModelMetrics] = {}
+        # By name and version.
+        self.models: dict[tuple[str, str], ModelMetrics] = {}
         self.event_loop_lag = Histogram(_LAG)
         # Number of errors, by gRPC status in lower case.
         self.errors: Counter[str] = Counter()
         # Number of unknown request fields that were ignored, by method.
         self.ignored_fields: Counter[str] = Counter()
 
-    def start(self, model: str, num_prompt_tokens: int) -> RequestTimer:
-        metrics = self.models.setdefault(model, ModelMetrics())
+    def start(self, model: str, num_prompt_tokens: int, version: str = "") -> RequestTimer:
+        metrics = self.models.setdefault((model, version), ModelMetrics())
         metrics.num_prompt_tokens += num_prompt_tokens
         return RequestTimer(metrics)
 
@@ -165,13 +182,16 @@ class LoadCollector:
         self._router_id = router_id
 
     def collect(self) -> Iterator[Metric]:
+        return map(_without_empty_version, self._loads())
+
+    def _loads(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        by_model: dict[str, list[SchedulerConnection]] = {}
+        by_model: dict[tuple[str, str], list[SchedulerConnection]] = {}
         for connection in self._placement.connections:
             if connection.info is not None:
-                by_model.setdefault(connection.info.name, []).append(connection)
-        values: dict[str, tuple[float, ...]] = {}
+                by_model.setdefault((connection.info.name, connection.info.version), []).append(connection)
+        values: dict[tuple[str, str], tuple[float, ...]] = {}
         for model, connections in by_model.items():
             loads = [connection.load.last for connection in connections]
             throughputs = [connection.load.throughput() for connection in connections]
@@ -196,9 +216,9 @@ class LoadCollector:
             ("vllm:avg_generation_throughput_toks_per_s", "Recent generated tokens per second."),
         )
         for column, (name, help_text) in enumerate(names):
-            gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
+            gauge = GaugeMetricFamily(name, help_text, labels=_MODEL_LABELS)
             for model, row in values.items():
-                gauge.add_metric([model], row[column])
+                gauge.add_metric(model, row[column])
             yield gauge
         counters = (
             ("vllm:num_preemptions", "num_preemptions", "Number of preemptions."),
@@ -209,19 +229,19 @@ class LoadCollector:
             # One series per scheduler, because a sum would decrease when a scheduler disappears. One series per router,
             # because routers get a scheduler's report at different times: a shared series could decrease between two
             # scrapes.
-            counter = CounterMetricFamily(name, help_text, labels=["model_name", "scheduler", "router"])
+            counter = CounterMetricFamily(name, help_text, labels=[*_MODEL_LABELS, "scheduler", "router"])
             for model, connections in by_model.items():
                 for connection in connections:
                     if connection.load.has_report:
-                        labels = [model, connection.address, self._router_id]
+                        labels = [*model, connection.address, self._router_id]
                         counter.add_metric(labels, getattr(connection.load.last, field))
             yield counter
         yield self._steps(by_model)
 
-    def _steps(self, by_model: Mapping[str, Sequence[SchedulerConnection]]) -> HistogramMetricFamily:
+    def _steps(self, by_model: Mapping[tuple[str, str], Sequence[SchedulerConnection]]) -> HistogramMetricFamily:
         from prometheus_client.core import HistogramMetricFamily
 
-        labels = ["model_name", "scheduler", "router"]
+        labels = [*_MODEL_LABELS, "scheduler", "router"]
         family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens that each step computes.", labels=labels)
         for model, connections in by_model.items():
             for connection in connections:
@@ -230,7 +250,7 @@ class LoadCollector:
                 if len(load.num_steps_by_tokens) == len(STEP_TOKENS) + 1:
                     buckets = _buckets(STEP_TOKENS, load.num_steps_by_tokens)
                     family.add_metric(
-                        [model, connection.address, self._router_id],
+                        [*model, connection.address, self._router_id],
                         buckets=buckets,
                         sum_value=load.num_scheduled_tokens,
                     )
@@ -247,10 +267,7 @@ class RouterCollector:
 
     def collect(self) -> Iterator[Metric]:
         for metric in (*self._latencies(), *self._counts()):
-            metric.samples = [
-                sample._replace(labels={**sample.labels, "router": self._router_id}) for sample in metric.samples
-            ]
-            yield metric
+            yield _without_empty_version(metric, router=self._router_id)
 
     def _latencies(self) -> Iterator[Metric]:
         from prometheus_client.core import HistogramMetricFamily
@@ -264,10 +281,10 @@ class RouterCollector:
             ("quire:delivery_seconds", "delivery"),
         )
         for name, attribute in names:
-            family = HistogramMetricFamily(name, attribute.replace("_", " ") + ", seconds.", labels=["model_name"])
+            family = HistogramMetricFamily(name, attribute.replace("_", " ") + ", seconds.", labels=_MODEL_LABELS)
             for model, metrics in self._requests.models.items():
                 histogram: Histogram = getattr(metrics, attribute)
-                histogram.add_to(family, [model])
+                histogram.add_to(family, model)
             yield family
         lag = HistogramMetricFamily(
             "quire:event_loop_lag_seconds", "Delay of the event loop's timers, seconds.",
@@ -280,16 +297,16 @@ class RouterCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         models = self._requests.models
-        prompt = CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens received.", labels=["model_name"])
-        generation = CounterMetricFamily("vllm:generation_tokens", "Tokens generated.", labels=["model_name"])
+        prompt = CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens received.", labels=_MODEL_LABELS)
+        generation = CounterMetricFamily("vllm:generation_tokens", "Tokens generated.", labels=_MODEL_LABELS)
         success = CounterMetricFamily(
-            "vllm:request_success", "Choices that ended, by reason.", labels=["model_name", "finished_reason"]
+            "vllm:request_success", "Choices that ended, by reason.", labels=[*_MODEL_LABELS, "finished_reason"]
         )
         for model, metrics in models.items():
-            prompt.add_metric([model], metrics.num_prompt_tokens)
-            generation.add_metric([model], metrics.num_generation_tokens)
+            prompt.add_metric(model, metrics.num_prompt_tokens)
+            generation.add_metric(model, metrics.num_generation_tokens)
             for reason, count in metrics.finished.items():
-                success.add_metric([model, reason], count)
+                success.add_metric([*model, reason], count)
         yield from (prompt, generation, success)
         ready = sum(connection.is_ready for connection in self._placement.connections)
         yield GaugeMetricFamily("quire:schedulers_ready", "Schedulers that this router can use.", value=ready)

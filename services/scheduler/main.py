@@ -73,7 +73,10 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     addresses = await server.start(config.listen)
     if config.metrics_port is not None:
         collector = LoadCollector(
-            lambda: fleet.model.info.name if fleet.model.is_known else "", servicer.load, servicer.throughput.rates
+            lambda: fleet.model.info.name if fleet.model.is_known else "",
+            servicer.load,
+            servicer.throughput.rates,
+            lambda: fleet.model.info.version if fleet.model.is_known else "",
         )
         collectors = (collector, StepCollector(fleet), DiscoveryCollector([workers], registry))
         start_metrics_server(config.metrics_host, config.metrics_port, metrics_of(*collectors))

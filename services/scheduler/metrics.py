@@ -22,11 +22,14 @@ class LoadCollector:
         model_name: Callable[[], str],
         load: Callable[[], scheduler_pb2.Load],
         throughput: Callable[[], tuple[float, float]],
+        model_version: Callable[[], str] = lambda: "",
     ) -> None:
-        """`throughput`: returns (prompt tokens per second, generated tokens per second), over the last 10 s."""
+        """`model_version`: returns the label of that name; without a version, there is no such label. `throughput`:
+        returns (prompt tokens per second, generated tokens per second), over the last 10 s."""
         self._model_name = model_name
         self._load = load
         self._throughput = throughput
+        self._model_version = model_version
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -47,10 +50,11 @@ class LoadCollector:
                 "Generated tokens per second, over the last 10 s.",
             ),
         }
-        labels = [self._model_name()]
+        version = self._model_version()
+        labels = {"model_name": self._model_name()} | ({"model_version": version} if version else {})
         for name, (value, help_text) in gauges.items():
-            gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
-            gauge.add_metric(labels, value)
+            gauge = GaugeMetricFamily(name, help_text, labels=tuple(labels))
+            gauge.add_metric(tuple(labels.values()), value)
             yield gauge
         counters = {
             "vllm:num_preemptions": (load.num_preemptions, "Sequences preempted."),
@@ -58,8 +62,8 @@ class LoadCollector:
             "vllm:prefix_cache_hits": (load.num_prefix_cache_hits, "Tokens found in the prefix cache."),
         }
         for name, (count, help_text) in counters.items():
-            counter = CounterMetricFamily(name, help_text, labels=["model_name"])
-            counter.add_metric(labels, count)
+            counter = CounterMetricFamily(name, help_text, labels=tuple(labels))
+            counter.add_metric(tuple(labels.values()), count)
             yield counter
 
 

@@ -141,6 +141,12 @@ class WorkerConfig(PartOptions):
         "on a CPU, --kv-cache-memory-bytes leave the other workers their share. Set by quire serve.",
         minimum=1,
     )
+    host_memory_bytes: int | None = option(
+        None,
+        "Host memory in bytes for this worker's weights and, on a CPU, the default of --kv-cache-memory-bytes. If left "
+        "out, the available memory divided by --workers-on-host. Set by quire serve for several models.",
+        minimum=1,
+    )
     drain_timeout: float = option(
         10.0,
         "Seconds that sequences get to finish after SIGTERM, if their scheduler has no other worker to move them to.",

@@ -28,6 +28,7 @@ from tests.e2e.grpcurl import grpcurl
 from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S
 from tests.unit.worker.gguf.writing import Kind, write_gguf
+from tests.unit.worker.tiny_encoders import save_encoder
 from tests.unit.worker.tiny_models import save_model
 
 ADDRESS = "127.0.0.1:8000"
@@ -78,7 +79,9 @@ RUN: dict[str, dict[str, str]] = {
         "quire serve --drain-delay": f"{HERE}::test_operations_of_a_server",
         "quire serve -v": f"{HERE}::test_operations_of_a_server",
         "quire estimate": f"{HERE}::test_estimate",
-        "quire serve --config": f"{HERE}::test_operations_of_a_server",
+        "quire serve --config examples/quire.toml": f"{HERE}::test_operations_of_a_server",
+        "quire serve --config examples/models.toml": f"{HERE}::test_operations_of_a_server",
+        "quire serve ./Qwen3-0.6B ./bge": f"{HERE}::test_operations_of_a_server",
         "ACL SETUSER": "tests/integration/shared/discovery/test_redis_access.py"
         "::test_the_acl_user_of_the_documentation_can_do_all_within_the_prefix_and_nothing_else",
     },
@@ -203,8 +206,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A relative directory takes the place of the name on the hub.
     shutil.copytree(checkpoint, directory / "Qwen" / "Qwen3-0.6B")
     write_gguf(directory / "qwen3-0.6b-q8_0.gguf", checkpoint, Kind.Q8_0)
+    encoder = directory / "bge-small-en-v1.5"
+    encoder.mkdir()
+    save_encoder(encoder, vocab_size=vocab_size)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy2(BUNDLED / file, encoder)
     (directory / "examples").mkdir()
-    shutil.copy2(ROOT / "examples" / "quire.toml", directory / "examples")
+    for file in ("quire.toml", "models.toml"):
+        shutil.copy2(ROOT / "examples" / file, directory / "examples")
     return directory
 
 

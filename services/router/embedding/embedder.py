@@ -47,7 +47,8 @@ class Embedder:
         returned generator with `aclosing`, which aborts the sequences that still run. Raises ApiError."""
         self._generator.check_room()
         self._generator.began()
-        timer = self._metrics.start(request.model.info.name, request.num_tokens)
+        info = request.model.info
+        timer = self._metrics.start(info.name, request.num_tokens, info.version)
         mailbox, left = Mailbox(self._generator.deliveries), iter(range(request.num_prompts))
         timeout, clock = request.caller.timeout, asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout

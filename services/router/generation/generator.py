@@ -79,7 +79,8 @@ class Generation:
         self._generator = generator
         self._placement = generator.placement
         self._request = request
-        self._timer = metrics.start(request.model.info.name, sum(len(prompt) for prompt in request.prompts))
+        info = request.model.info
+        self._timer = metrics.start(info.name, sum(len(prompt) for prompt in request.prompts), info.version)
         self._mailbox = Mailbox(generator.deliveries)
         self._is_closed = False
         self._indices: dict[SubmittedSequence, int] = {}

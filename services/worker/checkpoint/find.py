@@ -25,6 +25,14 @@ BUNDLED = "quire-chat"
 # Files to download from the hub: weights only as safetensors, and every file that can hold a configuration or a
 # tokenizer.
 _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+# Files on the hub that hold a model's configuration: enough for `read_config` and `read_encoder_config`.
+CONFIG_FILES = (
+    "config.json",
+    "generation_config.json",
+    "params.json",
+    "hf_quant_config.json",
+    "sentence_*_config.json",
+)
 
 
 @dataclass(frozen=True, slots=True)

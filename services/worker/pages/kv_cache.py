@@ -72,21 +72,24 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, d
     return budget.num_bytes // per_block
 
 
-def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace, num_workers: int = 1) -> Budget:
+def default_cpu_budget(
+    num_weight_bytes: int, swap: SwapSpace, num_workers: int = 1, share: int | None = None
+) -> Budget:
     """Returns the default size of a KV cache in host memory. It leaves room for weights and swap space, which are
-    allocated later. `num_workers`: number of workers on this host; each takes no more than its share."""
+    allocated later. `num_workers`: number of workers on this host; each takes no more than its share. `share`: this
+    worker's share in bytes, if the shares differ."""
     available = available_memory()
     if available is None:
         return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)
-    left = max(0, available.num_bytes // num_workers - num_weight_bytes - swap.num_bytes)
+    whose = "" if num_workers == 1 else " for each worker" if share is None else " for this worker"
+    share = available.num_bytes // num_workers if share is None else share
+    left = max(0, share - num_weight_bytes - swap.num_bytes)
     num_bytes = min(DEFAULT_CPU_BYTES, int(DEFAULT_CPU_FRACTION * left))
     if num_bytes < DEFAULT_CPU_BYTES:
         logger.warning(
             "the KV cache is %s instead of %s: %s has %s of memory available%s, weights and swap space leave %s, and "
             "the default takes half of that at most; --kv-cache-memory-bytes sets it",
-            in_words(num_bytes), in_words(DEFAULT_CPU_BYTES), available.where,
-            in_words(available.num_bytes // num_workers), "" if num_workers == 1 else " for each worker",
-            in_words(left),
+            in_words(num_bytes), in_words(DEFAULT_CPU_BYTES), available.where, in_words(share), whose, in_words(left),
         )  # fmt: skip
     return Budget(num_bytes, RAISE_BYTES)
 

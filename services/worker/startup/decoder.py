@@ -77,15 +77,20 @@ class DecoderStart:
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
-            num_workers = config.workers_on_host
+            share = config.host_memory_bytes
+            # `quire serve` has compared the weights of several models with the memory.
+            num_loads = config.workers_on_host if share is None else 1
             # Memory is checked after open_weights, which compares config.json with the checkpoint: if config.json has a
             # wrong size, the error of open_weights names it. An error about memory would not.
             num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load, COMPUTED[device.type])
-            require_memory(num_weight_bytes, f"the weights of {path}", num_workers)
+            require_memory(num_weight_bytes, f"the weights of {path}", num_loads)
             # The blocks are counted only once, before the weights are loaded. A second count after loading might give
             # fewer blocks than a sequence of `longest` tokens needs.
             num_blocks = count_blocks(
-                config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap, num_workers)
+                config,
+                model,
+                kv_dtype,
+                lambda: default_cpu_budget(num_weight_bytes, swap, config.workers_on_host, share),
             )
         longest = _longest(config, model, kv_dtype, device, num_blocks)
         step_tokens = resolve_step_tokens(config, longest)

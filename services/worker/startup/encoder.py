@@ -54,7 +54,9 @@ class EncoderStart:
         source = open_weights(directory, model, ops, config.load_format, None, progress)
         if ops.device.type == "cpu":
             num_bytes = weight_bytes(model, ops.dtype.itemsize, computed=COMPUTED[ops.device.type])
-            require_memory(num_bytes, f"the weights of {directory}", config.workers_on_host)
+            # `quire serve` has compared the weights of several models with the memory.
+            num_loads = config.workers_on_host if config.host_memory_bytes is None else 1
+            require_memory(num_bytes, f"the weights of {directory}", num_loads)
         with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
             encoder = load_encoder(model, ops, source)
         max_model_len = encoder_max_model_len(config, model)

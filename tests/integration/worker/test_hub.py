@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +78,14 @@ def test_a_private_model_needs_a_token(hub: FakeHub, tmp_path: Path, monkeypatch
         f"{NAME} is no directory, and the Hugging Face hub has no such model (private? set HF_TOKEN)",
     )
     assert hub.downloads == []
+
+
+def test_whether_several_models_fit_is_known_from_their_configurations(hub: FakeHub, model_directory: Path) -> None:
+    """`quire serve` downloads those and no weights."""
+    words = (NAME, str(model_directory), "--kv-cache-memory-bytes", str(2**50), "--device", "cpu")
+    command = (sys.executable, "-m", "quire.cli.main", "serve", *words)
+    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+    assert result.returncode == 2
+    assert f"the model {NAME} does not fit: it takes 1,048,576.0 GiB (weights " in result.stderr
+    assert "config.json" in hub.downloads
+    assert not any(file.endswith(".safetensors") for file in hub.downloads)

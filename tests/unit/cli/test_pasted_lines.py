@@ -15,7 +15,8 @@ import pytest
 from quire.cli import serve
 from quire.cli.calibrate import CalibrateConfig
 from quire.cli.estimate import EstimateConfig
-from quire.cli.stack import Stack, build_stack
+from quire.cli.stack import Stack
+from quire.cli.stack_options import build_stack
 from quire.cli.vllm_option import Form, VllmOption
 from quire.cli.vllm_options import OPTIONS
 from services.worker.config import WorkerConfig

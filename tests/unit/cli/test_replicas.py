@@ -11,7 +11,8 @@ import pytest
 from quire.cli import host_share
 from quire.cli.gpus import visible_gpus
 from quire.cli.part import PartSpec
-from quire.cli.stack import build_stack, part_specs
+from quire.cli.stack import part_specs
+from quire.cli.stack_options import build_stack
 from shared.config import ConfigError
 from shared.host_memory import GIB, Available
 
@@ -97,7 +98,7 @@ def test_the_start_waits_for_every_part_but_for_schedulers_that_may_have_no_work
 )
 @pytest.mark.usefixtures("gpus")
 def test_vllms_name_of_the_number_of_workers_means_the_same(flags: dict[str, object]) -> None:
-    assert build_stack(flags, {}).replicas.num_workers == 2
+    assert len(build_stack(flags, {}).names("worker")) == 2
 
 
 @pytest.mark.usefixtures("gpus")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from quire.cli import serve
-from quire.cli.stack import build_stack, part_environment, part_specs, read_options, stack_directory, unknown_options
+from quire.cli.stack import part_environment, part_specs, stack_directory, unknown_options
+from quire.cli.stack_options import build_stack, read_options
 from shared.config import ConfigError
 
 # Section 7 of the design: all of vLLM's names that mean the same.

@@ -15,7 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
-from quire.cli.stack import SERVICES, build_stack, part_specs
+from quire.cli.stack import SERVICES, part_specs
+from quire.cli.stack_options import build_stack
 from shared.config import add_options, build
 
 ROOT = Path(__file__).parents[3]

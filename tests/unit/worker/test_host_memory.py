@@ -170,6 +170,12 @@ def test_workers_of_one_host_share_what_their_defaults_take(host: Path, caplog: 
     assert resolve_swap_space(5, "cuda", 8).num_bytes == 5 * GIB, "what an option says is each worker's own"
 
 
+def test_a_worker_beside_those_of_other_models_keeps_to_its_share(host: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert default_cpu_budget(6 * GIB, SwapSpace(0), 20, 9 * GIB).num_bytes == GIB, "a 20th of the host is 3.2 GiB"
+    assert default_cpu_budget(6 * GIB, SwapSpace(0), 2, 7 * GIB).num_bytes == GIB // 2
+    assert "this host has 7.0 GiB of memory available for this worker" in caplog.records[0].message
+
+
 def test_the_default_kv_cache_is_what_it_was_before_the_weights_were_read(
     host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from benchmarks import (
     batching,
     deciding,
+    discovery,
     hit_rate,
     implementations,
     kv_memory,
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "quantized_steps": quantized_steps.measure,
     "implementations": implementations.measure,
     "router": router.measure,
+    "discovery": discovery.measure,
 }
 
 

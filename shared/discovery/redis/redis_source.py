@@ -22,6 +22,7 @@ class RedisSource:
         self._keys = keys_of(prefix, kind)
         self._lease_seconds = lease_seconds
         self._belief = Belief()
+        self._num_connections = 0
         self._by_text: Mapping[bytes, Part] = {}
         self._answered_at = time.monotonic()
 
@@ -43,6 +44,10 @@ class RedisSource:
         except RedisUnavailableError:
             self._belief = self._belief.after_silence()
             return
+        if self._connection.num_connections != self._num_connections:
+            # A call in between, such as a renewal, may have met the end of the old connection.
+            self._num_connections = self._connection.num_connections
+            self._belief = self._belief.after_silence()
         self._answered_at = time.monotonic()
         self._belief = self._belief.after(self._read(reply), self._answered_at, self._lease_seconds)
 

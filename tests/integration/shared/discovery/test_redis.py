@@ -214,6 +214,38 @@ async def test_a_call_that_was_cut_short_does_not_confuse_the_next_one(redis: Re
     await connection.close()
 
 
+async def test_a_call_after_a_restart_needs_no_second_try(redis: RedisServer) -> None:
+    connection = connect(redis.url)
+    keys = ("quire:worker:leases", "quire:worker:parts")
+    await connection.run(LIST, keys, "")
+    redis.kill()
+    redis.start()
+    await connection.run(LIST, keys, "")
+    assert connection.num_connections == 2
+    await connection.close()
+
+
+async def test_a_failover_that_a_renewal_notices_first_makes_the_list_of_the_same_process_stale(
+    redis: RedisServer,
+) -> None:
+    connection = connect(redis.url)
+    async with fleet_in(redis.url) as fleet, watching(redis.url, connection=connection) as watch:
+        lagging = fleet.add(A)
+        fleet.add(B, connection=connection)
+        await watch.until(A, B, is_stale=False)
+        await lagging.die()
+        # As with Sentinel: the connection ends, and the new primary lacks a part. The generation is the same.
+        redis.command("CLIENT", "KILL", "TYPE", "normal")
+        await until(lambda: connection.num_connections == 2)
+        version = redis.command("HGET", "quire:worker:parts", "")
+        assert isinstance(version, bytes)
+        redis.command("HSET", "quire:worker:parts", "", version.split(b".")[0].decode() + ".other")
+        redis.command("ZREM", "quire:worker:leases", A)
+        redis.command("HDEL", "quire:worker:parts", A)
+        await watch.until(A, B, is_stale=True)
+        await watch.until(B, is_stale=False)
+
+
 async def test_a_call_fails_when_its_time_is_over_and_says_so(redis: RedisServer) -> None:
     redis.pause()
     try:

@@ -17,6 +17,7 @@ from benchmarks import (
     kv_memory,
     long_prompt,
     overhead,
+    pauses,
     preemption,
     prefix_hit,
     quantization,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "implementations": implementations.measure,
     "router": router.measure,
     "discovery": discovery.measure,
+    "pauses": pauses.measure,
 }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.discovery.measure import Shape, cold_start, rates, running_fleet, seconds_everywhere
 from benchmarks.discovery.members import Change, address_of
+from benchmarks.discovery.phases import Shape, cold_start, rates, running_fleet, seconds_everywhere
 from shared.discovery import Kind
 from tests.fakes.redis_server import needs_redis
 

@@ -159,10 +159,11 @@ def rates(name: str, before: Reading, after: Reading) -> dict[str, float]:
 
 def loss_of_data(name: str, fleet: Fleet, lose: Callable[[], None]) -> dict[str, float]:
     """Empties Redis. Measures the seconds until it has every part again, and until no list is stale, and the number of
-    parts that lists have lost."""
+    parts that lists have lost. `lose` returns once Redis, empty, accepts connections."""
     fleet.reports()
-    num_changes, began = len(fleet.changes), time.monotonic()
+    num_changes = len(fleet.changes)
     lose()
+    began = time.monotonic()
     until(fleet.are_registered, 0.02)
     registered_s = time.monotonic() - began
     # All lists have become stale by then: each part asks for its list about every second.

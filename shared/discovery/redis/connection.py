@@ -67,9 +67,10 @@ class RedisConnection:
     async def run(self, script: Script, keys: Sequence[str], *arguments: str) -> Any:
         """Runs a script and returns its reply. The script's first argument is a random text. If the connection turns
         out to be closed, tries once more with a new one. Raises RedisUnavailableError."""
-        command: tuple[str | int, ...] = (len(keys), *keys, secrets.token_hex(8), *arguments)
 
         async def run() -> Any:
+            # A script that runs twice must not give two states the same version.
+            command: tuple[str | int, ...] = (len(keys), *keys, secrets.token_hex(8), *arguments)
             connection = await self._connected()
             try:
                 return await _call(connection, "EVALSHA", script.sha, *command)

@@ -158,6 +158,7 @@ async def _measure(model: str, load: Load, rounds: int) -> dict[str, float]:
         async with grpc.aio.insecure_channel(fleet.router.address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             per_token = await seconds_per_prompt_token(stub, 1000, 5)
+            figures[f"{prefix}_rounds"] = rounds
             figures[f"{prefix}_recomputation_us_per_token"] = 1e6 * per_token
             for fault in FAULTS:
                 pauses: list[Pause] = []

@@ -23,6 +23,7 @@ from benchmarks import (
     quantization,
     quantized_steps,
     router,
+    scaling,
     simulation,
     startup,
     steps,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "router": router.measure,
     "discovery": discovery.measure,
     "pauses": pauses.measure,
+    "scaling": scaling.measure,
 }
 
 

@@ -1,4 +1,4 @@
-"""A router, two schedulers and four workers as processes that can be killed, suspended and started again."""
+"""Routers, schedulers and workers as processes that can be killed, suspended and started again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -16,10 +17,19 @@ from benchmarks.stack import wait_serving
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.python_child import child_environment, python_command
 
-NUM_SCHEDULERS, NUM_WORKERS = 2, 4
 # Token that the first fake worker samples; the next worker samples the next one.
 FIRST_TOKEN_ID = 100
 TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many of each part there are, and the sequences in a step of a fake worker."""
+
+    routers: int = 1
+    schedulers: int = 2
+    workers: int = 4
+    max_num_seqs: int = 256
 
 
 class Process:
@@ -60,30 +70,35 @@ class Process:
 class Fleet:
     """`model`: directory of the workers' model; without one, the workers are fakes."""
 
-    def __init__(self, directory: Path, model: str, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, shape: Shape, model: str, stack: ExitStack) -> None:
         main = "quire.cli.main"
-        router, *addresses = (f"unix:{directory / name}" for name in ("r", "s0", "s1", "w0", "w1", "w2", "w3"))
-        schedulers, workers = addresses[:NUM_SCHEDULERS], addresses[NUM_SCHEDULERS:]
+        self.shape = shape
         self.has_fakes = not model
+
+        def addresses(letter: str, number: int) -> list[str]:
+            return [f"unix:{directory / letter}{index}" for index in range(number)]
 
         def start(address: str, *words: str) -> Process:
             return stack.enter_context(Process(address, python_command(*words)))
 
+        workers, schedulers = addresses("w", shape.workers), addresses("s", shape.schedulers)
         if model:
             options = ("--num-threads", "1", "--num-gpu-blocks-override", "2048")
             self.workers = [start(one, main, "worker", model, "--listen", one, *options) for one in workers]
         else:
             self.workers = [
-                start(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index))
+                start(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), str(shape.max_num_seqs))
                 for index, one in enumerate(workers)
             ]
         of_workers = [word for one in workers for word in ("--worker", one)]
         self.schedulers = [start(one, main, "scheduler", "--listen", one, *of_workers) for one in schedulers]
         of_schedulers = [word for one in schedulers for word in ("--scheduler", one)]
-        self.router = start(router, main, "router", "--listen", router, *of_schedulers)
-        with grpc.insecure_channel(router) as channel:
-            grpc.channel_ready_future(channel).result(TIMEOUT_S)
-            wait_serving(channel, TIMEOUT_S)
+        routers = addresses("r", shape.routers)
+        self.routers = [start(one, main, "router", "--listen", one, *of_schedulers) for one in routers]
+        for router in routers:
+            with grpc.insecure_channel(router) as channel:
+                grpc.channel_ready_future(channel).result(TIMEOUT_S)
+                wait_serving(channel, TIMEOUT_S)
         self.wait_whole()
 
     def load(self, scheduler: Process) -> scheduler_pb2.Load:
@@ -93,7 +108,7 @@ class Fleet:
 
     def wait_whole(self) -> None:
         """Waits until each scheduler has its share of the workers."""
-        share = NUM_WORKERS // NUM_SCHEDULERS
+        share = self.shape.workers // self.shape.schedulers
         deadline = time.monotonic() + TIMEOUT_S
         while not all(self._has_workers(scheduler, share) for scheduler in self.schedulers):
             if time.monotonic() > deadline:
@@ -112,6 +127,6 @@ class Fleet:
 
 
 @contextmanager
-def running_fleet(model: str = "") -> Iterator[Fleet]:
+def running_fleet(shape: Shape = Shape(), model: str = "") -> Iterator[Fleet]:
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
-        yield Fleet(Path(directory), model, stack)
+        yield Fleet(Path(directory), shape, model, stack)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from benchmarks.pauses.fleet import FIRST_TOKEN_ID, NUM_SCHEDULERS, NUM_WORKERS, Fleet, Process, running_fleet
+from benchmarks.pauses.fleet import FIRST_TOKEN_ID, Fleet, Process, Shape, running_fleet
 from benchmarks.pauses.streams import Stream, random_prompt, seconds_per_prompt_token, until
 from quire.inference.v1 import inference_pb2_grpc
 from shared.python_child import HOME
@@ -90,7 +90,7 @@ async def play(
     await until(lambda: all(stream.num_since(moment) >= MESSAGES_AFTER for stream in streams))
     await _cancel(tasks)
     await asyncio.to_thread(_mend, fleet, victim, fault)
-    num_survivors = NUM_WORKERS // NUM_SCHEDULERS if fault == "scheduler killed" else 1
+    num_survivors = fleet.shape.workers // fleet.shape.schedulers if fault == "scheduler killed" else 1
     num_tokens = (num_lost_tokens + affected * len(random_prompt())) / num_survivors
     step = usual_step(streams, moment)
     longest = sorted((stream.longest_gap(moment) for stream in streams), reverse=True)[:affected]
@@ -127,7 +127,7 @@ async def _streams_of(fleet: Fleet, fault: str, index: int, victim: Process, str
         return int((await asyncio.to_thread(fleet.load, victim)).num_running)
     if fleet.has_fakes:
         return sum(stream.token_id == FIRST_TOKEN_ID + index for stream in streams)
-    return len(streams) // NUM_WORKERS
+    return len(streams) // fleet.shape.workers
 
 
 def _mend(fleet: Fleet, victim: Process, fault: str) -> None:
@@ -154,8 +154,8 @@ def figures_of(name: str, pauses: Sequence[Pause]) -> dict[str, float]:
 async def _measure(model: str, load: Load, rounds: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     prefix = "model" if model else "fakes"
-    with running_fleet(model) as fleet:
-        async with grpc.aio.insecure_channel(fleet.router.address) as channel:
+    with running_fleet(Shape(), model) as fleet:
+        async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             per_token = await seconds_per_prompt_token(stub, 1000, 5)
             figures[f"{prefix}_rounds"] = rounds

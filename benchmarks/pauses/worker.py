@@ -1,5 +1,5 @@
-"""`python -m benchmarks.pauses.worker ADDRESS TOKEN_ID`: a fake worker whose steps take as long as a GPU's might, and
-whose tokens say which worker has sampled them."""
+"""`python -m benchmarks.pauses.worker ADDRESS TOKEN_ID MAX_NUM_SEQS`: a fake worker whose steps take as long as a GPU's
+might, and whose tokens say which worker has sampled them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TOKEN_S = 0.00005
 class MarkedModel(CountingModel):
     """Samples one token only."""
 
-    def __init__(self, token_id: int) -> None:
-        super().__init__()
+    def __init__(self, token_id: int, max_num_seqs: int) -> None:
+        super().__init__(max_num_seqs=max_num_seqs)
         self._token_id = token_id
 
     def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
@@ -47,10 +47,10 @@ class PacedWorker(FakeWorker):
         return result
 
 
-async def serve(address: str, token_id: int) -> None:
+async def serve(address: str, token_id: int, max_num_seqs: int) -> None:
     bundle, _ = bundle_of(byte_level().to_str(), json.dumps(tokenizer_config()))
     worker = PacedWorker(
-        make_model=lambda: MarkedModel(token_id),
+        make_model=lambda: MarkedModel(token_id, max_num_seqs),
         max_model_len=8192,
         tokenizer_bundle=bundle,
         # Tells an exit from a cut connection.
@@ -61,4 +61,4 @@ async def serve(address: str, token_id: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

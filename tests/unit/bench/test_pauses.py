@@ -35,7 +35,7 @@ def test_figures_have_the_worst_pause_and_those_within_their_bounds() -> None:
 
 async def test_streams_go_on_after_each_fault() -> None:
     with running_fleet() as fleet:
-        async with grpc.aio.insecure_channel(fleet.router.address) as channel:
+        async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             for fault in FAULTS:
                 pauses = await play(fleet, stub, fault, 0, Load(8, 4000), 0.0001)

@@ -42,5 +42,5 @@ def keep(name: str, figures: Mapping[str, float]) -> None:
 
 
 def store(name: str, figures: Mapping[str, float]) -> None:
-    record = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "figures": figures}
+    record = provenance() | {"figures": figures}
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")

@@ -11,16 +11,19 @@ from collections.abc import Callable
 from benchmarks import (
     batching,
     deciding,
+    discovery,
     hit_rate,
     implementations,
     kv_memory,
     long_prompt,
     overhead,
+    pauses,
     preemption,
     prefix_hit,
     quantization,
     quantized_steps,
     router,
+    scaling,
     simulation,
     startup,
     steps,
@@ -43,6 +46,9 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "quantized_steps": quantized_steps.measure,
     "implementations": implementations.measure,
     "router": router.measure,
+    "discovery": discovery.measure,
+    "pauses": pauses.measure,
+    "scaling": scaling.measure,
 }
 
 

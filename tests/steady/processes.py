@@ -17,8 +17,9 @@ TESTS = Path(__file__).parents[1]
 STARTS = re.compile(r"\bsubprocess\.(Popen|run|check_\w+)\(|\bcreate_subprocess_\w+\(|\bos\.fork\(")
 # Each of these starts processes, directly or through the modules that it uses.
 PARTS = {
-    "benchmarks.gpu.supervisor", "quire.LLM", "quire.cli.supervisor", "quire.offline.llm", "quire.offline.own_stack",
-    "quire.simulator.cluster", "services.router.main", "services.worker.ops.triton.compile", "shared.python_child",
+    "benchmarks.gpu.supervisor", "benchmarks.pauses.fleet", "quire.LLM", "quire.cli.supervisor", "quire.offline.llm",
+    "quire.offline.own_stack", "quire.simulator.cluster", "services.router.main", "services.worker.ops.triton.compile",
+    "shared.python_child",
 }  # fmt: skip
 
 

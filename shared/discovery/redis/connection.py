@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.connection import RedisSSLContext
+from redis.exceptions import ConnectionError as ConnectionLostError
 from redis.exceptions import NoScriptError, RedisError
 
 from shared.discovery.endpoint import Endpoint
@@ -57,23 +58,38 @@ class RedisConnection:
         self._sentinels = list(endpoint.addresses)
         self._connection: Connection | None = None
         self._local_host = ""
+        # Number of connections so far. A new one may lead to another server, which lacks the last changes.
+        self.num_connections = 0
         self._turn = asyncio.Lock()
         self._is_in_trouble = False
         self._warned_at = -math.inf
 
     async def run(self, script: Script, keys: Sequence[str], *arguments: str) -> Any:
-        """Runs a script and returns its reply. The script's first argument is a random text. Raises
-        RedisUnavailableError."""
-        command: tuple[str | int, ...] = (len(keys), *keys, secrets.token_hex(8), *arguments)
+        """Runs a script and returns its reply. The script's first argument is a random text. If the connection turns
+        out to be closed, tries once more with a new one. Raises RedisUnavailableError."""
 
         async def run() -> Any:
+            # A script that runs twice must not give two states the same version.
+            command: tuple[str | int, ...] = (len(keys), *keys, secrets.token_hex(8), *arguments)
             connection = await self._connected()
             try:
                 return await _call(connection, "EVALSHA", script.sha, *command)
             except NoScriptError:  # Redis was started since
                 return await _call(connection, "EVAL", script.text, *command)
 
-        return await self._in_turn(run)
+        async def run_again_if_closed() -> Any:
+            was_connected = self._connection is not None
+            try:
+                return await run()
+            except (ConnectionLostError, OSError, RuntimeError):
+                if not was_connected:
+                    raise
+                # The connection was closed since the last call, as by a restart of Redis, which may be over. With a new
+                # connection at once, parts register a second earlier. Scripts may run twice.
+                await self._disconnect()
+                return await run()
+
+        return await self._in_turn(run_again_if_closed)
 
     async def local_host(self) -> str:
         """Returns the address of this host on its way to Redis, in brackets for IPv6. Connects if necessary. Raises
@@ -122,6 +138,7 @@ class RedisConnection:
             if is_sentinel and (role := (await _call(self._connection, "ROLE"))[0]) != b"master":
                 raise RedisError(f"the Sentinels name {host}:{port} as the primary, but it is a {role.decode()}")
             self._local_host = _local_host(self._connection.getpeername() or host, port)
+            self.num_connections += 1
         return self._connection
 
     async def _find_primary(self) -> tuple[str, int]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from shared.discovery.parts import Kind, Part
 
 
-def keys_of(prefix: str, kind: Kind) -> tuple[str, str]:
-    """Returns the keys of the leases and of the parts."""
-    return f"{prefix}:{kind}:leases", f"{prefix}:{kind}:parts"
+def keys_of(prefix: str, kind: Kind) -> tuple[str, str, str]:
+    """Returns the keys of the leases, of the parts, and of the last changes."""
+    return f"{prefix}:{kind}:leases", f"{prefix}:{kind}:parts", f"{prefix}:{kind}:changes"
 
 
 def describe(part: Part) -> str:
@@ -28,17 +28,35 @@ def read_part(address: str, description: bytes) -> Part | None:
     return Part(address, *texts) if all(isinstance(text, str) for text in texts) else None
 
 
-def read_parts(reply: Sequence[bytes], known: Mapping[bytes, Part]) -> tuple[dict[bytes, Part], str]:
-    """Reads names and values of the hash of parts. Returns the parts by name and value in one text, and the version.
-    Takes `known` texts from there, and leaves out parts that cannot be read."""
+def read_parts(fields: Sequence[bytes], known: Mapping[str, Part]) -> tuple[dict[str, Part], str]:
+    """Reads names and values of the hash of parts. Returns the parts by address, and the version. Takes parts that are
+    `known` from there, and leaves out parts that cannot be read."""
     version = ""
-    parts: dict[bytes, Part] = {}
-    for name, value in zip(reply[::2], reply[1::2], strict=True):
+    parts: dict[str, Part] = {}
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
         if not name:
             version = value.decode()
             continue
-        text = name + b" " + value
-        part = known.get(text) or read_part(name.decode(errors="replace"), value)
+        address = name.decode(errors="replace")
+        before = known.get(address)
+        if before is not None and describe(before).encode() == value:
+            part: Part | None = before
+        else:
+            part = read_part(address, value)
         if part is not None:
-            parts[text] = part
+            parts[address] = part
     return parts, version
+
+
+def read_changes(fields: Sequence[bytes | None], known: Mapping[str, Part]) -> dict[str, Part]:
+    """Reads addresses that have changed, each with its description, None if it is gone. Returns the `known` parts with
+    these changes."""
+    parts = dict(known)
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        assert name is not None
+        address = name.decode(errors="replace")
+        part = None if value is None else read_part(address, value)
+        parts.pop(address, None)
+        if part is not None:
+            parts[address] = part
+    return parts

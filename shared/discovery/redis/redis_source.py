@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
-from shared.discovery.parts import Kind, Part, Parts
+from shared.discovery.parts import Kind, Parts
 from shared.discovery.redis.belief import Answer, Belief
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
-from shared.discovery.redis.keys import keys_of, read_parts
+from shared.discovery.redis.keys import keys_of, read_changes, read_parts
 from shared.discovery.redis.scripts import LIST
 from shared.discovery.rhythm import LEASE_S, pause
 
@@ -22,7 +22,7 @@ class RedisSource:
         self._keys = keys_of(prefix, kind)
         self._lease_seconds = lease_seconds
         self._belief = Belief()
-        self._by_text: Mapping[bytes, Part] = {}
+        self._num_connections = 0
         self._answered_at = time.monotonic()
 
     def seconds_since_answer(self) -> float:
@@ -43,12 +43,18 @@ class RedisSource:
         except RedisUnavailableError:
             self._belief = self._belief.after_silence()
             return
+        if self._connection.num_connections != self._num_connections:
+            # A call in between, such as a renewal, may have met the end of the old connection.
+            self._num_connections = self._connection.num_connections
+            self._belief = self._belief.after_silence()
         self._answered_at = time.monotonic()
         self._belief = self._belief.after(self._read(reply), self._answered_at, self._lease_seconds)
 
-    def _read(self, reply: int | tuple[int, list[bytes]]) -> Answer:
+    def _read(self, reply: int | tuple[int, list[bytes]] | tuple[int, bytes, list[bytes | None]]) -> Answer:
         if isinstance(reply, int):
             return Answer(reply / 1000, None)
-        milliseconds, fields = reply
-        self._by_text, version = read_parts(fields, self._by_text)
-        return Answer(milliseconds / 1000, {part.address: part for part in self._by_text.values()}, version)
+        if len(reply) == 2:
+            parts, version = read_parts(reply[1], self._belief.listed)
+            return Answer(reply[0] / 1000, parts, version)
+        milliseconds, of_changes, fields = reply
+        return Answer(milliseconds / 1000, read_changes(fields, self._belief.listed), of_changes.decode())

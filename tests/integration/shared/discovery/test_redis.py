@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from collections import Counter
 
 import pytest
 
-from shared.discovery import Kind
+from shared.discovery import Kind, Part
 from shared.discovery.redis import RedisUnavailableError
-from shared.discovery.redis.scripts import LIST
+from shared.discovery.redis.keys import describe, keys_of, read_changes, read_parts
+from shared.discovery.redis.scripts import LEAVE, LIST, REGISTER
 from tests.fakes.redis_server import RedisServer, needs_redis
 from tests.fakes.tcp_proxy import tcp_proxy
 from tests.fakes.waiting import until
@@ -189,7 +192,7 @@ async def test_an_unchanged_list_costs_a_few_bytes(redis: RedisServer) -> None:
         parts = [fleet.add(f"10.0.1.{number}:1") for number in range(100)]
         await until(lambda: all(part.registration.is_registered for part in parts))
         connection = connect(f"redis://127.0.0.1:{proxy.port}")
-        keys = ("quire:worker:leases", "quire:worker:parts")
+        keys = keys_of("quire", Kind.WORKER)
         _, fields = await connection.run(LIST, keys, "")
         version = dict(zip(fields[::2], fields[1::2], strict=True))[b""].decode()
         whole = proxy.num_bytes_from_target
@@ -199,9 +202,72 @@ async def test_an_unchanged_list_costs_a_few_bytes(redis: RedisServer) -> None:
         await connection.close()
 
 
+async def test_a_change_of_a_long_list_costs_as_much_as_its_own_description(redis: RedisServer) -> None:
+    async with tcp_proxy(redis.port) as proxy, fleet_in(redis.url) as fleet:
+        parts = [fleet.add(f"10.0.1.{number}:1") for number in range(100)]
+        await until(lambda: all(part.registration.is_registered for part in parts))
+        connection = connect(f"redis://127.0.0.1:{proxy.port}")
+        keys = keys_of("quire", Kind.WORKER)
+        known, version = read_parts((await connection.run(LIST, keys, ""))[1], {})
+        whole = proxy.num_bytes_from_target
+        added = fleet.add(A)
+        await until(lambda: added.registration.is_registered)
+        _, _, fields = await connection.run(LIST, keys, version)
+        assert read_changes(fields, known).keys() == known.keys() | {A}
+        assert proxy.num_bytes_from_target - whole < 200
+        await connection.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_lists_made_of_changes_are_those_that_redis_has(redis: RedisServer, seed: int) -> None:
+    """Readers that ask rarely or often, while parts come, go and change, some of them with an older release's scripts,
+    and while Redis loses keys."""
+    chance = random.Random(seed)
+    connection = connect(redis.url)
+    keys = keys_of("quire", Kind.WORKER)
+    readers: list[tuple[dict[str, Part], str]] = [({}, "")] * 3
+    replies: Counter[int] = Counter()
+    for _ in range(600):
+        address = f"10.0.0.{chance.randrange(30)}:1"
+        description = describe(Part(address, boot_id=str(chance.randrange(3))))
+        match chance.choices(("register", "leave", "expire", "older", "lose", "read"), (30, 10, 2, 1, 0.3, 20))[0]:
+            case "register":
+                await connection.run(REGISTER, keys, address, description, "3600000")
+            case "leave":
+                await connection.run(LEAVE, keys, address, description)
+            case "expire":
+                redis.command("ZADD", keys[0], "XX", "1", address)
+            case "older":
+                if redis.command("HEXISTS", keys[1], address):
+                    redis.command("HSET", keys[1], address, describe(Part(address, boot_id="older")))
+                    redis.command("HSET", keys[1], "", f"older.{chance.random()}")
+            case "lose":
+                redis.command("DEL", chance.choice(keys))
+            case _:
+                index = chance.randrange(3)
+                known, version = readers[index]
+                reply = await connection.run(LIST, keys, version)
+                replies[1 if isinstance(reply, int) else len(reply)] += 1
+                if not isinstance(reply, int):
+                    is_whole = len(reply) == 2
+                    known, version = (
+                        read_parts(reply[1], known) if is_whole else (read_changes(reply[2], known), reply[1].decode())
+                    )
+                readers[index] = (known, version)
+                truth, present = read_parts(_items(redis.command("HGETALL", keys[1])), {})
+                assert (known, version) == (truth, present)
+    assert min(replies[kind] for kind in (1, 2, 3)) > 0
+    await connection.close()
+
+
+def _items(reply: object) -> list[bytes]:
+    assert isinstance(reply, dict)
+    return [text for item in reply.items() for text in item]
+
+
 async def test_a_call_that_was_cut_short_does_not_confuse_the_next_one(redis: RedisServer) -> None:
     connection = connect(redis.url)
-    keys = ("quire:worker:leases", "quire:worker:parts")
+    keys = keys_of("quire", Kind.WORKER)
     await connection.run(LIST, keys, "")
     redis.pause()
     cut = asyncio.ensure_future(connection.run(LIST, keys, "no such version"))
@@ -214,11 +280,43 @@ async def test_a_call_that_was_cut_short_does_not_confuse_the_next_one(redis: Re
     await connection.close()
 
 
+async def test_a_call_after_a_restart_needs_no_second_try(redis: RedisServer) -> None:
+    connection = connect(redis.url)
+    keys = keys_of("quire", Kind.WORKER)
+    await connection.run(LIST, keys, "")
+    redis.kill()
+    redis.start()
+    await connection.run(LIST, keys, "")
+    assert connection.num_connections == 2
+    await connection.close()
+
+
+async def test_a_failover_that_a_renewal_notices_first_makes_the_list_of_the_same_process_stale(
+    redis: RedisServer,
+) -> None:
+    connection = connect(redis.url)
+    async with fleet_in(redis.url) as fleet, watching(redis.url, connection=connection) as watch:
+        lagging = fleet.add(A)
+        fleet.add(B, connection=connection)
+        await watch.until(A, B, is_stale=False)
+        await lagging.die()
+        # As with Sentinel: the connection ends, and the new primary lacks a part. The generation is the same.
+        redis.command("CLIENT", "KILL", "TYPE", "normal")
+        await until(lambda: connection.num_connections == 2)
+        version = redis.command("HGET", "quire:worker:parts", "")
+        assert isinstance(version, bytes)
+        redis.command("HSET", "quire:worker:parts", "", version.split(b".")[0].decode() + ".other")
+        redis.command("ZREM", "quire:worker:leases", A)
+        redis.command("HDEL", "quire:worker:parts", A)
+        await watch.until(A, B, is_stale=True)
+        await watch.until(B, is_stale=False)
+
+
 async def test_a_call_fails_when_its_time_is_over_and_says_so(redis: RedisServer) -> None:
     redis.pause()
     try:
         with pytest.raises(RedisUnavailableError, match=r"no answer within 0.2 s"):
-            await connect(redis.url, timeout_seconds=0.2).run(LIST, ("a", "b"), "")
+            await connect(redis.url, timeout_seconds=0.2).run(LIST, ("a", "b", "c"), "")
     finally:
         redis.resume()
 
@@ -241,6 +339,7 @@ async def test_parts_that_another_release_describes_are_read_and_garbage_is_left
         for address, text in {B: '{"boot_id":"b","zone":"z"}', C: "garbage", "10.0.0.4:1": '["list"]'}.items():
             redis.command("HSET", "quire:worker:parts", address, text)
             redis.command("ZADD", "quire:worker:leases", "9999999999999", address)
+        redis.command("HSET", "quire:worker:parts", "", "older.release")
         fleet.add("10.0.0.5:1")
         parts = await watch.until(A, B, "10.0.0.5:1")
         assert (parts.by_address[B].boot_id, parts.by_address[B].model) == ("b", "")

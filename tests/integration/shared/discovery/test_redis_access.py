@@ -12,6 +12,7 @@ from shared.config import ConfigError
 from shared.discovery import Kind, PartOptions, Registry, source_of
 from shared.discovery.endpoint import parse_endpoint
 from shared.discovery.redis import RedisConnection, RedisUnavailableError
+from shared.discovery.redis.keys import keys_of
 from shared.discovery.redis.scripts import LIST
 from tests.fakes.redis_server import ROOT, RedisServer, needs_redis, redis_server
 from tests.fakes.waiting import HANG_S, until
@@ -19,7 +20,7 @@ from tests.integration.shared.discovery.conftest import fleet_in, watching
 
 pytestmark = needs_redis
 ADDRESS = "10.0.0.1:1"
-KEYS = ("quire:worker:leases", "quire:worker:parts")
+KEYS = keys_of("quire", Kind.WORKER)
 
 
 async def find_oneself(options: PartOptions) -> None:
@@ -54,7 +55,7 @@ async def test_the_acl_user_of_the_documentation_can_do_all_within_the_prefix_an
     await find_oneself(PartOptions(redis=f"{redis.url}/2", **access))
     connection = RedisConnection(parse_endpoint(redis.url), username="quire", password="secret")
     with pytest.raises(RedisUnavailableError, match="no permissions"):
-        await connection.run(LIST, ("other:worker:leases", "other:worker:parts"), "")
+        await connection.run(LIST, keys_of("other", Kind.WORKER), "")
     await connection.close()
 
 
@@ -63,7 +64,7 @@ async def test_a_database_number(redis: RedisServer) -> None:
         fleet.add(ADDRESS)
         await watch.until(ADDRESS)
         assert redis.command("EXISTS", *KEYS) == 0
-        assert redis.command("EXISTS", *KEYS, database=3) == 2
+        assert redis.command("EXISTS", *KEYS, database=3) == 3
 
 
 @pytest.fixture

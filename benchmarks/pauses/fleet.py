@@ -1,0 +1,132 @@
+"""Routers, schedulers and workers as processes that can be killed, suspended and started again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from benchmarks.stack import wait_serving
+from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from shared.python_child import child_environment, python_command
+
+# Token that the first fake worker samples; the next worker samples the next one.
+FIRST_TOKEN_ID = 100
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many of each part there are, and the sequences in a step of a fake worker."""
+
+    routers: int = 1
+    schedulers: int = 2
+    workers: int = 4
+    max_num_seqs: int = 256
+
+
+class Process:
+    """A part that runs until the block ends."""
+
+    def __init__(self, address: str, command: Sequence[str]) -> None:
+        self.address = address
+        self._command = command
+        self._environment = child_environment() | {"OMP_NUM_THREADS": "1"}
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class Fleet:
+    """`model`: directory of the workers' model; without one, the workers are fakes."""
+
+    def __init__(self, directory: Path, shape: Shape, model: str, stack: ExitStack) -> None:
+        main = "quire.cli.main"
+        self.shape = shape
+        self.has_fakes = not model
+
+        def addresses(letter: str, number: int) -> list[str]:
+            return [f"unix:{directory / letter}{index}" for index in range(number)]
+
+        def start(address: str, *words: str) -> Process:
+            return stack.enter_context(Process(address, python_command(*words)))
+
+        workers, schedulers = addresses("w", shape.workers), addresses("s", shape.schedulers)
+        if model:
+            options = ("--num-threads", "1", "--num-gpu-blocks-override", "2048")
+            self.workers = [start(one, main, "worker", model, "--listen", one, *options) for one in workers]
+        else:
+            self.workers = [
+                start(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), str(shape.max_num_seqs))
+                for index, one in enumerate(workers)
+            ]
+        of_workers = [word for one in workers for word in ("--worker", one)]
+        self.schedulers = [start(one, main, "scheduler", "--listen", one, *of_workers) for one in schedulers]
+        of_schedulers = [word for one in schedulers for word in ("--scheduler", one)]
+        routers = addresses("r", shape.routers)
+        self.routers = [start(one, main, "router", "--listen", one, *of_schedulers) for one in routers]
+        for router in routers:
+            with grpc.insecure_channel(router) as channel:
+                grpc.channel_ready_future(channel).result(TIMEOUT_S)
+                wait_serving(channel, TIMEOUT_S)
+        self.wait_whole()
+
+    def load(self, scheduler: Process) -> scheduler_pb2.Load:
+        with grpc.insecure_channel(scheduler.address) as channel:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            return stub.GetStats(scheduler_pb2.GetStatsRequest(), timeout=5).load
+
+    def wait_whole(self) -> None:
+        """Waits until each scheduler has its share of the workers."""
+        share = self.shape.workers // self.shape.schedulers
+        deadline = time.monotonic() + TIMEOUT_S
+        while not all(self._has_workers(scheduler, share) for scheduler in self.schedulers):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the schedulers did not share the workers")
+            time.sleep(0.1)
+
+    def is_balanced(self, num_streams: int) -> bool:
+        """Whether the router gives streams to each scheduler: it needs a moment to find one that has restarted."""
+        return all(self.load(one).num_running > num_streams // 4 for one in self.schedulers)
+
+    def _has_workers(self, scheduler: Process, number: int) -> bool:
+        try:
+            return bool(self.load(scheduler).num_ready_groups == number)
+        except grpc.RpcError:
+            return False  # not up yet
+
+
+@contextmanager
+def running_fleet(shape: Shape = Shape(), model: str = "") -> Iterator[Fleet]:
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
+        yield Fleet(Path(directory), shape, model, stack)

@@ -1,0 +1,175 @@
+"""Measures how long streams stand still when a worker or scheduler is killed (SIGKILL) or a worker is suspended
+(SIGSTOP), with fake workers and with the bundled model on CPU workers.
+
+A router, two schedulers and four workers; the clients stream from the router. The pause of a stream is the longest gap
+between two of its messages since the fault. It is compared with a bound: the time until the loss is noticed and a new
+plan is sent, 1.2 times the predicted recomputation, and a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from benchmarks.pauses.fleet import FIRST_TOKEN_ID, Fleet, Process, Shape, running_fleet
+from benchmarks.pauses.streams import Stream, random_prompt, seconds_per_prompt_token, until
+from quire.inference.v1 import inference_pb2_grpc
+from shared.python_child import HOME
+
+MODEL = str(HOME / "quire" / "models" / "quire-chat")
+FAULTS = ("worker killed", "scheduler killed", "worker suspended")
+# From a kill to the new plan.
+KILL_S = 0.25
+# A worker that sends nothing is given up after max(2 s, 5 x the predicted step), and the scheduler looks every 100 ms.
+SUSPENDED_S, SUSPENDED_STEPS, TICK_S = 2.0, 5, 0.1
+RECOMPUTATION = 1.2
+# A scheduler gives up one worker in this time (services/scheduler/worker_groups/progress.py).
+GIVE_UP_PAUSE_S = 10.5
+# Tokens of each stream before the fault, and messages after it, more than are on their way when the fault comes.
+TOKENS_BEFORE, MESSAGES_AFTER = 20, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`num_streams`: at a time. `max_tokens`: so many that no stream ends before the longest pause is over."""
+
+    num_streams: int
+    max_tokens: int
+
+
+FAKES, BUNDLED = Load(16, 2000), Load(8, 1800)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Of one affected stream: its longest gap, and the longest one that is allowed."""
+
+    seconds: float
+    bound: float
+
+
+def bound(fault: str, step: float, num_tokens: float, per_token: float) -> float:
+    """Returns the longest pause that is allowed. `num_tokens`: that a surviving worker must compute again."""
+    noticed = KILL_S
+    if fault == "worker suspended":
+        noticed += max(SUSPENDED_S, SUSPENDED_STEPS * step) + TICK_S
+    return noticed + RECOMPUTATION * num_tokens * per_token + step
+
+
+def usual_step(streams: Sequence[Stream], moment: float) -> float:
+    """Returns the median time between two messages before `moment`."""
+    gaps = [b - a for one in streams for a, b in zip(one.times, one.times[1:], strict=False) if b < moment]
+    return statistics.median(gaps)
+
+
+async def play(
+    fleet: Fleet,
+    stub: inference_pb2_grpc.InferenceServiceAsyncStub,
+    fault: str,
+    number: int,
+    load: Load,
+    per_token: float,
+) -> list[Pause]:
+    """Plays one fault under streams. Returns the pauses of the affected ones, and leaves the fleet whole."""
+    parts = fleet.schedulers if fault == "scheduler killed" else fleet.workers
+    index = number % len(parts)
+    victim = parts[index]
+    streams, tasks = await _begin(fleet, stub, load)
+    # Not all faults come at the same moment of a step.
+    await asyncio.sleep(0.1 + 0.013 * (number % 7))
+    affected = await _streams_of(fleet, fault, index, victim, streams)
+    num_lost_tokens = sum(stream.num_tokens for stream in streams) / len(streams) * affected
+    moment = time.monotonic()
+    victim.signal(signal.SIGSTOP if fault == "worker suspended" else signal.SIGKILL)
+    await until(lambda: all(stream.num_since(moment) >= MESSAGES_AFTER for stream in streams))
+    await _cancel(tasks)
+    await asyncio.to_thread(_mend, fleet, victim, fault)
+    num_survivors = fleet.shape.workers // fleet.shape.schedulers if fault == "scheduler killed" else 1
+    num_tokens = (num_lost_tokens + affected * len(random_prompt())) / num_survivors
+    step = usual_step(streams, moment)
+    longest = sorted((stream.longest_gap(moment) for stream in streams), reverse=True)[:affected]
+    return [Pause(gap, bound(fault, step, num_tokens, per_token)) for gap in longest]
+
+
+async def _begin(
+    fleet: Fleet, stub: inference_pb2_grpc.InferenceServiceAsyncStub, load: Load
+) -> tuple[list[Stream], list[asyncio.Task[None]]]:
+    """Returns streams that have received their first tokens, divided among the schedulers."""
+    while True:
+        streams = [Stream() for _ in range(load.num_streams)]
+        tasks = [asyncio.create_task(stream.run(stub, random_prompt(), load.max_tokens)) for stream in streams]
+        await until(lambda: all(stream.num_tokens >= TOKENS_BEFORE for stream in streams))  # noqa: B023 - awaited here
+        if await asyncio.to_thread(fleet.is_balanced, load.num_streams):
+            return streams, tasks
+        await _cancel(tasks)
+        await asyncio.sleep(0.5)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Raises the error of a stream that has failed."""
+    for task in tasks:
+        if task.done():
+            task.result()
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _streams_of(fleet: Fleet, fault: str, index: int, victim: Process, streams: Sequence[Stream]) -> int:
+    """Returns the number of streams on the victim. The tokens of fake workers say it. The sequences of a CPU worker
+    cannot be counted from outside: they are spread evenly."""
+    if fault == "scheduler killed":
+        return int((await asyncio.to_thread(fleet.load, victim)).num_running)
+    if fleet.has_fakes:
+        return sum(stream.token_id == FIRST_TOKEN_ID + index for stream in streams)
+    return len(streams) // fleet.shape.workers
+
+
+def _mend(fleet: Fleet, victim: Process, fault: str) -> None:
+    if fault == "worker suspended":
+        victim.signal(signal.SIGCONT)
+    else:
+        victim.kill()
+        victim.start()
+    fleet.wait_whole()
+
+
+def figures_of(name: str, pauses: Sequence[Pause]) -> dict[str, float]:
+    gaps = [pause.seconds for pause in pauses]
+    within = sum(pause.seconds <= pause.bound for pause in pauses)
+    return {
+        f"{name}_streams": len(pauses),
+        f"{name}_median_ms": 1e3 * statistics.median(gaps),
+        f"{name}_worst_ms": 1e3 * max(gaps),
+        f"{name}_median_bound_ms": 1e3 * statistics.median(pause.bound for pause in pauses),
+        f"{name}_within_bound_percent": 100 * within / len(pauses),
+    }
+
+
+async def _measure(model: str, load: Load, rounds: int) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    prefix = "model" if model else "fakes"
+    with running_fleet(Shape(), model) as fleet:
+        async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
+            stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
+            per_token = await seconds_per_prompt_token(stub, 1000, 5)
+            figures[f"{prefix}_rounds"] = rounds
+            figures[f"{prefix}_recomputation_us_per_token"] = 1e6 * per_token
+            for fault in FAULTS:
+                pauses: list[Pause] = []
+                for number in range(rounds):
+                    began = time.monotonic()
+                    pauses += await play(fleet, stub, fault, number, load, per_token)
+                    if fault == "worker suspended" and number + 1 < rounds:
+                        await asyncio.sleep(max(0.0, began + GIVE_UP_PAUSE_S - time.monotonic()))
+                figures |= figures_of(f"{prefix}_{fault.replace(' ', '_')}", pauses)
+    return figures
+
+
+def measure(rounds: int = 20) -> dict[str, float]:
+    return asyncio.run(_measure("", FAKES, rounds)) | asyncio.run(_measure(MODEL, BUNDLED, rounds))

@@ -1,0 +1,64 @@
+"""`python -m benchmarks.pauses.worker ADDRESS TOKEN_ID MAX_NUM_SEQS`: a fake worker whose steps take as long as a GPU's
+might, and whose tokens say which worker has sampled them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+
+import numpy as np
+
+from quire.worker.v1 import worker_pb2
+from tests.fakes.counting_model import CountingModel
+from tests.fakes.fake_model import FakeModel
+from tests.fakes.fake_worker import FakeWorker, Stream, start_fake_worker
+from tests.integration.router.fake_scheduler import bundle_of
+from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
+
+# Duration of a step, and of each token in it.
+STEP_S = 0.02
+TOKEN_S = 0.00005
+
+
+class MarkedModel(CountingModel):
+    """Samples one token only."""
+
+    def __init__(self, token_id: int, max_num_seqs: int) -> None:
+        super().__init__(max_num_seqs=max_num_seqs)
+        self._token_id = token_id
+
+    def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        result = super().step(plan)
+        result.token_ids = np.full(len(result.token_ids) // 4, self._token_id, np.uint32).tobytes()
+        return result
+
+
+class PacedWorker(FakeWorker):
+    async def _step(
+        self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, stream: Stream
+    ) -> worker_pb2.StepResult:
+        num_tokens = int(np.frombuffer(plan.rows.num_scheduled_tokens, "<u4").sum())
+        self.script.step_seconds = STEP_S + TOKEN_S * num_tokens
+        result = await super()._step(model, plan, stream)
+        # The scheduler learns from it how long steps take.
+        result.timings.run_us = round(1e6 * self.script.step_seconds)
+        return result
+
+
+async def serve(address: str, token_id: int, max_num_seqs: int) -> None:
+    bundle, _ = bundle_of(byte_level().to_str(), json.dumps(tokenizer_config()))
+    worker = PacedWorker(
+        make_model=lambda: MarkedModel(token_id, max_num_seqs),
+        max_model_len=8192,
+        tokenizer_bundle=bundle,
+        # Tells an exit from a cut connection.
+        boot_id=secrets.randbits(63) + 1,
+    )
+    server = await start_fake_worker(worker, address)
+    await server.server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,43 @@
+"""The benchmark of pauses: gaps of streams, bounds, and one round of each fault with fake workers."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from benchmarks.pauses.fleet import running_fleet
+from benchmarks.pauses.rounds import FAULTS, Load, Pause, bound, figures_of, play, usual_step
+from benchmarks.pauses.streams import Stream
+from quire.inference.v1 import inference_pb2_grpc
+
+
+def test_a_gap_counts_if_it_had_not_ended_at_the_fault() -> None:
+    stream = Stream([0.0, 3.0, 3.1, 3.5, 3.6])
+    assert stream.longest_gap(3.05) == pytest.approx(0.4)
+    assert stream.longest_gap(2.0) == pytest.approx(3.0)
+    assert stream.longest_gap(9.0) == 0.0
+    assert usual_step([stream], 3.2) == pytest.approx(1.55)
+
+
+def test_a_suspended_worker_may_be_noticed_after_two_seconds_or_five_steps() -> None:
+    assert bound("worker killed", 0.02, 1000, 0.0001) == pytest.approx(0.25 + 0.12 + 0.02)
+    assert bound("worker suspended", 0.02, 0, 0.0) == pytest.approx(2.35 + 0.02)
+    assert bound("worker suspended", 1.0, 0, 0.0) == pytest.approx(5.35 + 1.0)
+
+
+def test_figures_have_the_worst_pause_and_those_within_their_bounds() -> None:
+    figures = figures_of("x", [Pause(0.1, 0.2), Pause(0.2, 0.2), Pause(0.6, 0.4)])
+    assert figures == pytest.approx(
+        {"x_streams": 3, "x_median_ms": 200, "x_worst_ms": 600, "x_median_bound_ms": 200,
+         "x_within_bound_percent": 200 / 3}
+    )  # fmt: skip
+
+
+async def test_streams_go_on_after_each_fault() -> None:
+    with running_fleet() as fleet:
+        async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
+            stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
+            for fault in FAULTS:
+                pauses = await play(fleet, stub, fault, 0, Load(8, 4000), 0.0001)
+                assert pauses
+                assert all(pause.seconds > 0 for pause in pauses)

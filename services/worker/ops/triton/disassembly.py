@@ -42,8 +42,8 @@ def _listing(cubin: bytes) -> Sequence[str]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [_DISASSEMBLER, "-c", file.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        result = subprocess.run([_DISASSEMBLER, "-c", file.name], capture_output=True, text=True, check=True)
+        return result.stdout.splitlines()
 
 
 def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import json
 import signal
@@ -32,6 +33,10 @@ Serves one model or several on this host: starts gateway, routers, schedulers an
 fails. Options apply to all models; a file with a table [[models]] for each gives them options of their own.
 Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
 vLLM's command lines work: docs/coming-from-vllm.md compares every option."""
+
+# How often the list of models is asked for at the end of the start until it is whole, and seconds in between.
+LIST_TRIES = 100
+LIST_PAUSE_S = 0.05
 
 # Called as soon as the stack answers requests. The arguments are the stack's URL and a function that stops the stack.
 OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
@@ -118,21 +123,38 @@ async def _cards(url: str, api_key: str | None) -> dict[str, Any]:
     return {str(card["id"]): card for card in json.loads(models.body)["data"]} if models.status == 200 else {}
 
 
+async def _tasks(url: str, stack: Stack) -> dict[str, Sequence[str]]:
+    """Returns the tasks of each model that is listed, by name. Waits for all models, because another router can answer
+    than the one that `_problem` asked, and it may not have reached all schedulers yet."""
+    found: dict[str, Sequence[str]] = {}
+    for _ in range(LIST_TRIES):
+        with contextlib.suppress(OSError):
+            cards = await _cards(url, stack.api_key)
+            found = {name: list(card["tasks"]) for name, card in cards.items()}
+            if found and all(name in found for name in stack.models):
+                break
+        await asyncio.sleep(LIST_PAUSE_S)
+    return found
+
+
 async def _welcome(url: str, stack: Stack) -> None:
-    cards = await _cards(url, stack.api_key)
-    names = stack.models or tuple(cards)[:1]
-    tasks = {name: list(cards[name]["tasks"]) for name in names}
+    tasks = await _tasks(url, stack)
+    names = stack.models or tuple(tasks)[:1]
     # Do not print the key itself: the terminal's output might be logged.
     header, note = "", ""
     if stack.api_key is not None:
         header = ' -H "authorization: Bearer $QUIRE_API_KEY"'
         note = f"      Set QUIRE_API_KEY to the key for {'both' if len(names) == 1 else 'these'} commands.\n"
-    heading = f"{names[0]} is served." if len(names) == 1 else f"{len(names)} models are served: {', '.join(names)}."
+    heading = (
+        f"{''.join(names) or 'The stack'} is served."
+        if len(names) < 2
+        else f"{len(names)} models are served: {', '.join(names)}."
+    )
     commands = [
         f"curl -N {url}{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'"
-        for path, body in (_example(name, tasks[name]) for name in names)
+        for path, body in (_example(name, tasks[name]) for name in names if name in tasks)
     ]
-    chat = next((name for name in names if "generate" in tasks[name]), None)
+    chat = next((name for name in names if "generate" in tasks.get(name, ())), None)
     if chat is not None:
         commands.append(f"quire chat --url {url}" + (f" --model {chat}" if len(names) > 1 else ""))
     print(

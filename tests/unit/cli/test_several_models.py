@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import re
@@ -315,6 +316,23 @@ async def test_the_message_at_the_end_of_the_start_has_a_request_for_each_model(
     requests = re.findall(r"curl -N http://here(\S+) .*\"model\": \"(\w+)\"", printed)
     assert requests == [("/v1/embeddings", "vectors"), ("/v1/chat/completions", "chat"), ("/classify", "classes")]
     assert "quire chat --url http://here --model chat\n" in printed
+
+
+async def test_the_message_waits_for_a_router_that_does_not_know_all_models_yet(
+    server: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = dataclasses.replace(build_stack({}, {}), models=("chat", "vectors"))
+    server.append("chat")
+    welcome = asyncio.create_task(serve._welcome("http://here", stack))
+    await asyncio.sleep(2 * serve.LIST_PAUSE_S)
+    assert capsys.readouterr().out == ""
+    server.append("vectors")
+    await welcome
+    assert capsys.readouterr().out.count("curl") == 2
+    server.remove("chat")
+    monkeypatch.setattr(serve, "LIST_TRIES", 1)
+    await serve._welcome("http://here", stack)
+    assert capsys.readouterr().out.count("curl") == 1, "a scheduler that is away stops nothing"
 
 
 async def test_the_message_of_one_model_names_it_alone(server: list[str], capsys: pytest.CaptureFixture[str]) -> None:

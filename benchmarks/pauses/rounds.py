@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
@@ -97,6 +98,10 @@ async def play(
     return [Pause(gap, bound(fault, step, num_tokens, per_token)) for gap in longest]
 
 
+def _have_begun(streams: list[Stream]) -> bool:
+    return all(stream.num_tokens >= TOKENS_BEFORE for stream in streams)
+
+
 async def _begin(
     fleet: Fleet, stub: inference_pb2_grpc.InferenceServiceAsyncStub, load: Load
 ) -> tuple[list[Stream], list[asyncio.Task[None]]]:
@@ -104,7 +109,7 @@ async def _begin(
     while True:
         streams = [Stream() for _ in range(load.num_streams)]
         tasks = [asyncio.create_task(stream.run(stub, random_prompt(), load.max_tokens)) for stream in streams]
-        await until(lambda: all(stream.num_tokens >= TOKENS_BEFORE for stream in streams))  # noqa: B023 - awaited here
+        await until(partial(_have_begun, streams))
         if await asyncio.to_thread(fleet.is_balanced, load.num_streams):
             return streams, tasks
         await _cancel(tasks)

@@ -10,7 +10,7 @@ from services.worker.ops import interface
 from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
-from services.worker.ops.triton.skinny import chosen, may_serve, reserve, skinny
+from services.worker.ops.triton.skinny import MAX_ROWS, chosen, may_serve, reserve, skinny
 from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4Weight, Weight
 
 
@@ -32,7 +32,7 @@ class DenseLinear:
     def __call__(self, x: Tensor) -> Tensor:
         if self._batch_invariant:
             return matmul(x, self.weight, self.bias)
-        if self._may_be_skinny and x.dim() == 2 and x.stride(1) == 1:
+        if self._may_be_skinny and len(x) <= MAX_ROWS and x.dim() == 2 and x.stride(1) == 1:
             tuning = chosen(len(x), *self.weight.shape)
             if tuning is not None:
                 return skinny(x, self.weight, self.bias, tuning)

@@ -12,10 +12,10 @@ memory stays within the target's limit, and:
   rows: with fewer, Hopper's own matrix instruction (wgmma) is not used. For a head size of 128, Hopper also has room
   for tiles of 128 positions, but the kernel would need all 255 registers, and with some group sizes it would spill.
 
-Decodes with heads of 128 elements are measured on an H200 (`python -m benchmarks.gpu tunings`): two programs per SM
-took 127 us for 32 sequences of 4,096 tokens, and three 131 to 153; with fp8 pages, 83 and 104. (Tiles of 128 positions
-took 74 us there, but spill registers with a window and a soft cap.) The others are not measured.
-`PagedAttention(config=...)` takes other configurations, for comparisons.
+Decodes with heads of 128 elements are measured on an H200 (ADR 36; `python -m benchmarks.gpu tunings` has the loads):
+two programs per SM took 127 us for 32 sequences of 4,096 tokens, and three 131 to 153; with fp8 pages, 83 and 104.
+(Tiles of 128 positions took 74 us there, but spill registers with a window and a soft cap.) The others are not
+measured. `PagedAttention(config=...)` takes other configurations, for comparisons.
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plenty, and always the same: what is available on a real host changes from one call to the next."""
+    monkeypatch.setattr(host_share, "available_memory", lambda: Available(64 * GIB, "this host"))
+
+
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_share, "available_memory", lambda: Available(GIB, "this host"))

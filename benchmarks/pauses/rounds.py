@@ -1,5 +1,5 @@
-"""Measures how long streams stand still when a worker or scheduler is killed (SIGKILL) or a worker is suspended
-(SIGSTOP), with fake workers and with the bundled model on CPU workers.
+"""Measures how long streams stand still when a worker or scheduler is killed (SIGKILL) or suspended (SIGSTOP), with
+fake workers and with the bundled model on CPU workers.
 
 A router, two schedulers and four workers; the clients stream from the router. The pause of a stream is the longest gap
 between two of its messages since the fault. It is compared with a bound: the time until the loss is noticed and a new
@@ -24,16 +24,36 @@ from quire.inference.v1 import inference_pb2_grpc
 from shared.python_child import HOME
 
 MODEL = str(HOME / "quire" / "models" / "quire-chat")
-FAULTS = ("worker killed", "scheduler killed", "worker suspended")
 # From a kill to the new plan.
 KILL_S = 0.25
 # A worker that sends nothing is given up after max(2 s, 5 x the predicted step), and the scheduler looks every 100 ms.
-SUSPENDED_S, SUSPENDED_STEPS, TICK_S = 2.0, 5, 0.1
+# A scheduler is given up after max(2 s, 5 x its longest pause), and the router looks every 200 ms.
+SUSPENDED_S, SUSPENDED_STEPS, TICK_S = 2.0, 5, 0.2
 RECOMPUTATION = 1.2
-# A scheduler gives up one worker in this time (services/scheduler/worker_groups/progress.py).
+# A scheduler gives up one worker in this time (services/scheduler/worker_groups/progress.py), and a router is more
+# patient with a scheduler that it gives up again within this time (shared/pulse.py).
 GIVE_UP_PAUSE_S = 10.5
 # Tokens of each stream before the fault, and messages after it, more than are on their way when the fault comes.
 TOKENS_BEFORE, MESSAGES_AFTER = 20, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`part`: worker or scheduler. `signal`: SIGKILL or SIGSTOP."""
+
+    part: str
+    signal: signal.Signals
+
+    @property
+    def is_suspension(self) -> bool:
+        return self.signal is signal.SIGSTOP
+
+    @property
+    def name(self) -> str:
+        return f"{self.part}_{'suspended' if self.is_suspension else 'killed'}"
+
+
+FAULTS = tuple(Fault(part, number) for number in (signal.SIGKILL, signal.SIGSTOP) for part in ("worker", "scheduler"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +75,10 @@ class Pause:
     bound: float
 
 
-def bound(fault: str, step: float, num_tokens: float, per_token: float) -> float:
+def bound(fault: Fault, step: float, num_tokens: float, per_token: float) -> float:
     """Returns the longest pause that is allowed. `num_tokens`: that a surviving worker must compute again."""
     noticed = KILL_S
-    if fault == "worker suspended":
+    if fault.is_suspension:
         noticed += max(SUSPENDED_S, SUSPENDED_STEPS * step) + TICK_S
     return noticed + RECOMPUTATION * num_tokens * per_token + step
 
@@ -72,13 +92,13 @@ def usual_step(streams: Sequence[Stream], moment: float) -> float:
 async def play(
     fleet: Fleet,
     stub: inference_pb2_grpc.InferenceServiceAsyncStub,
-    fault: str,
+    fault: Fault,
     number: int,
     load: Load,
     per_token: float,
 ) -> list[Pause]:
     """Plays one fault under streams. Returns the pauses of the affected ones, and leaves the fleet whole."""
-    parts = fleet.schedulers if fault == "scheduler killed" else fleet.workers
+    parts = fleet.schedulers if fault.part == "scheduler" else fleet.workers
     index = number % len(parts)
     victim = parts[index]
     streams, tasks = await _begin(fleet, stub, load)
@@ -87,11 +107,11 @@ async def play(
     affected = await _streams_of(fleet, fault, index, victim, streams)
     num_lost_tokens = sum(stream.num_tokens for stream in streams) / len(streams) * affected
     moment = time.monotonic()
-    victim.signal(signal.SIGSTOP if fault == "worker suspended" else signal.SIGKILL)
+    victim.signal(fault.signal)
     await until(lambda: all(stream.num_since(moment) >= MESSAGES_AFTER for stream in streams))
     await _cancel(tasks)
     await asyncio.to_thread(_mend, fleet, victim, fault)
-    num_survivors = fleet.shape.workers // fleet.shape.schedulers if fault == "scheduler killed" else 1
+    num_survivors = fleet.shape.workers // fleet.shape.schedulers if fault.part == "scheduler" else 1
     num_tokens = (num_lost_tokens + affected * len(random_prompt())) / num_survivors
     step = usual_step(streams, moment)
     longest = sorted((stream.longest_gap(moment) for stream in streams), reverse=True)[:affected]
@@ -125,18 +145,18 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _streams_of(fleet: Fleet, fault: str, index: int, victim: Process, streams: Sequence[Stream]) -> int:
+async def _streams_of(fleet: Fleet, fault: Fault, index: int, victim: Process, streams: Sequence[Stream]) -> int:
     """Returns the number of streams on the victim. The tokens of fake workers say it. The sequences of a CPU worker
     cannot be counted from outside: they are spread evenly."""
-    if fault == "scheduler killed":
+    if fault.part == "scheduler":
         return int((await asyncio.to_thread(fleet.load, victim)).num_running)
     if fleet.has_fakes:
         return sum(stream.token_id == FIRST_TOKEN_ID + index for stream in streams)
     return len(streams) // fleet.shape.workers
 
 
-def _mend(fleet: Fleet, victim: Process, fault: str) -> None:
-    if fault == "worker suspended":
+def _mend(fleet: Fleet, victim: Process, fault: Fault) -> None:
+    if fault.is_suspension:
         victim.signal(signal.SIGCONT)
     else:
         victim.kill()
@@ -170,9 +190,9 @@ async def _measure(model: str, load: Load, rounds: int) -> dict[str, float]:
                 for number in range(rounds):
                     began = time.monotonic()
                     pauses += await play(fleet, stub, fault, number, load, per_token)
-                    if fault == "worker suspended" and number + 1 < rounds:
+                    if fault.is_suspension and number + 1 < rounds:
                         await asyncio.sleep(max(0.0, began + GIVE_UP_PAUSE_S - time.monotonic()))
-                figures |= figures_of(f"{prefix}_{fault.replace(' ', '_')}", pauses)
+                figures |= figures_of(f"{prefix}_{fault.name}", pauses)
     return figures
 
 

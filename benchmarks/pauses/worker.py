@@ -11,9 +11,10 @@ import sys
 import numpy as np
 
 from quire.worker.v1 import worker_pb2
+from services.worker.service.owner_messages import Stream
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import FakeModel
-from tests.fakes.fake_worker import FakeWorker, Stream, start_fake_worker
+from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.integration.router.fake_scheduler import bundle_of
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
 

@@ -37,6 +37,8 @@ _STEPS_PER_KIND = _REPEATS + 3
 # Kinds of step whose predicted duration is longer than _LONGEST_STEP_S are not measured. Otherwise a calibration could
 # take an hour.
 _LONGEST_STEP_S = 4.0
+# A calibration gives no worker up.
+_LATE_AFTER_S = 3600.0
 # Maximum number of times that all kinds are measured. They are measured again only if the fit is poor.
 _MAX_PASSES = 3
 _MIN_KINDS = 8  # minimum number of measured kinds before a fit is used to predict the duration of further kinds
@@ -140,13 +142,13 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner)
             yield None
             continue
         plans = planner.plans(kind)
-        link.send(next(plans))
-        link.send(next(plans))
+        link.send(next(plans), _LATE_AFTER_S)
+        link.send(next(plans), _LATE_AFTER_S)
         last = time.monotonic()
         seconds: list[float] = []
         for plan in plans:
             # Send the next plan before an earlier plan's result arrives, so that the worker never waits for a plan.
-            link.send(plan)
+            link.send(plan, _LATE_AFTER_S)
             seconds.append(await _gap(results, last))
             last += seconds[-1]
             if sum(seconds) > _SECONDS_PER_KIND and len(seconds) > 2:

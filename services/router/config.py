@@ -58,7 +58,10 @@ class RouterConfig(PartOptions):
         30.0, "Seconds that a request waits at most for a scheduler of its model before it fails with a 503.", minimum=0
     )
     scheduler_silence: float = option(
-        5.0, "Seconds without a message after which a scheduler counts as lost.", minimum=0.1
+        2.0,
+        "Minimum number of seconds without a message after which a scheduler counts as hung, and its sequences move to "
+        "other schedulers. The limit is five times its longest recent pause if that is longer, up to 10 s.",
+        minimum=0.1,
     )
     tokenizer_threads: int = option(2, "Threads that tokenize long texts.", minimum=1, maximum=64)
     tool_call_parser: str = option(

@@ -110,7 +110,8 @@ def hello_from_proto(hello: worker_pb2.Hello) -> WorkerHello:
     )
 
 
-def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int) -> worker_pb2.StepPlan:
+def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int, late_after_s: float = 0.0) -> worker_pb2.StepPlan:
+    """`late_after_s`: seconds without a result after which the worker is given up; 0: not known."""
     rows = plan.rows
     message = worker_pb2.StepPlan(
         epoch=epoch,
@@ -124,6 +125,7 @@ def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int) -> worker_pb2.Step
             new_block_offsets=rows.new_block_offsets.tobytes(),
             new_block_ids=rows.new_block_ids.tobytes(),
         ),
+        late_after_s=late_after_s,
     )
     moves = plan.moves
     if moves.swap_out:

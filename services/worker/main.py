@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVICE = "quire.worker.v1.WorkerService"
-# If the step thread has work but finishes no step for this long, the health check fails.
-STUCK_AFTER_S = 30.0
 WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
 # Time limit for flushing spans and logs once the device is lost.
@@ -164,17 +162,19 @@ def raise_death(steps: StepThread) -> None:
 
 
 async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ended: asyncio.Event) -> None:
-    """Updates the health status until `stop` is set: not serving while a step is stuck, serving again once the step
+    """Updates the health status until `stop` is set: not serving while a step is late, serving again once the step
     ends. If the step thread dies, raises the same errors as `raise_death`. `ended` must be set when the step thread
     has ended."""
     healthy = True
     while not stop.is_set():
         await _first_of(stop, ended, within_s=WATCH_INTERVAL_S)
         raise_death(steps)
-        stuck_for = steps.stuck_for()
-        if healthy != (stuck_for < STUCK_AFTER_S):
+        if healthy is steps.is_late():
             healthy = not healthy
-            logger.log(logging.INFO if healthy else logging.ERROR, "a step has run for %.0f s", stuck_for)
+            if healthy:
+                logger.info("steps end again")
+            else:
+                logger.error("a step has run for %.1f s and is late", steps.busy_for())
             await server.set_serving(healthy)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import sys
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,22 +14,21 @@ import grpc
 
 from quire.inference.v1 import model_pb2, pooling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from services.worker.service.owner_messages import OwnerMessages, OwnerSilentError, Stream
 from services.worker.service.ownership import ClaimRefusedError, Ownership, check_model
 from shared.grpc_server import GrpcServer
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
-from shared.transport import GrpcServerStream, ServerStream
+from shared.pulse import Pulse
+from shared.transport import GrpcServerStream
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, ContractError, FakeModel
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Stream = ServerStream[worker_pb2.RunRequest, worker_pb2.RunResponse]
 
-# As in a real worker: seconds until a claim must arrive, until an owner that sends nothing has lost the worker, and
-# until an owner that reads nothing has lost it.
+# As in a real worker: seconds until a claim must arrive, and until an owner that reads nothing has lost the worker.
 CLAIM_TIMEOUT_S = 10.0
-OWNER_SILENCE_S = 10.0
 WRITE_TIMEOUT_S = 2.0
 
 
@@ -81,6 +80,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     def __post_init__(self) -> None:
         self.ownership = Ownership()
+        self.pulse = Pulse()
 
     async def Run(  # type: ignore[override] # noqa: N802
         self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Context
@@ -93,7 +93,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def serve(self, stream: Stream) -> None:
         """Serves a scheduler's stream until it ends, as a real worker does."""
-        first = await _next(stream, CLAIM_TIMEOUT_S)
+        try:
+            async with Patience(CLAIM_TIMEOUT_S):
+                first = await stream.read()
+        except TimeoutError:
+            first = None
         if first is None or not first.HasField("claim"):
             raise MalformedRequestError("the first message of a stream must be a claim")
         info = self.hello(self.make_model(), self.epoch).model
@@ -112,17 +116,19 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             if first.claim.HasField("num_groups"):
                 self.ownership.attach(news.put_nowait)
                 telling = asyncio.create_task(_tell(stream, news))
-            await self._run_epoch(stream, model)
+            await self._run_epoch(stream, OwnerMessages(stream, self.pulse, first.claim), model)
+        except OwnerSilentError as error:
+            await stream.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         finally:
             if telling is not None:
                 telling.cancel()
             self.ownership.leave()
             self.ownership.release()
 
-    async def _run_epoch(self, stream: Stream, model: FakeModel | CountingModel) -> None:
+    async def _run_epoch(self, stream: Stream, messages: OwnerMessages, model: FakeModel | CountingModel) -> None:
         step_id = 0
         joiner = PartJoiner[worker_pb2.RunRequest]()
-        while (received := await _next(stream, OWNER_SILENCE_S, stream.abort)) is not None:
+        while (received := await messages.next()) is not None:
             request = joiner.add(received)
             if request is None:
                 continue
@@ -218,19 +224,6 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             max_num_batched_tokens=model.max_num_batched_tokens,
             num_host_blocks=model.num_host_blocks,
         )
-
-
-async def _next(
-    stream: Stream, seconds: float, abort: Callable[[grpc.StatusCode, str], Awaitable[NoReturn]] | None = None
-) -> worker_pb2.RunRequest | None:
-    """Returns the next message. If none comes within `seconds`, calls `abort`; without `abort`, returns None."""
-    try:
-        async with Patience(seconds):
-            return await stream.read()
-    except TimeoutError:
-        if abort is None:
-            return None
-    return await abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"neither a plan nor a heartbeat came for {seconds:g} s")
 
 
 class _Locked:

@@ -148,6 +148,7 @@ class Claim(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, for logs and metrics."""
     num_groups: _builtins.int
@@ -164,6 +165,8 @@ class Claim(_message.Message):
     """
     model_version: _builtins.str
     """Version of the model that the scheduler serves, from ModelInfo.version. It counts only if `model` is set."""
+    heartbeat_s: _builtins.float
+    """The scheduler sends a Heartbeat after this number of seconds without another message. Unset: 2 s."""
     @_builtins.property
     def release(self) -> _release_pb2.Release:
         """The scheduler's release. A worker that cannot work with it ends the stream with UNIMPLEMENTED. Unset: see Release."""
@@ -177,13 +180,19 @@ class Claim(_message.Message):
         model: _builtins.str = ...,
         release: _release_pb2.Release | None = ...,
         model_version: _builtins.str = ...,
+        heartbeat_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "num_groups", b"num_groups", "release", b"release"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s", "_num_groups", b"_num_groups", "heartbeat_s", b"heartbeat_s", "num_groups", b"num_groups", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "model", b"model", "model_version", b"model_version", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s", "_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "heartbeat_s", b"heartbeat_s", "model", b"model", "model_version", b"model_version", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__heartbeat_s: _TypeAlias = _typing.Literal["heartbeat_s"]  # noqa: Y015
+    _WhichOneofArgType__heartbeat_s: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s"]  # noqa: Y015
     _WhichOneofReturnType__num_groups: _TypeAlias = _typing.Literal["num_groups"]  # noqa: Y015
     _WhichOneofArgType__num_groups: _TypeAlias = _typing.Literal["_num_groups", b"_num_groups"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heartbeat_s) -> _WhichOneofReturnType__heartbeat_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_groups) -> _WhichOneofReturnType__num_groups | None: ...
 
 Global___Claim: _TypeAlias = Claim  # noqa: Y015
@@ -257,8 +266,9 @@ Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Shows that the scheduler is alive. Its event loop sends a Heartbeat after 2 s without a plan. An owner that sends nothing for
-    10 s counts as hung, even if its connection is open, and loses the worker.
+    """Shows that the scheduler is alive. Its event loop sends a Heartbeat after Claim.heartbeat_s without another message. An owner
+    that sends nothing for five times as long, or five times its longest pause of the last minutes if that is longer, counts as
+    hung, even if its connection is open, and loses the worker. The limit is at least 2 s. Pauses do not raise it above 10 s.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -420,6 +430,7 @@ class StepPlan(_message.Message):
     SWAP_OUT_SLOTS_FIELD_NUMBER: _builtins.int
     SWAP_IN_SLOTS_FIELD_NUMBER: _builtins.int
     SWAP_IN_BLOCKS_FIELD_NUMBER: _builtins.int
+    LATE_AFTER_S_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch from Hello."""
     step_id: _builtins.int
@@ -438,6 +449,10 @@ class StepPlan(_message.Message):
     """u32[n]: slots in host memory that are copied back."""
     swap_in_blocks: _builtins.bytes
     """u32[n]: the blocks that swap_in_slots are copied to."""
+    late_after_s: _builtins.float
+    """The scheduler gives the worker up if no result comes for this number of seconds after the plan was sent. The worker then
+    reports that it does not serve. 0: not known.
+    """
     @_builtins.property
     def new_sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewSequence]:
         """Sequences that enter slots."""
@@ -460,10 +475,11 @@ class StepPlan(_message.Message):
         swap_out_slots: _builtins.bytes = ...,
         swap_in_slots: _builtins.bytes = ...,
         swap_in_blocks: _builtins.bytes = ...,
+        late_after_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_destinations", b"copy_destinations", "copy_sources", b"copy_sources", "epoch", b"epoch", "new_sequences", b"new_sequences", "released_wire_ids", b"released_wire_ids", "rows", b"rows", "step_id", b"step_id", "swap_in_blocks", b"swap_in_blocks", "swap_in_slots", b"swap_in_slots", "swap_out_blocks", b"swap_out_blocks", "swap_out_slots", b"swap_out_slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_destinations", b"copy_destinations", "copy_sources", b"copy_sources", "epoch", b"epoch", "late_after_s", b"late_after_s", "new_sequences", b"new_sequences", "released_wire_ids", b"released_wire_ids", "rows", b"rows", "step_id", b"step_id", "swap_in_blocks", b"swap_in_blocks", "swap_in_slots", b"swap_in_slots", "swap_out_blocks", b"swap_out_blocks", "swap_out_slots", b"swap_out_slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,6 +27,7 @@ from shared import clock
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 from shared.placement import Node
+from shared.pulse import Pulse
 from shared.release import IncompatibleReleaseError, check_release, own_release
 from shared.transport import Channel, ClientStream, Connect, GrpcChannel, Method, StreamEndedError
 
@@ -34,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 # The stream is dropped if the scheduler does not accept a message within this time.
 WRITE_STALL_SECONDS = 2.0
-_SILENT_TICKS = 5
+# A silent scheduler is noticed within this number of seconds.
+_TICK_SECONDS = 0.2
 _MAX_OUTBOX = 8192
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
@@ -91,8 +93,8 @@ class SchedulerConnection:
         connect: Connect = GrpcChannel,
         jitter: random.Random | None = None,
     ) -> None:
-        """`silence_seconds`: time without a message after which the stream is dropped. A scheduler sends load messages
-        every 100 ms. `jitter`: spreads the times at which routers reconnect."""
+        """`silence_seconds`: least time without a message after which the stream is dropped; see Pulse. A scheduler
+        sends load messages every 100 ms. `jitter`: spreads the times at which routers reconnect."""
         self.address = address
         # None until the scheduler has sent its hello on the current stream.
         self.info: ModelInfo | None = None
@@ -106,6 +108,7 @@ class SchedulerConnection:
         self._router_id = router_id
         self._owner = owner
         self._silence_seconds = silence_seconds
+        self._pulse = Pulse()
         self._sequences: dict[int, SubmittedSequence] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
         # Ids of sequences to abort. They are sent after the outbox, so that an abort never overtakes its submission.
@@ -313,14 +316,19 @@ class SchedulerConnection:
                 raise StreamLostError(f"it accepted no message for {WRITE_STALL_SECONDS} s") from None
 
     async def _watch(self) -> None:
-        # Counts sleeps during which no message arrived. If the router itself hangs for a while, that counts as only one
-        # sleep.
-        num_silent = 0
-        while num_silent < _SILENT_TICKS:
+        # Adds up sleeps during which no message arrived. A pause of the router itself counts as only one sleep.
+        tick = min(_TICK_SECONDS, self._silence_seconds / 5)
+        silent = 0.0
+        while silent < (limit := self._pulse.limit_s(self._silence_seconds)):
             self._heard = False
-            await asyncio.sleep(self._silence_seconds / _SILENT_TICKS)
-            num_silent = 0 if self._heard else num_silent + 1
-        raise StreamLostError(f"it sent nothing for {self._silence_seconds} s")
+            await asyncio.sleep(tick)
+            if self._heard:
+                self._pulse.heard(silent)
+                silent = 0.0
+            else:
+                silent += tick
+        self._pulse.gave_up()
+        raise StreamLostError(f"it sent nothing for {limit:.1f} s")
 
     def _apply(self, frame: scheduler_pb2.Frame) -> None:
         """Applies a frame to its sequences. Raises ValueError if the frame violates the protocol."""

@@ -448,7 +448,7 @@ class WorkerGroup:
             seconds = self.core.expected_seconds(plan)
             self._run_ahead.sent(now, seconds)
             self._patience.sent(plan, seconds + self.core.expected_seconds_of_moves(plan))
-            self._link.send(plan)
+            self._link.send(plan, self._patience.seconds)
 
     @staticmethod
     def _send_preparations(core: Scheduler[RoutedRequest], link: WorkerLink) -> None:

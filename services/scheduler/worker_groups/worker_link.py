@@ -22,8 +22,8 @@ from shared.release import IncompatibleReleaseError, check_release, own_release
 from shared.transport import ClientStream, Connect, GrpcChannel, Method, StreamEndedError
 
 # A heartbeat is sent if the worker was sent nothing else for this number of seconds. A worker drops a scheduler that is
-# silent for 10 s.
-HEARTBEAT_S = 2.0
+# silent for five times as long, or longer if the scheduler has been slow lately.
+HEARTBEAT_S = 0.4
 
 _SERVICE = "/quire.worker.v1.WorkerService/"
 RUN = Method(_SERVICE + "Run", worker_pb2.RunRequest, worker_pb2.RunResponse)
@@ -109,6 +109,7 @@ class WorkerLink:
             model=claimant.model,
             model_version=claimant.model_version,
             release=own_release(),
+            heartbeat_s=HEARTBEAT_S,
         )
         await self._stream.write(worker_pb2.RunRequest(claim=claim))
         response = await self._stream.read()
@@ -121,9 +122,10 @@ class WorkerLink:
         self.hello = hello_from_proto(response.hello)
         self._writer = asyncio.create_task(self._write())
 
-    def send(self, plan: StepPlan[WorkerRequestT]) -> None:
-        """Hands a plan to the writer; does not wait."""
-        self._outbox.put_nowait(worker_pb2.RunRequest(plan=plan_to_proto(plan, self.hello.epoch)))
+    def send(self, plan: StepPlan[WorkerRequestT], late_after_s: float) -> None:
+        """Hands a plan to the writer; does not wait. `late_after_s`: seconds without a result after which the worker is
+        given up."""
+        self._outbox.put_nowait(worker_pb2.RunRequest(plan=plan_to_proto(plan, self.hello.epoch, late_after_s)))
 
     def prepare(self, preparation: Preparation) -> None:
         """Asks the worker to compile a grammar; does not wait."""

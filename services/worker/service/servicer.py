@@ -16,13 +16,15 @@ from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.errors import PlanError
 from services.worker.plan import StepPlan, StepResult
 from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto
+from services.worker.service.owner_messages import OwnerMessages, OwnerSilentError, Stream
 from services.worker.service.ownership import ClaimRefusedError, Ownership, check_model
-from services.worker.service.step_thread import MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
+from services.worker.service.step_thread import DEFAULT_LATE_AFTER_S, MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
+from shared.pulse import Pulse
 from shared.release import IncompatibleReleaseError, check_release, own_release
-from shared.transport import GrpcServerStream, ServerStream
+from shared.transport import GrpcServerStream
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -35,13 +37,8 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # The worker ends the stream if the scheduler reads no message for this long.
 WRITE_TIMEOUT_S = 2.0
-# A scheduler that sends neither a plan nor a heartbeat for this long counts as hung. Another scheduler can then claim
-# the worker.
-OWNER_SILENCE_S = 10.0
 # Maximum number of grammars that the worker prepares at a time for its owner, the scheduler that has claimed it.
 MAX_PENDING_GRAMMARS = 128
-
-Stream = ServerStream[worker_pb2.RunRequest, worker_pb2.RunResponse]
 
 # Messages that a scheduler may send after its claim.
 _AFTER_CLAIM = "a plan, a heartbeat, a grammar to prepare or KeepWorker"
@@ -49,10 +46,6 @@ _AFTER_CLAIM = "a plan, a heartbeat, a grammar to prepare or KeepWorker"
 
 class WorkerClosingError(Exception):
     """The worker is shutting down. All plans received so far have run."""
-
-
-class OwnerSilentError(Exception):
-    """The owner sent nothing for OWNER_SILENCE_S. All plans received so far have run."""
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -64,6 +57,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._boot_id = secrets.randbits(63) + 1
         self._epoch = 0
         self._ownership = Ownership()
+        self._pulse = Pulse()
         self._draining = False
         self._closing = False
         self._reader: asyncio.Task[None] | None = None
@@ -113,7 +107,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await _write(stream, worker_pb2.RunResponse(hello=self._hello(worker)))
             if claim.HasField("num_groups"):
                 self._ownership.attach(epoch.tell)
-            self._reader = asyncio.create_task(epoch.read(stream, lambda: self._closing))
+            messages = OwnerMessages(stream, self._pulse, claim)
+            self._reader = asyncio.create_task(epoch.read(messages, lambda: self._closing))
             end = await epoch.write(stream)
         except TimeoutError as error:
             end = error
@@ -203,14 +198,14 @@ class _Epoch:
         self._outbox = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
-    async def read(self, stream: Stream, closing: Callable[[], bool]) -> None:
+    async def read(self, messages: OwnerMessages, closing: Callable[[], bool]) -> None:
         """Submits plans to the step thread until the stream ends. Then waits until all results are written, and ends
         `write`."""
         end: Outcome | None = None
         step_id = 0
         try:
             joiner = PartJoiner[worker_pb2.RunRequest]()
-            while (received := await _next(stream)) is not None:
+            while (received := await messages.next()) is not None:
                 request = _joined(joiner, received)
                 if request is None or request.HasField("heartbeat"):
                     continue
@@ -230,7 +225,8 @@ class _Epoch:
                     raise PlanError(f"the plan has step_id {plan.step_id}, but the next step_id is {step_id}")
                 await self._compile_missing(plan)
                 await self._permits.acquire()
-                self._steps.submit(self.recipient, plan)
+                late_after_s = request.plan.late_after_s or DEFAULT_LATE_AFTER_S
+                self._steps.submit(self.recipient, plan, late_after_s)
         except OwnerSilentError as error:
             end = error
         except Exception as error:  # any error must reach the writer, which would otherwise wait forever
@@ -298,15 +294,6 @@ class _Epoch:
             self.recipient.closed = True
 
 
-async def _next(stream: Stream) -> worker_pb2.RunRequest | None:
-    """Returns the next message; None at the stream's end. Raises OwnerSilentError if none comes for OWNER_SILENCE_S."""
-    try:
-        async with Patience(OWNER_SILENCE_S):
-            return await stream.read()
-    except TimeoutError:
-        raise OwnerSilentError from None
-
-
 def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunRequest) -> worker_pb2.RunRequest | None:
     """Returns the message if this part completes it, else None. Raises PlanError if the part is malformed."""
     try:
@@ -331,8 +318,8 @@ def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
         # With another status, the scheduler would ask itself which sequence has crashed the worker.
         return grpc.StatusCode.ABORTED, "the worker is shutting down"
     if isinstance(end, OwnerSilentError):
-        logger.error("epoch %d: its owner was silent for %g s", epoch, OWNER_SILENCE_S)
-        return grpc.StatusCode.DEADLINE_EXCEEDED, f"neither a plan nor a heartbeat came for {OWNER_SILENCE_S:g} s"
+        logger.error("epoch %d: its owner is silent: %s", epoch, end)
+        return grpc.StatusCode.DEADLINE_EXCEEDED, str(end)
     if isinstance(end, TimeoutError):
         logger.error("epoch %d: its owner took no message for %s s", epoch, WRITE_TIMEOUT_S)
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"a message was not taken for {WRITE_TIMEOUT_S} s"

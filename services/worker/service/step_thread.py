@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_STEPS = 8
+# A reset, or a step of a scheduler that does not say when it gives a worker up, is late after this many seconds.
+DEFAULT_LATE_AFTER_S = 30.0
 # While no command is queued, the thread checks once per this many seconds whether the oldest launched step has ended.
 # So the step's results are late by at most this much. There is no delay while plans keep coming: after each launch, the
 # thread waits for the step before it.
@@ -66,6 +68,8 @@ class _Step:
     recipient: Recipient
     plan: StepPlan
     received_at: float
+    # The scheduler gives the worker up after this number of seconds without a result.
+    late_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +89,18 @@ class StepThread:
         self._load = load
         # The queue has room for MAX_QUEUED_STEPS steps and as many resets. The command None ends the thread.
         self._queue: queue.Queue[_Step | _Reset | None] = queue.Queue(2 * MAX_QUEUED_STEPS)
-        self._launched: deque[tuple[Recipient, LaunchedStep]] = deque()
+        self._launched: deque[tuple[_Step, LaunchedStep]] = deque()
         self._busy_since: float | None = None
+        self._late_after_s = DEFAULT_LATE_AFTER_S
         self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, recipient: Recipient, plan: StepPlan) -> None:
-        """Queues a step. Callers must not have more than MAX_QUEUED_STEPS undelivered steps per recipient."""
-        self._queue.put_nowait(_Step(recipient, plan, time.monotonic()))
+    def submit(self, recipient: Recipient, plan: StepPlan, late_after_s: float = DEFAULT_LATE_AFTER_S) -> None:
+        """Queues a step. Callers must not have more than MAX_QUEUED_STEPS undelivered steps per recipient.
+        `late_after_s`: seconds without a result after which the scheduler gives the worker up."""
+        self._queue.put_nowait(_Step(recipient, plan, time.monotonic(), late_after_s))
 
     def reset(self) -> Future[None]:
         """Starts a new epoch after all queued steps have run. Returns a future that completes when the epoch starts."""
@@ -108,11 +114,20 @@ class StepThread:
             self._queue.put_nowait(None)
         self._thread.join(timeout)
 
-    def stuck_for(self) -> float:
+    def busy_for(self) -> float:
         """Returns how many seconds the thread has spent so far on the current step or reset, including waits for the
         device; 0 if the thread is idle."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
+
+    def is_late(self) -> bool:
+        """Returns whether the current step takes so long that the scheduler gives the worker up, or a reset or a step
+        of a scheduler that does not say it takes longer than DEFAULT_LATE_AFTER_S."""
+        return self.busy_for() > self._late_after_s
+
+    def _begin(self, late_after_s: float) -> None:
+        self._late_after_s = late_after_s
+        self._busy_since = time.monotonic()
 
     def _run(self) -> None:
         try:
@@ -132,10 +147,11 @@ class StepThread:
     def _run_commands(self, runner: ModelRunner) -> None:
         try:
             while (command := self._next(runner)) is not None:
-                self._busy_since = time.monotonic()
                 if isinstance(command, _Reset):
+                    self._begin(DEFAULT_LATE_AFTER_S)
                     self._reset(runner, command)
                 else:
+                    self._begin(command.late_after_s)
                     self._step(runner, command)
                 self._busy_since = None
             runner.close()
@@ -164,7 +180,7 @@ class StepThread:
         """Returns the next command of the queue. While the queue is empty, delivers the results of steps that end."""
         while self._launched:
             if self._busy_since is None:
-                self._busy_since = time.monotonic()
+                self._begin(self._launched[0][0].late_after_s)
             try:
                 return self._queue.get(timeout=POLL_S)
             except queue.Empty:
@@ -184,7 +200,7 @@ class StepThread:
             if launched.error is not None:
                 logger.error("step %d failed", launched.plan.step_id, exc_info=launched.error)
                 runner.device.check.after(launched.error)
-            self._launched.append((recipient, launched))
+            self._launched.append((step, launched))
         except DeviceLostError:
             raise
         except Exception as error:
@@ -200,7 +216,8 @@ class StepThread:
         the device is lost, raises DeviceLostError and delivers nothing more, because results of a lost device cannot be
         trusted."""
         while len(self._launched) > down_to:
-            recipient, launched = self._launched.popleft()
+            step, launched = self._launched.popleft()
+            recipient = step.recipient
             try:
                 result = runner.collect(launched)
             except Exception as error:

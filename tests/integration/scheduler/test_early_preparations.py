@@ -6,7 +6,8 @@ from pathlib import Path
 
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
-from tests.fakes.fake_worker import FakeWorker, Stream
+from services.worker.service.owner_messages import Stream
+from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.waiting import until
 from tests.integration.scheduler.driver import running
 

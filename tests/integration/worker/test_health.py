@@ -24,7 +24,6 @@ from tests.integration.worker.client import claimed, new_sequence, rows, values
 async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
     steps: StepThread, servicer: WorkerServicer, engine: LoadedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "STUCK_AFTER_S", 0.1)
     monkeypatch.setattr(main, "WATCH_INTERVAL_S", 0.01)
     go_on = threading.Event()
     forward = engine.runner._forward.run
@@ -46,7 +45,7 @@ async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
         states = health_pb2.HealthCheckResponse
         assert (await changes.read()).status == states.SERVING
         stream = await claimed(channel)
-        await stream.plan(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)))
+        await stream.plan(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)), late_after_s=0.1)
         assert (await changes.read()).status == states.NOT_SERVING
         go_on.set()
         assert len(values((await stream.result()).token_ids)) == 1

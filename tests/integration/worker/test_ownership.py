@@ -13,14 +13,18 @@ import pytest
 from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.worker.service import servicer as servicer_module
+from services.worker.service.owner_messages import OwnerMessages
 from services.worker.service.servicer import WorkerServicer
 from services.worker.startup.load import LoadedWorker
 from shared.patience import NUM_TICKS
+from shared.pulse import FACTOR
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, u32
 
 PROMPT = [5, 6, 7, 8, 9, 10]
+# Schedulers of older releases send a heartbeat every 2 s and do not say so.
+OLD_HEARTBEAT_S = 2.0
 ADMITTED = new_sequence(1, 0, PROMPT, [1])
 
 
@@ -90,29 +94,32 @@ async def test_a_scheduler_of_another_model_is_refused(channel: grpc.aio.Channel
     await stream.close()
 
 
+@pytest.mark.parametrize("heartbeat_s", [0.4, 1.0, OLD_HEARTBEAT_S])
 async def test_a_scheduler_that_falls_silent_loses_the_worker_and_one_that_sends_heartbeats_keeps_it(
-    channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+    channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch, heartbeat_s: float
 ) -> None:
-    clock, wait_for_message, waiting = LoopClock(), servicer_module._next, asyncio.Event()
+    clock, wait_for_message, waiting = LoopClock(), OwnerMessages.next, asyncio.Event()
 
-    async def told_of(requests: Any) -> Any:
+    async def told_of(messages: OwnerMessages) -> Any:
         asyncio.get_running_loop().call_soon(waiting.set)  # once the wait has begun
-        return await wait_for_message(requests)
+        return await wait_for_message(messages)
 
-    monkeypatch.setattr(servicer_module, "_next", told_of)
+    monkeypatch.setattr(OwnerMessages, "next", told_of)
     # A write may still be under way when the clock is moved.
     monkeypatch.setattr(servicer_module, "WRITE_TIMEOUT_S", 1e6)
-    first = await claimed(channel)
+    limit = FACTOR * heartbeat_s
+    first = Stream(channel)
+    await first.claim(heartbeat_s=None if heartbeat_s == OLD_HEARTBEAT_S else heartbeat_s)
     for _ in range(4):
         await waiting.wait()
         waiting.clear()
-        await clock.pass_by(0.6 * servicer_module.OWNER_SILENCE_S)
+        await clock.pass_by(heartbeat_s)
         await first.call.write(worker_pb2.RunRequest(heartbeat=worker_pb2.Heartbeat()))
     await waiting.wait()
     await first.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
     # Its connection stays and answers pings; that alone does not keep the worker.
     for _ in range(NUM_TICKS):
-        await clock.pass_by(1.1 * servicer_module.OWNER_SILENCE_S / NUM_TICKS)
+        await clock.pass_by(1.1 * limit / NUM_TICKS)
     second = await claimed(channel)
     assert second.hello.epoch == first.hello.epoch + 1
     with pytest.raises(grpc.aio.AioRpcError, match="neither a plan nor a heartbeat") as end:

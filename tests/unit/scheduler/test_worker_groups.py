@@ -115,10 +115,13 @@ class Link:
 
     def __init__(self) -> None:
         self.num_sent = 0
+        # When the worker is given up, as it was told with the last plan.
+        self.late_after_s = 0.0
         self.is_cancelled = False
 
-    def send(self, plan: StepPlan[RoutedRequest]) -> None:
+    def send(self, plan: StepPlan[RoutedRequest], late_after_s: float) -> None:
         self.num_sent += 1
+        self.late_after_s = late_after_s
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -166,6 +169,8 @@ async def test_a_step_that_should_take_long_gets_five_times_its_time() -> None:
     now = tick(fleet, time.monotonic(), 1.0)
     link = await plan_in_flight(slow, 1)
     num_steps = slow.core.num_in_flight
+    # The kinds of these steps were new when they were sent.
+    assert link.late_after_s == pytest.approx(slow._patience.seconds + 30.0)
     now = tick(fleet, now, num_steps * 20.0 - 4.0)
     assert not link.is_cancelled
     tick(fleet, now, 8.0)

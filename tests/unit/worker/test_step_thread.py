@@ -64,7 +64,7 @@ def test_a_plan_that_comes_while_a_step_runs_is_launched_behind_it() -> None:
     thread.start()
     recipient = Recipient(deliver)
     thread.submit(recipient, plan(1))
-    wait_until(lambda: thread.stuck_for() > 0.0)  # launched, and waited for
+    wait_until(lambda: thread.busy_for() > 0.0)  # launched, and waited for
     thread.submit(recipient, plan(2))
     assert runner.second.wait(HANG_S), "the thread waits for the first step instead of launching the second"
     assert not delivered

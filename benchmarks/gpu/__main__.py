@@ -29,6 +29,7 @@ PARTS = {
     "tunings": "attention's stored launch configurations compared with others",
     "tiles": "quantized products' stored tiles compared with others",
     "skinny": "products of few rows: cuBLAS compared with the stored tunings and others",
+    "sampling": "sampling alone, by rows and parameters",
     "idle": "the GPU's idle time between steps",
     "peer": "transformers' generation",
     "serve": "end to end through gRPC",

@@ -28,7 +28,7 @@ def measure_served(bench: Bench) -> Iterator[Figure]:
     batch, tokens = (2, 6) if bench.dry_run else (BATCH, CONTEXT)
     with tempfile.TemporaryDirectory(prefix="quire-") as name:
         folder = Path(name)
-        with serving(bench, folder, 2 * tokens + 16, batch) as routers:
+        with serving(bench, folder, tokens, batch) as routers:
             timings = ask(routers, batch, batch, tokens, bench, seed=1)
         if bench.dry_run:  # a CPU's steps are not timed, and the two requests may not be in a step together
             yield Figure("steps in the worker's log", float(len(read(folder / STEP_LOG))), "steps")

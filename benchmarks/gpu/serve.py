@@ -21,7 +21,7 @@ from shared.python_child import child_environment, python_command
 
 CONCURRENCIES = (1, 32, 128, 256)
 TOKENS = 1000  # of each prompt and of each output
-ROUNDS = 3  # total requests per concurrent request
+ROUNDS = 2  # total requests per concurrent request
 # A Python process sends or receives about 20,000 messages per second and core; a step of 256 sequences sends 256.
 MOST_ROUTERS = 4
 CHUNK = 8192
@@ -34,7 +34,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     windows: dict[int, Window] = {}
     with tempfile.TemporaryDirectory(prefix="quire-") as name:
         folder = Path(name)
-        with serving(bench, folder, 2 * tokens + 16, max(concurrencies)) as routers:
+        with serving(bench, folder, tokens, max(concurrencies)) as routers:
             for concurrency in concurrencies:
                 timings = ask(routers, concurrency, rounds * concurrency, tokens, bench, seed=concurrency)
                 windows[concurrency] = window_of(timings)
@@ -47,14 +47,14 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 @contextmanager
-def serving(bench: Bench, folder: Path, max_model_len: int, max_num_seqs: int) -> Iterator[list[str]]:
-    """Starts the stack. Yields the routers' addresses after a first request, which may have compiled kernels. The
-    worker logs its steps to `folder`."""
+def serving(bench: Bench, folder: Path, tokens: int, max_num_seqs: int) -> Iterator[list[str]]:
+    """Starts the stack for prompts and outputs of `tokens` tokens. Yields the routers' addresses after a first request
+    of this length, which may have compiled kernels. The worker logs its steps to `folder`."""
     model = folder / "model"
     model.mkdir()
-    arguments = [*bench.arguments(model, max_model_len, max_num_seqs, CHUNK), "--step-log", str(folder / STEP_LOG)]
+    arguments = [*bench.arguments(model, 2 * tokens + 16, max_num_seqs, CHUNK), "--step-log", str(folder / STEP_LOG)]
     with stack(folder, arguments, 1 if bench.dry_run else MOST_ROUTERS) as routers:
-        ask(routers[:1], 1, 1, 6, bench, seed=99)
+        ask(routers[:1], 1, 1, tokens, bench, seed=99)
         yield routers
 
 

@@ -17,7 +17,8 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.products import ROTATED_BYTES, matrices
 from benchmarks.gpu.skinny_candidates import Job, candidates, compile_all, describe
-from services.worker.ops.triton.skinny import Tuning, scratch, skinny
+from services.worker.ops.triton.skinny import Tuning, skinny
+from services.worker.ops.triton.split_k import scratch
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 DRY_ROWS = (1, 2, 5)

@@ -16,11 +16,11 @@ _GROUPS = (
     ("attention", r"decode_attention|ragged_attention|flash|fmha|sdpa"),
     ("norms", r"rms_norm"),
     ("rope and KV write", r"rope"),
-    ("activation", r"activation_kernel"),
+    ("activation", r"activation"),
     (
         "products",
         r"gemm|gemv|matmul|nvjet|cutlass|cublas|splitk|split_k|xmma|linear|aten::mm|addmm|scaled_mm|_int_mm|bmm|"
-        r"eight_bit|four_bit|join_splits|quantize|experts_kernel|add_choices|"
+        r"eight_bit|four_bit|quantize|experts_kernel|add_choices|"
         r"tensor_core_kernel|dequantize",
     ),
     (

@@ -14,9 +14,11 @@ from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
 from services.worker.ops.interface import Activation, AttentionBatch, AttentionForm, KVPages, Rotation, WholeSequences
 from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.activation import gated_activation, gated_activation_quantized
 from services.worker.ops.triton.block_copy import PagePlace, copy_pages
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.ops.triton.quantize_rows import quantize_rows
+from services.worker.ops.triton.rms_norm import add_rms_norm, add_rms_norm_quantized
 from services.worker.ops.triton.slot_mapping import map_slots
 from services.worker.ops.triton.token_ids import fill_last_tokens
 
@@ -45,6 +47,8 @@ def _of_type(setting: Setting, name: str) -> Iterator[Case]:
         yield Case(f"soft_cap {name} {width}", partial(_soft_cap, dtype, width))
         for to in (torch.int8, FP8):
             yield Case(f"quantize_rows {name} {width} to {to}", partial(_quantize_rows, dtype, width, to))
+            yield Case(f"add_rms_norm {name} {width} to {to}", partial(_quantizing_norm, dtype, width, to))
+            yield Case(f"silu gated {name} {width} to {to}", partial(_quantizing_activation, dtype, width, to))
         yield Case(f"add_segments {name} {width}", partial(_segments, dtype, width))
     heads = ((2, 1, 16),) if setting.dry_run else ((32, 8, 64), (32, 8, 128), (8, 4, 256))
     for num_heads, num_kv_heads, head_dim in heads:
@@ -129,6 +133,23 @@ def _gated_activation(dtype: torch.dtype, kind: Activation, width: int) -> float
     gate_up = draw(ROWS, 2 * width, dtype=dtype, device=DEVICE)
     got = TritonOps(DEVICE, dtype).gated_activation(gate_up, kind)
     return worst_error(got, _exact().gated_activation(gate_up.double(), kind))
+
+
+def _quantizing_norm(dtype: torch.dtype, width: int, to: torch.dtype) -> float:
+    x, residual = (draw(ROWS, width, dtype=dtype, device=DEVICE) for _ in range(2))
+    weight = draw(width, dtype=dtype, device=DEVICE)
+    expected = quantize_rows(add_rms_norm(x, residual.clone(), weight, 1e-5), to)
+    got = add_rms_norm_quantized(x, residual, weight, 1e-5, to)
+    # Not the same bits: the squares of a row may be added in another order.
+    exact, approximate = (rows.values.double() * rows.scales.double()[:, None] for rows in (expected, got))
+    return worst_error(approximate, exact, limit=1e-2)
+
+
+def _quantizing_activation(dtype: torch.dtype, width: int, to: torch.dtype) -> float:
+    gate_up = draw(ROWS, 2 * width, dtype=dtype, device=DEVICE)
+    expected = quantize_rows(gated_activation(gate_up, Activation.SILU), to)
+    got = gated_activation_quantized(gate_up, Activation.SILU, to)
+    return max(same(got.values.float(), expected.values.float()), same(got.scales, expected.scales))
 
 
 def _quantize_rows(dtype: torch.dtype, width: int, to: torch.dtype) -> float:

@@ -27,8 +27,10 @@ from shared.grammar import has_library
 SHAPES = {"1B": "llama-1b", "8B": "llama-8b"}
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MAX_MODEL_LEN = 128, 8192, 8192
 TINY_LIMITS = (3, 12, 48)
-# Maximum rank of a greedily decoded token in a prefill of the same text. Rounding may exchange close tokens.
+# Maximum rank of a greedily decoded token in a prefill of the same text. Rounding may exchange close tokens. With fp8
+# weights, activations and pages, an H200 gave ranks up to 24 of 128,256; a wrong kernel gives ranks in the thousands.
 MOST_RANK = 8
+MOST_RANK_FP8 = 64
 EVERYTHING = SamplingParams(
     temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1,
     frequency_penalty=0.1, seed=3, logit_bias=((5, 1.0),), logprobs=3,
@@ -59,7 +61,7 @@ def _of_engine(
 ) -> Iterator[Case]:
     """Yields the cases of one engine. `blocks`: number of KV blocks; None: the worker determines it from the free
     memory. `swaps`: whether to test swapping, which needs pinned host memory."""
-    arguments += ("--swap-space", "0.25" if swaps else "0")
+    arguments += ("--swap-space", "0.5" if swaps else "0")
     if blocks is not None and not setting.dry_run:
         arguments += ("--num-gpu-blocks-override", str(blocks))
     tried = Tried(bench(setting, form, SHAPES[size], *arguments), setting.dry_run)
@@ -99,7 +101,7 @@ class Tried:
         again = [Ask([*ask.prompt, *ask.output], 1, sampling, prompt_logprobs_from=len(ask.prompt)) for ask in asks]
         self._run(again)
         worst = max(rank for ask in again for rank in ask.prompt_ranks)
-        if worst > MOST_RANK:
+        if worst > (MOST_RANK_FP8 if self.bench.quantization == "fp8" else MOST_RANK):
             raise AssertionError(f"a decoded token has rank {worst} in the prefill of the same text")
         return float(worst - 1)
 

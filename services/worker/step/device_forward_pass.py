@@ -17,7 +17,7 @@ from torch import Tensor
 
 from services.worker.models import Decoder, InputEmbeddings
 from services.worker.ops import AttentionBatch, AttentionWork, KVPages, Ops
-from services.worker.ops.triton import fill_last_tokens, map_slots
+from services.worker.ops.triton import fill_last_tokens, launches_of, map_slots
 from services.worker.plan import I32, I64, Batch, Limits
 from services.worker.step.clock import StepClock
 from services.worker.step.graphs import Recorder, Replay, bucket_sizes
@@ -51,7 +51,8 @@ class DeviceForwardPass:
             shape = (self.buckets[-1], config.hidden_size)
             self._hidden = torch.zeros(shape, dtype=self._ops.dtype, device=self._ops.device)
         for size in sorted(buckets, reverse=True):
-            self._replays[size] = recorder.record(self._decode(size, self._hidden[:size], last_tokens))
+            with launches_of(size):
+                self._replays[size] = recorder.record(self._decode(size, self._hidden[:size], last_tokens))
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`."""

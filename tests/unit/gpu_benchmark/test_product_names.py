@@ -27,7 +27,7 @@ PRODUCTS = (
     "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
     "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecializedFP8<4> > > >",
     "void dot_kernel<float, 128, 0, cublasDotParams<cublasGemvTensorStridedBatched<__nv_bfloat16 const> > >",
-    "eight_bit_kernel", "eight_bit_weights_kernel", "four_bit_kernel", "join_splits_kernel", "quantize_rows_kernel",
+    "eight_bit_kernel", "eight_bit_weights_kernel", "four_bit_kernel", "quantize_rows_kernel",
 )  # fmt: skip
 OTHERS = {
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16> >": "other",

@@ -16,6 +16,7 @@ from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.models.step import Step
 from services.worker.ops import Activation, AttentionForm, Heads, Layer
+from services.worker.ops.attend import attend, norms_after
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,9 +107,9 @@ class Llama:
     ) -> Tensor:
         """See `RunLayers`."""
         ops, eps = self._ops, self._config.rms_norm_eps
-        following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
+        following = norms_after(self._layers, self._norm)
         for index, layer in enumerate(self._layers):
-            x = self._attention(layer, x, batch, pages[index])
+            x = attend(ops, layer, layer.qkv(x), batch, pages[index])
             if index == len(self._layers) - 1:
                 # From here on only the wanted tokens are needed.
                 x, residual = x[wanted], residual[wanted]
@@ -116,20 +117,6 @@ class Llama:
             x = layer.down(ops.gated_activation(layer.gate_up(x), layer.activation))
             x = ops.add_rms_norm(x, residual, following[index], eps)
         return x
-
-    def _attention(self, layer: Layer, x: Tensor, batch: AttentionBatch, pages: KVPages) -> Tensor:
-        """Writes keys and values, and returns the attention's output [num_tokens, num_heads * head_dim]."""
-        ops, heads, kv_heads = self._ops, layer.num_heads, layer.num_kv_heads
-        qkv = layer.qkv(x).view(-1, heads + 2 * kv_heads, layer.head_dim)
-        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = ops.rms_norm(q, layer.q_norm, layer.rms_norm_eps)
-            k = ops.rms_norm(k, layer.k_norm, layer.rms_norm_eps)
-        if layer.rotation is None:
-            ops.write_kv(k, v, batch, pages)
-        else:
-            ops.rope_and_write_kv(q, k, v, layer.rotation, batch, pages)
-        return ops.paged_attention(q, batch, pages, layer.form)
 
 
 def read(architecture: str, config: Fields) -> LlamaConfig:

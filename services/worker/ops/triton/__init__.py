@@ -5,6 +5,7 @@ need it.
 """
 
 from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages
+from services.worker.ops.triton.dependent_launch import launches_of
 from services.worker.ops.triton.sampling import columns
 from services.worker.ops.triton.sampling.pipeline import Pipeline, SampleRows, SlotState, Stages
 from services.worker.ops.triton.slot_mapping import map_slots
@@ -20,5 +21,6 @@ __all__ = [
     "copy_blocks",
     "copy_pages",
     "fill_last_tokens",
+    "launches_of",
     "map_slots",
 ]

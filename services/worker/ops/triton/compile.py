@@ -33,7 +33,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from services.worker.ops import triton as package
-from services.worker.ops.triton.dependent_launch import arguments_for
+from services.worker.ops.triton.dependent_launch import launch_arguments
 from services.worker.ops.triton.disassembly import PARTS, product_loop, spills_in_a_loop
 from services.worker.ops.triton.variant import TARGETS, Variant
 
@@ -133,7 +133,7 @@ def build(variant: Variant, capability: int) -> triton.compiler.CompiledKernel:
     the same variant then finds it there. Raises errors like `compile_variant`."""
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     if "PDL" in variant.kernel.arg_names:
-        arguments = arguments_for(capability)
+        arguments = launch_arguments()
         variant = replace(variant, constexprs={**variant.constexprs, "PDL": arguments["PDL"]})
         options |= {name: value for name, value in arguments.items() if name != "PDL"}
     source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))

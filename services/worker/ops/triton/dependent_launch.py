@@ -19,7 +19,8 @@ last one. Kernels launched without `launch_pdl`, such as those of cuBLAS and tor
 ended, and so do copies, events and other streams that wait for one. A kernel that never calls `allow_next_launch` holds
 back the next kernel until it has ended.
 
-Off by default: ADR 36 has what an H200 measured.
+Only decode steps of few sequences use it, because it wins there and loses where much KV is read (ADR 36 has the figures
+of an H200). `launches_of` decides when a step's graph is recorded.
 
 Weights that a step writes, as `dequantize.py` does, may only be read by kernels without `launch_pdl`.
 """
@@ -27,36 +28,56 @@ Weights that a step writes, as `dequantize.py` does, may only be read by kernels
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 
 import triton
 import triton.language as tl
 from triton.runtime import driver
 
-VARIABLE = "QUIRE_DEPENDENT_LAUNCH"  # "1" or "0"
-ON_BY_DEFAULT = False
+# Decode steps of up to this many sequences use dependent launch. The environment variable sets another number, to
+# compare; 0: no step.
+VARIABLE = "QUIRE_DEPENDENT_LAUNCH"
+MOST_SEQUENCES = 4
 LEAST_CAPABILITY = 90  # times ten
+
+ON: Mapping[str, bool] = {"PDL": True, "launch_pdl": True}
+OFF: Mapping[str, bool] = {"PDL": False}
+_arguments = OFF
+
+
+def launch_arguments() -> Mapping[str, bool]:
+    """Returns keyword arguments for each launch of a kernel that takes `PDL`."""
+    return _arguments
+
+
+@contextmanager
+def launches_of(num_sequences: int) -> Iterator[None]:
+    """Decides about the launches in this context: those of a decode step of `num_sequences` sequences, on the current
+    device. Steps are launched and recorded by one thread of a process."""
+    global _arguments
+    _arguments = ON if num_sequences <= _most_sequences() else OFF
+    try:
+        yield
+    finally:
+        _arguments = OFF
 
 
 @cache
-def launch_arguments() -> Mapping[str, bool]:
-    """Returns keyword arguments for each launch, on the current device, of a kernel that takes `PDL`. The first call
-    decides for the process. Raises ValueError if the environment variable is neither "0" nor "1"."""
-    if triton.knobs.runtime.interpret:
-        return {"PDL": False}
-    return arguments_for(driver.active.get_current_target().arch)
+def _most_sequences() -> int:
+    if triton.knobs.runtime.interpret or driver.active.get_current_target().arch < LEAST_CAPABILITY:
+        return 0
+    return most_sequences(os.environ)
 
 
-def arguments_for(capability: int) -> Mapping[str, bool]:
-    """Returns the arguments for devices of this compute capability, times ten. Raises ValueError as
-    `launch_arguments`."""
-    value = os.environ.get(VARIABLE, "1" if ON_BY_DEFAULT else "0")
-    if value not in ("0", "1"):
-        raise ValueError(f"{VARIABLE} is {value!r}; it must be 0 or 1")
-    if value == "1" and capability >= LEAST_CAPABILITY:
-        return {"PDL": True, "launch_pdl": True}
-    return {"PDL": False}
+def most_sequences(environment: Mapping[str, str]) -> int:
+    """Returns the number of sequences up to which decode steps use dependent launch. Raises ValueError if the
+    environment variable is not a number."""
+    value = environment.get(VARIABLE, str(MOST_SEQUENCES))
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError(f"{VARIABLE} is {value!r}; it must be a number of sequences")
+    return int(value)
 
 
 @triton.jit

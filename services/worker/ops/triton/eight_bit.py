@@ -23,9 +23,9 @@ import triton.language as tl
 from torch import Tensor
 
 from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
-from services.worker.ops.triton.join_splits import join_splits
 from services.worker.ops.triton.prefetch import prefetch_rows
-from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
+from services.worker.ops.triton.split_k import finish_stretch, scratch_of, scratch_types
+from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, tile_of_program
 from services.worker.ops.triton.variant import TARGETS, Variant
 
 # All tiles fit into 99 KiB of shared memory. Every GPU of compute capability 8.0 or higher has at least that much.
@@ -48,13 +48,15 @@ def eight_bit_kernel(
     scales,  # float32 [N]
     row_scales,  # float32 [m]
     bias,  # [N], read if BIAS
-    y,  # output: [m, N], of any float type; if SPLIT, partial sums [splits, m, N], int32 or float32
+    y,  # [m, N], of any float type
+    partials,  # see `finish_stretch`
+    counters,
     m,
     x_stride,
     N: tl.constexpr,
     K: tl.constexpr,
     BIAS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
     STEPS: tl.constexpr,  # steps of K that one program computes
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
@@ -80,10 +82,10 @@ def eight_bit_kernel(
             a = tl.load(x_at + start, mask=(start + lanes < K)[:, None], other=0.0)
         total = tl.dot(w, a, total, max_num_imprecise_acc=None if exact else BLOCK_K, out_dtype=total.dtype)
     allow_next_launch(PDL)
-    if SPLIT:
-        store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
-    else:
-        finish(total, row_scales, scales, bias, y, outs, rows, m, N, True, True, BIAS)
+    finish_stretch(
+        total, row_scales, scales, bias, y, partials, counters, outs, rows, m, N, True, True, BIAS, SPLITS, BLOCK_ROWS,
+        BLOCK_OUTS,
+    )  # fmt: skip
 
 
 def eight_bit(
@@ -110,34 +112,30 @@ def eight_bit(
         return torch.empty((0, n), dtype=dtype, device=x.device)
     tiles = QUANTIZED.of(m)
     plan = cut(tiles, m, n, triton.cdiv(k, tiles.k), may_split=not batch_invariant)
-    split = plan.splits > 1
-    shape, sums = ((plan.splits, m, n), _sum_type(x.dtype)) if split else ((m, n), dtype)
-    y = torch.empty(shape, dtype=sums, device=x.device)
+    y = torch.empty((m, n), dtype=dtype, device=x.device)
+    partials, counters = scratch_of(plan, y, torch.int32 if x.dtype is torch.int8 else torch.float32)
     eight_bit_kernel[(plan.tiles, plan.splits)](
-        x, values, scales, row_scales, scales if bias is None else bias, y, m, x.stride(0), N=n, K=k,
-        BIAS=bias is not None, SPLIT=split, STEPS=plan.steps, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs,
-        BLOCK_K=tiles.k, GROUP_ROWS=GROUP_ROWS, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-        **launch_arguments(),
+        x, values, scales, row_scales, scales if bias is None else bias, y, partials, counters, m, x.stride(0),
+        N=n, K=k, BIAS=bias is not None, SPLITS=plan.splits, STEPS=plan.steps, BLOCK_ROWS=tiles.rows,
+        BLOCK_OUTS=tiles.outs, BLOCK_K=tiles.k, GROUP_ROWS=GROUP_ROWS, num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages, **launch_arguments(),
     )  # fmt: skip
-    return join_splits(y, row_scales, scales, bias, dtype) if split else y
-
-
-def _sum_type(x_type: torch.dtype) -> torch.dtype:
-    return torch.int32 if x_type is torch.int8 else torch.float32
+    return y
 
 
 def variants() -> Iterator[Variant]:
     from_8_9 = tuple(target for target in TARGETS if target >= 89)
     for kind, sums, targets in (("i8", "i32", TARGETS), ("fp8e4nv", "fp32", from_8_9)):
         for size, tiles, k, split in QUANTIZED.launches(4096, 576):
-            y = sums if split else "bf16"
-            tensors = {"x": kind, "weight": kind, "scales": "fp32", "row_scales": "fp32", "bias": "bf16", "y": y}
+            tensors = {"x": kind, "weight": kind, "scales": "fp32", "row_scales": "fp32", "bias": "bf16", "y": "bf16"}
             yield Variant(
                 f"eight_bit {kind} x {kind}, {size}",
                 eight_bit_kernel,
-                {**{name: f"*{kind}" for name, kind in tensors.items()}, "m": "i32", "x_stride": "i32:16"},
-                {"N": 4096, "K": k, "BIAS": True, "SPLIT": split, "STEPS": 8 if split else triton.cdiv(k, tiles.k),
-                 "BLOCK_ROWS": tiles.rows, "BLOCK_OUTS": tiles.outs, "BLOCK_K": tiles.k, "GROUP_ROWS": GROUP_ROWS},
+                {**{name: f"*{kind}" for name, kind in tensors.items()},
+                 **scratch_types("bf16", is_split=split, sums=sums), "m": "i32", "x_stride": "i32:16"},
+                {"N": 4096, "K": k, "BIAS": True, "SPLITS": 4 if split else 1,
+                 "STEPS": 8 if split else triton.cdiv(k, tiles.k), "BLOCK_ROWS": tiles.rows, "BLOCK_OUTS": tiles.outs,
+                 "BLOCK_K": tiles.k, "GROUP_ROWS": GROUP_ROWS},
                 tiles.num_warps,
                 tiles.num_stages,
                 targets,

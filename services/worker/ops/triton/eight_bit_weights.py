@@ -25,17 +25,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
-from services.worker.ops.triton.join_splits import join_splits
 from services.worker.ops.triton.prefetch import prefetch_steps
+from services.worker.ops.triton.split_k import finish_stretch, scratch_of, scratch_types
 from services.worker.ops.triton.tiles import (
     GROUP_ROWS,
     LEAST_K,
     Tiles,
     TileTable,
     cut,
-    finish,
     load_part,
-    store_tile,
     tile_of_program,
 )
 from services.worker.ops.triton.variant import Variant
@@ -74,7 +72,9 @@ def eight_bit_weights_kernel(
     packed,  # int16 [steps, N, LANES]
     scales,  # float32 [groups, N]
     bias,  # [N], read if BIAS
-    y,  # [m, N]; float32 [splits, m, N] if SPLIT
+    y,  # [m, N]
+    partials,  # see `finish_stretch`
+    counters,
     m,
     x_stride,
     N: tl.constexpr,
@@ -82,7 +82,7 @@ def eight_bit_weights_kernel(
     GROUP: tl.constexpr,  # a multiple of LANES; 0: one scale per output
     IS_FP8: tl.constexpr,  # else int8
     BIAS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
     STEPS: tl.constexpr,  # steps of K that one program computes
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
@@ -120,10 +120,10 @@ def eight_bit_weights_kernel(
                 scale = tl.load(scales + group * N + last_out)
             total += tl.dot(high, x_high, partial, input_precision="ieee") * scale[:, None]
     allow_next_launch(PDL)
-    if SPLIT:
-        store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
-    else:
-        finish(total, y, scales, bias, y, outs, rows, m, N, False, GROUP == 0, BIAS)
+    finish_stretch(
+        total, y, scales, bias, y, partials, counters, outs, rows, m, N, False, GROUP == 0, BIAS, SPLITS, BLOCK_ROWS,
+        BLOCK_OUTS,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +170,16 @@ def eight_bit_weights(
         return torch.empty((0, n), dtype=x.dtype, device=x.device)
     tiles = _table(x.dtype, groups).of(m)
     plan = cut(tiles, m, n, steps, may_split=not batch_invariant)
-    split = plan.splits > 1
-    shape, dtype = ((plan.splits, m, n), torch.float32) if split else ((m, n), x.dtype)
-    y = torch.empty(shape, dtype=dtype, device=x.device)
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    partials, counters = scratch_of(plan, y)
     eight_bit_weights_kernel[(plan.tiles, plan.splits)](
-        x, weight.packed, weight.scales, y if bias is None else bias, y, m, x.stride(0),
+        x, weight.packed, weight.scales, y if bias is None else bias, y, partials, counters, m, x.stride(0),
         N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else 0, IS_FP8=weight.is_fp8,
-        BIAS=bias is not None, SPLIT=split, STEPS=plan.steps, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs,
+        BIAS=bias is not None, SPLITS=plan.splits, STEPS=plan.steps, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs,
         LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages, num_warps=tiles.num_warps,
         num_stages=tiles.num_stages, **launch_arguments(),
     )  # fmt: skip
-    return join_splits(y, None, weight.scales if groups == 1 else None, bias, x.dtype) if split else y
+    return y
 
 
 def lanes_of(k: int, group: int, greatest: int) -> int:
@@ -211,8 +210,9 @@ def variants() -> Iterator[Variant]:
                 yield Variant(
                     f"eight_bit_weights {dtype} x {kind}, {size}" + (f", groups of {group}" if group else ""),
                     eight_bit_weights_kernel,
-                    {**tensors, "y": "*fp32" if split else f"*{dtype}", "m": "i32", "x_stride": "i32:16"},
-                    {"N": 4096, "K": k, "GROUP": group, "IS_FP8": is_fp8, "BIAS": True, "SPLIT": split,
+                    {**tensors, "y": f"*{dtype}", **scratch_types(dtype, is_split=split), "m": "i32",
+                     "x_stride": "i32:16"},
+                    {"N": 4096, "K": k, "GROUP": group, "IS_FP8": is_fp8, "BIAS": True, "SPLITS": 4 if split else 1,
                      "STEPS": 8 if split else triton.cdiv(k, 2 * lanes), "BLOCK_ROWS": tiles.rows,
                      "BLOCK_OUTS": tiles.outs, "LANES": lanes, "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
                     tiles.num_warps,

@@ -29,17 +29,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
-from services.worker.ops.triton.join_splits import join_splits
 from services.worker.ops.triton.prefetch import prefetch_steps
+from services.worker.ops.triton.split_k import finish_stretch, scratch_of, scratch_types
 from services.worker.ops.triton.tiles import (
     GROUP_ROWS,
     LEAST_K,
     Tiles,
     TileTable,
     cut,
-    finish,
     load_part,
-    store_tile,
     tile_of_program,
 )
 from services.worker.ops.triton.variant import Variant
@@ -125,7 +123,9 @@ def four_bit_kernel(
     packed,  # int16 [steps, N, LANES]
     words,  # `FourBitLayout.words`: int32 [groups, N], or int64 if the scales are float32
     bias,  # [N], read if BIAS
-    y,  # [m, N]; float32 [splits, m, N] if SPLIT
+    y,  # [m, N]
+    partials,  # see `finish_stretch`
+    counters,
     m,
     x_stride,
     N: tl.constexpr,
@@ -133,7 +133,7 @@ def four_bit_kernel(
     GROUP: tl.constexpr,  # a multiple of LANES
     SCALE: tl.constexpr,  # the scales' type
     BIAS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
     STEPS: tl.constexpr,  # steps of K that one program computes
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
@@ -179,10 +179,9 @@ def four_bit_kernel(
         )
         total += partial * scales[3][:, None]
     allow_next_launch(PDL)
-    if SPLIT:
-        store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
-    else:
-        finish(total, y, y, bias, y, outs, rows, m, N, False, False, BIAS)
+    finish_stretch(
+        total, y, y, bias, y, partials, counters, outs, rows, m, N, False, False, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,17 +248,16 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
         return torch.empty((0, n), dtype=x.dtype, device=x.device)
     tiles = _table(x.dtype, lanes, weight.in_features // groups if groups > 1 else 0).of(m)
     plan = cut(tiles, m, n, steps, may_split=not batch_invariant)
-    split = plan.splits > 1
-    shape, dtype = ((plan.splits, m, n), torch.float32) if split else ((m, n), x.dtype)
-    y = torch.empty(shape, dtype=dtype, device=x.device)
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    partials, counters = scratch_of(plan, y)
     four_bit_kernel[(plan.tiles, plan.splits)](
-        x, weight.packed, weight.words, y if bias is None else bias, y, m, x.stride(0),
+        x, weight.packed, weight.words, y if bias is None else bias, y, partials, counters, m, x.stride(0),
         N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else steps * 4 * lanes,
-        SCALE=TRITON_TYPES[weight.scale_type], BIAS=bias is not None, SPLIT=split, STEPS=plan.steps,
+        SCALE=TRITON_TYPES[weight.scale_type], BIAS=bias is not None, SPLITS=plan.splits, STEPS=plan.steps,
         BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs, LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **launch_arguments(),
     )  # fmt: skip
-    return join_splits(y, None, None, bias, x.dtype) if split else y
+    return y
 
 
 TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -292,15 +290,14 @@ def variants() -> Iterator[Variant]:
             if not split:
                 tiles = _table(x_type, lanes, group).classes[-1]  # shorter steps may use another table
             steps = triton.cdiv(k, 4 * lanes)
-            y = "fp32" if split else dtype
-            tensors = {"x": f"*{dtype}", "packed": "*i16", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}
+            tensors = {"x": f"*{dtype}", "packed": "*i16", "words": words, "bias": f"*{dtype}", "y": f"*{dtype}"}
             yield Variant(
                 f"four_bit {dtype}, groups of {group or 'all'} in {scale}, {size}",
                 four_bit_kernel,
-                {**tensors, "m": "i32", "x_stride": "i32:16"},
-                {"N": 4096, "K": k, "GROUP": group or steps * 4 * lanes, "SCALE": scale, "BIAS": True, "SPLIT": split,
-                 "STEPS": 8 if split else steps, "BLOCK_ROWS": tiles.rows, "BLOCK_OUTS": tiles.outs, "LANES": lanes,
-                 "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
+                {**tensors, **scratch_types(dtype, is_split=split), "m": "i32", "x_stride": "i32:16"},
+                {"N": 4096, "K": k, "GROUP": group or steps * 4 * lanes, "SCALE": scale, "BIAS": True,
+                 "SPLITS": 4 if split else 1, "STEPS": 8 if split else steps, "BLOCK_ROWS": tiles.rows,
+                 "BLOCK_OUTS": tiles.outs, "LANES": lanes, "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
                 tiles.num_warps,
                 tiles.num_stages,
                 loop_bytes=tiles.outs * lanes * 2 if split and tiles.rows <= 64 and dtype != "fp32" else 0,

@@ -10,7 +10,8 @@ from services.worker.ops import interface
 from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.matmul import matmul
 from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
-from services.worker.ops.triton.skinny import MAX_ROWS, chosen, may_serve, reserve, skinny
+from services.worker.ops.triton.skinny import MAX_ROWS, chosen, may_serve, skinny
+from services.worker.ops.triton.split_k import reserve
 from services.worker.quantization.kinds import Fp4Weight, Fp8BlockWeight, Int4Weight, Weight
 
 

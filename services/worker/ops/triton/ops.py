@@ -37,6 +37,7 @@ from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.dequantize import Scratch
 from services.worker.ops.triton.experts import GroupedExperts
 from services.worker.ops.triton.linear import HeadwiseLinear, Linear, create_linear, to_dense
+from services.worker.ops.triton.quantized_layers import QuantizedLayers
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
 from services.worker.ops.triton.segments import add_segments
 from services.worker.quantization.kinds import QuantizedWeight, Weight
@@ -146,7 +147,7 @@ class TritonOps:
         rope.rope_and_write_kv(q, k, v, rotation, batch, pages)
 
     def fuse_layers(self, layers: Sequence[Layer], norm: Tensor) -> RunLayers | None:
-        return None
+        return QuantizedLayers(self, layers, norm) if QuantizedLayers.takes(layers) else None
 
     def prepare_attention(
         self, shapes: Collection[AttentionShape], max_num_seqs: int, max_num_batched_tokens: int

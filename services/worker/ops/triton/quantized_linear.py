@@ -11,8 +11,9 @@ from services.worker.ops.triton.dequantize import DEQUANTIZED_ROWS, Scratch, pro
 from services.worker.ops.triton.eight_bit import eight_bit
 from services.worker.ops.triton.eight_bit_weights import EightBitLayout, eight_bit_weights
 from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
-from services.worker.ops.triton.quantize_rows import quantize_rows
+from services.worker.ops.triton.quantize_rows import QuantizedRows, quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
+from services.worker.ops.triton.split_k import reserve
 from services.worker.ops.triton.tiles import LEAST_K
 from services.worker.quantization.kinds import (
     Fp4Weight,
@@ -54,10 +55,17 @@ class EightBitLinear:
         self.bias = bias
         self._dtype = dtype
         self.batch_invariant = batch_invariant
+        reserve(self._scales.device)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """The type to which activations are quantized: int8 or float8_e4m3fn."""
+        return self._weight.values.dtype
+
+    def __call__(self, x: Tensor | QuantizedRows) -> Tensor:
+        """x: activations [m, in_features], or what `quantize_rows` makes of them with `input_dtype`."""
         values = self._weight.values
-        q, row_scales = quantize_rows(x, values.dtype)
+        q, row_scales = quantize_rows(x, values.dtype) if isinstance(x, Tensor) else x
         if not self.batch_invariant and serves(q, values, self._dtype):
             return scaled_mm(q, values, row_scales, self._scales[None], self.bias, self._dtype)
         return eight_bit(
@@ -95,6 +103,7 @@ class WeightOnlyLinear:
         self.bias = bias
         self._dtype = dtype
         self.batch_invariant = batch_invariant
+        reserve(weight.scales.device)
         self._scratch = None if batch_invariant or dtype is torch.float32 else scratch
         if self._scratch is not None:
             self._scratch.reserve(*weight.shape)

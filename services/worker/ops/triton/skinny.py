@@ -7,18 +7,13 @@ With so few rows, a product takes the time to read its weight. Two kernels read 
 - `tensor_core_kernel` multiplies tiles of W by rows of x with `tl.dot`, W as the left operand (`tiles.py`).
 - `gemv_kernel` multiplies elementwise in float32, for at most four rows.
 
-If the tiles of W are too few to fill the GPU, K is split into stretches. A program writes the sums of its stretch to
-scratch memory and increments the counter of its tile. The program that arrives last adds the sums of all stretches in
-ascending order, its own among them, so a repeated product has the same bits whichever program is last. (The example of
-the CUDA C++ Programming Guide, section on memory fence functions, ends in the same way.) It then resets the counter,
-which leaves the scratch memory ready for the next product. Products share this memory, so they must run on one stream.
+If the tiles of W are too few to fill the GPU, K is split into stretches, and `split_k.py` joins them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
@@ -27,15 +22,12 @@ from torch import Tensor
 
 from services.worker.ops.triton.dependent_launch import allow_next_launch, launch_arguments, wait_for_inputs
 from services.worker.ops.triton.prefetch import prefetch_rows
-from services.worker.ops.triton.tiles import Cut, Tiles, finish
+from services.worker.ops.triton.split_k import finish_stretch, scratch_of, scratch_types
+from services.worker.ops.triton.tiles import MAX_PARTIALS, MAX_SPLIT_TILES, Cut, Tiles
 from services.worker.ops.triton.variant import TARGETS, Variant
 
 MAX_ROWS = 64
 MAX_GEMV_ROWS = 4
-# Scratch memory of a device: sums of stretches (8 MiB of float32), and counters of tiles. A product that would need
-# more is split into fewer stretches.
-MAX_PARTIALS = 2 << 20
-MAX_SPLIT_TILES = 1024
 _MIN_STEPS = 4  # minimum number of steps of BLOCK_K in a stretch, so that loads can run ahead
 # A thread loads 16 bytes at once and adds up their products before it adds them to its totals.
 _PER_LOAD = tl.constexpr(8)
@@ -106,42 +98,6 @@ def tuning_of(num_rows: int) -> Tuning:
     return next(tuning for tuning in TUNINGS if num_rows <= tuning.tiles.rows)
 
 
-@triton.jit
-def finish_stretch(
-    total,  # float32 [BLOCK_OUTS, BLOCK_ROWS]
-    bias,  # [N], read if BIAS
-    y,  # [m, N]
-    partials,  # float32, written and read if SPLITS > 1
-    counters,  # int32 [out_tiles]: the number of programs that have arrived, if SPLITS > 1
-    outs,  # int64 [BLOCK_OUTS]
-    m,
-    N: tl.constexpr,
-    BIAS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_OUTS: tl.constexpr,
-):
-    """Ends a program: stores y, or the sums of one stretch. The last program of a tile joins all stretches."""
-    rows = tl.arange(0, BLOCK_ROWS).to(tl.int64)
-    if SPLITS == 1:
-        finish(total, y, y, bias, y, outs, rows, m, N, False, False, BIAS)
-    else:
-        size: tl.constexpr = BLOCK_OUTS * BLOCK_ROWS
-        lanes = tl.arange(0, BLOCK_OUTS)[:, None] * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[None, :]
-        first = partials + tl.program_id(0) * (SPLITS * size) + lanes
-        # ".cg" bypasses the L1 cache, which other SMs do not see.
-        tl.store(first + tl.program_id(1) * size, total, cache_modifier=".cg")
-        # One thread increments the counter. The barrier orders the stores of all threads before it.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(counters + tl.program_id(0), 1, sem="acq_rel", scope="gpu")
-        if arrived == SPLITS - 1:
-            joined = tl.load(first, cache_modifier=".cg")
-            for split in tl.static_range(1, SPLITS):
-                joined += tl.load(first + split * size, cache_modifier=".cg")
-            finish(joined, y, y, bias, y, outs, rows, m, N, False, False, BIAS)
-            tl.store(counters + tl.program_id(0), 0)
-
-
 @triton.jit(do_not_specialize=["m"])
 def tensor_core_kernel(
     x,  # [m, K], rows x_stride apart
@@ -186,7 +142,10 @@ def tensor_core_kernel(
             a = tl.load(x_at + start, mask=exists & inside[:, None], other=0.0)
         total = tl.dot(w, a, total)
     allow_next_launch(PDL)
-    finish_stretch(total, bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
+    finish_stretch(
+        total, y, y, bias, y, partials, counters, outs, rows.to(tl.int64), m, N, False, False, BIAS, SPLITS, BLOCK_ROWS,
+        BLOCK_OUTS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -262,18 +221,11 @@ def gemv_kernel(
                 pairs = tl.join(tl.join(sums, third), tl.join(second, fourth))
                 total += tl.reshape(pairs, [BLOCK_OUTS, BLOCK_K // _PER_LOAD, BLOCK_ROWS])
     allow_next_launch(PDL)
-    finish_stretch(tl.sum(total, 1), bias, y, partials, counters, outs, m, N, BIAS, SPLITS, BLOCK_ROWS, BLOCK_OUTS)
-
-
-@cache
-def scratch(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns the device's scratch memory: float32 [MAX_PARTIALS], and int32 [MAX_SPLIT_TILES] of zeros. A recorded
-    CUDA graph contains its address, so it is allocated once and never freed. The first call must not be made while a
-    graph is recorded, because the memory would then belong to the graph."""
-    return (
-        torch.empty(MAX_PARTIALS, dtype=torch.float32, device=device),
-        torch.zeros(MAX_SPLIT_TILES, dtype=torch.int32, device=device),
-    )
+    rows = tl.arange(0, BLOCK_ROWS).to(tl.int64)
+    finish_stretch(
+        tl.sum(total, 1), y, y, bias, y, partials, counters, outs, rows, m, N, False, False, BIAS, SPLITS, BLOCK_ROWS,
+        BLOCK_OUTS,
+    )  # fmt: skip
 
 
 def may_serve(weight: Tensor) -> bool:
@@ -283,11 +235,6 @@ def may_serve(weight: Tensor) -> bool:
     n, k = weight.shape
     is_measured = 10 * torch.cuda.get_device_capability(weight.device)[0] == MEASURED
     return is_measured and any(n in entry.outs and k in entry.inputs for entry in FASTER)
-
-
-def reserve(device: torch.device) -> None:
-    """Allocates the device's scratch memory. Called when a layer is created, before any graph is recorded."""
-    scratch(device)
 
 
 def cut(tuning: Tuning, n: int, k: int) -> Cut:
@@ -321,7 +268,7 @@ def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, tuning: Tuning | None
     if m:
         tuning = tuning_of(m) if tuning is None else tuning
         plan = cut(tuning, n, k)
-        partials, counters = scratch(x.device) if plan.splits > 1 else (y, y)
+        partials, counters = scratch_of(plan, y)
         kernel = tensor_core_kernel if tuning.tensor_cores else gemv_kernel
         kernel[(plan.tiles, plan.splits)](
             x, weight, weight if bias is None else bias, y, partials, counters, m, x.stride(0),
@@ -342,14 +289,11 @@ def _constants(tuning: Tuning, n: int, k: int, has_bias: bool) -> dict[str, int]
 def variant_of(tuning: Tuning, dtype: str, n: int, k: int, *, has_bias: bool) -> Variant:
     """Returns what `skinny` launches for a weight [n, k] of type `dtype`, "bf16" or "fp16"."""
     tiles, constants = tuning.tiles, _constants(tuning, n, k, has_bias)
-    is_split = constants["SPLITS"] > 1
-    scratch_types = (
-        {"partials": "*fp32", "counters": "*i32"} if is_split else dict.fromkeys(("partials", "counters"), f"*{dtype}")
-    )
+    places = scratch_types(dtype, is_split=constants["SPLITS"] > 1)
     return Variant(
         f"skinny {dtype} {n} x {k}, {tiles.rows} rows" + ("" if tuning.tensor_cores else ", gemv"),
         tensor_core_kernel if tuning.tensor_cores else gemv_kernel,
-        {**dict.fromkeys(("x", "weight", "bias", "y"), f"*{dtype}"), **scratch_types, "m": "i32", "x_stride": "i32:16"},
+        {**dict.fromkeys(("x", "weight", "bias", "y"), f"*{dtype}"), **places, "m": "i32", "x_stride": "i32:16"},
         constants,
         tiles.num_warps,
         tiles.num_stages,

@@ -6,10 +6,10 @@ xᵀ, so a few rows of x need no padding to 64. Besides, only the left operand c
 dequantized.
 
 A product with few rows often has too few tiles to keep all SMs of the GPU busy. Then K is split (split-K): each program
-adds up one stretch of K, and `join_splits.py` adds the stretches in ascending order. Where K is split depends only on
-the weight's shape and on the tiles, which `TileTable.of` chooses by the number of rows. Nothing is added atomically, so
-a repeated product has the same bits. In batch-invariant mode K is not split, and the steps of K are the same for every
-number of rows.
+adds up one stretch of K, and the last one adds the stretches in ascending order (`split_k.py`). Where K is split
+depends only on the weight's shape and on the tiles, which `TileTable.of` chooses by the number of rows. No sum is added
+atomically, so a repeated product has the same bits. In batch-invariant mode K is not split, and the steps of K are the
+same for every number of rows.
 
 Indices of rows and outputs past the end are clamped to the last row or output, which is computed again but not stored.
 """
@@ -30,6 +30,10 @@ GROUP_ROWS = 8
 PROGRAMS = 264
 _MIN_STEPS = 4  # minimum number of steps of BLOCK_K in a stretch, so that loads can run ahead
 LEAST_K = 16  # k of the shortest tensor-core product
+# Scratch memory of a device for the sums of stretches (12 MiB), and counters of tiles. A product that would need more
+# is split into fewer stretches.
+MAX_PARTIALS = 3 << 20
+MAX_SPLIT_TILES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,10 @@ def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) ->
     that the split is the same for all numbers of rows that use these tiles."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
-    splits = min(tiles.programs // programs, num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
+    splits = 1
+    if may_split and row_tiles == 1:
+        most = MAX_PARTIALS // (programs * tiles.outs * tiles.rows) if programs <= MAX_SPLIT_TILES else 1
+        splits = min(tiles.programs // programs, num_steps // _MIN_STEPS, most)
     steps = triton.cdiv(num_steps, max(1, splits))
     return Cut(programs, triton.cdiv(num_steps, steps), steps)
 
@@ -135,11 +142,5 @@ def finish(
         total *= tl.load(out_scales + last_out)[:, None]
     if BIAS:
         total += tl.load(bias + last_out).to(tl.float32)[:, None]
-    store_tile(y, total.to(y.dtype.element_ty), outs, rows, m, N)
-
-
-@triton.jit
-def store_tile(y, tile, outs, rows, m, N: tl.constexpr):
-    """Stores tile [BLOCK_OUTS, BLOCK_ROWS] to y [m, N], transposed."""
     mask = (rows < m)[:, None] & (outs < N)[None, :]
-    tl.store(y + rows[:, None] * N + outs[None, :], tl.trans(tile), mask=mask)
+    tl.store(y + rows[:, None] * N + outs[None, :], tl.trans(total.to(y.dtype.element_ty)), mask=mask)

@@ -16,7 +16,7 @@ from services.worker.ops.triton import compile as ahead
 from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.disassembly import innermost_loops
-from services.worker.ops.triton.join_splits import join_splits_kernel
+from services.worker.ops.triton.quantize_rows import quantize_rows_kernel
 from services.worker.ops.triton.variant import TARGETS, Variant
 
 FITTING = ahead.Compiled(
@@ -32,12 +32,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
     written = tmp_path / "table.md"
-    result = run("-m", ahead.__name__, "--only", "join_splits i32", "--markdown", str(written))
+    result = run("-m", ahead.__name__, "--only", "quantize_rows bf16 576 to int8", "--markdown", str(written))
     assert result.returncode == 0, result.stderr
     assert written.read_text().endswith("\n\n" + result.stdout)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines()]
     assert [(name, target) for name, target, *_ in cells[2:]] == [
-        ("join_splits i32 scaled", f"sm_{capability}") for capability in TARGETS
+        ("quantize_rows bf16 576 to int8", f"sm_{capability}") for capability in TARGETS
     ]
     for _, _, configuration, registers, spilled, shared, programs, issue in cells[2:]:
         assert configuration == "warps 4, stages 3"
@@ -128,8 +128,8 @@ MISFIT = """
 from services.worker.ops.triton import compile as ahead
 
 if __name__ == "__main__":
-    ahead.PROCESSORS[89] = ahead.Processor(program_bytes=100, shared_bytes=100 << 10, warps=48, bytes_per_cycle=1.0)
-    raise SystemExit(ahead.main(["--only", "join_splits i32"]))
+    ahead.PROCESSORS[89] = ahead.Processor(program_bytes=10, shared_bytes=100 << 10, warps=48, bytes_per_cycle=1.0)
+    raise SystemExit(ahead.main(["--only", "quantize_rows bf16 576 to int8"]))
 """
 
 
@@ -138,7 +138,7 @@ def test_too_much_shared_memory_is_an_error(tmp_path: Path) -> None:
     script.write_text(MISFIT)
     result = run(str(script))
     assert result.returncode == 1
-    assert "** of 100" in result.stdout
+    assert "** of 10" in result.stdout
     assert "sm_89" in result.stderr
     assert "sm_90" not in result.stderr
 
@@ -159,24 +159,17 @@ def test_every_kernel_is_compiled_for_every_target() -> None:
     for task in ahead.tasks():
         variant = tuple(importlib.import_module(task.module).variants())[task.index]
         targets[variant.kernel].add(task.capability)
-    assert targets.keys() >= {decode_attention, join_splits_kernel, ragged_attention}
+    assert targets.keys() >= {decode_attention, quantize_rows_kernel, ragged_attention}
     assert all(capabilities == set(TARGETS) for capabilities in targets.values())
 
 
-@pytest.mark.parametrize("change", [{"y": None}, {"more": "i32"}, {"SPLITS": "i32"}])
+@pytest.mark.parametrize("change", [{"q": None}, {"more": "i32"}, {"BLOCK": "i32"}])
 def test_a_signature_that_is_not_the_kernels_is_refused(change: dict[str, str | None]) -> None:
-    names = {
-        "partial": "*fp32",
-        "row_scales": "*fp32",
-        "out_scales": "*fp32",
-        "bias": "*fp16",
-        "y": "*fp16",
-        "m": "i32",
-    }
+    names = {"x": "*fp16", "q": "*i8", "scales": "*fp32", "x_stride": "i32"}
     signature = {name: kind for name, kind in (names | change).items() if kind is not None}
-    constexprs = dict.fromkeys(("N", "SPLITS", "ROW_SCALES", "OUT_SCALES", "BIAS", "BLOCK"), 16)
+    constexprs = dict.fromkeys(("FEATURES", "FP8", "BLOCK"), 16)
     with pytest.raises(ValueError, match=next(iter(change))):
-        ahead.compile_variant(Variant("join", join_splits_kernel, signature, constexprs, 4, 2), 90)
+        ahead.compile_variant(Variant("quantize", quantize_rows_kernel, signature, constexprs, 4, 2), 90)
 
 
 def test_what_fits_and_how_often() -> None:

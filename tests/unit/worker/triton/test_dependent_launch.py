@@ -13,48 +13,59 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.interface import Activation
+from services.worker.ops.triton import dependent_launch
 from services.worker.ops.triton.activation import gated_activation
-from services.worker.ops.triton.dependent_launch import ON_BY_DEFAULT, VARIABLE, arguments_for, launch_arguments
+from services.worker.ops.triton.dependent_launch import (
+    MOST_SEQUENCES,
+    OFF,
+    ON,
+    VARIABLE,
+    launch_arguments,
+    launches_of,
+    most_sequences,
+)
 from services.worker.ops.triton.eight_bit import eight_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.rms_norm import add_rms_norm
-from services.worker.ops.triton.skinny import scratch, skinny
-from services.worker.ops.triton.variant import TARGETS
+from services.worker.ops.triton.skinny import skinny
+from services.worker.ops.triton.split_k import scratch
 from tests.unit.worker.triton.conftest import HAS_GPU
 from tests.unit.worker.triton.random_tensors import draw
-
-ON, OFF = {"PDL": True, "launch_pdl": True}, {"PDL": False}
 
 
 @pytest.fixture(autouse=True)
 def undecided() -> Iterator[None]:
-    """Lets each test decide again whether dependent launch is on."""
-    launch_arguments.cache_clear()
+    """Lets each test read the environment again."""
+    dependent_launch._most_sequences.cache_clear()
     yield
-    launch_arguments.cache_clear()
+    dependent_launch._most_sequences.cache_clear()
 
 
-@pytest.mark.parametrize("capability", TARGETS)
-def test_hopper_and_later_launch_dependently_if_asked_to(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = ON if capability >= 90 else OFF
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert arguments_for(capability) == (on if ON_BY_DEFAULT else OFF)
-    monkeypatch.setenv(VARIABLE, "1")
-    assert arguments_for(capability) == on
-    monkeypatch.setenv(VARIABLE, "0")
-    assert arguments_for(capability) == OFF
+def test_the_variable_is_a_number_of_sequences() -> None:
+    assert most_sequences({}) == MOST_SEQUENCES
+    assert most_sequences({VARIABLE: "0"}) == 0
+    assert most_sequences({VARIABLE: "16"}) == 16
+    for wrong in ("on", "-1", "", "²"):
+        with pytest.raises(ValueError, match="must be a number of sequences"):
+            most_sequences({VARIABLE: wrong})
 
 
-def test_other_values_of_the_variable_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "on")
-    with pytest.raises(ValueError, match="'on'; it must be 0 or 1"):
-        arguments_for(90)
+def test_only_the_launches_of_few_sequences_are_dependent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dependent_launch, "_most_sequences", lambda: 2)
+    for count, expected in ((1, ON), (2, ON), (3, OFF)):
+        with launches_of(count):
+            assert launch_arguments() == expected
+        assert launch_arguments() == OFF
+    with pytest.raises(RuntimeError), launches_of(1):
+        raise RuntimeError
+    assert launch_arguments() == OFF
 
 
 @pytest.mark.skipif(HAS_GPU, reason="is about the interpreter")
 def test_the_interpreter_has_no_dependent_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "1")
-    assert launch_arguments() == OFF
+    monkeypatch.setenv(VARIABLE, "9")
+    with launches_of(1):
+        assert launch_arguments() == OFF
 
 
 # Compiles one variant of each kernel that takes PDL. Prints the kernel's name, and the instructions that access global
@@ -62,9 +73,11 @@ def test_the_interpreter_has_no_dependent_launch(monkeypatch: pytest.MonkeyPatch
 COMPILING = """
 import importlib, re, sys
 from triton import knobs
+from services.worker.ops.triton import dependent_launch
 from services.worker.ops.triton.compile import build, tasks
 
-knobs.cache.dir, capability, only = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+knobs.cache.dir, capability, only = sys.argv[1], int(sys.argv[2]), sys.argv[4]
+dependent_launch._arguments = dependent_launch.ON if sys.argv[3] == "on" else dependent_launch.OFF
 pattern = r"(griddepcontrol[.][a-z_]+|prefetch|(?:ld|st|atom|red)[.][a-z.]*global|cp[.]async[a-z.]*global)"
 kernels = {}
 for module in dict.fromkeys(task.module for task in tasks()):
@@ -76,13 +89,14 @@ for name, variant in kernels.items():
 """
 
 
-def instructions(capability: int, variable: str, cache: Path, only: str = "") -> dict[str, list[str]]:
+def instructions(capability: int, dependent: str, cache: Path, only: str = "") -> dict[str, list[str]]:
+    """`dependent`: "on" or "off"."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     result = subprocess.run(
-        [sys.executable, "-c", COMPILING, str(cache), str(capability), only],
+        [sys.executable, "-c", COMPILING, str(cache), str(capability), dependent, only],
         capture_output=True,
         text=True,
-        env={**environment, VARIABLE: variable},
+        env=environment,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -90,12 +104,12 @@ def instructions(capability: int, variable: str, cache: Path, only: str = "") ->
 
 
 def test_kernels_wait_before_they_touch_what_kernels_write(tmp_path: Path) -> None:
-    kernels = instructions(90, "1", tmp_path)
+    kernels = instructions(90, "on", tmp_path)
     assert kernels.keys() == {
-        "activation_kernel", "decode_attention", "draw_kernel", "eight_bit_kernel", "eight_bit_weights_kernel",
-        "fill_last_tokens_kernel", "finish_kernel", "four_bit_kernel", "gemv_kernel", "join_splits_kernel",
-        "matmul_kernel", "quantize_rows_kernel", "rms_norm_kernel", "rope_and_write_kv_kernel", "slot_mapping_kernel",
-        "tensor_core_kernel",
+        "activation_kernel", "decode_attention", "eight_bit_kernel", "eight_bit_weights_kernel",
+        "fill_last_tokens_kernel", "four_bit_kernel", "gated_activation_quantized_kernel",
+        "gemv_kernel", "matmul_kernel", "quantize_rows_kernel", "rms_norm_kernel", "rope_and_write_kv_kernel",
+        "slot_mapping_kernel", "tensor_core_kernel",
     }  # fmt: skip
     products = ("gemv_kernel", "tensor_core_kernel", "eight_bit_kernel", "eight_bit_weights_kernel", "four_bit_kernel")
     before = {**dict.fromkeys(products, "prefetch"), "rms_norm_kernel": "ld.global"}  # the gain
@@ -109,9 +123,9 @@ def test_kernels_wait_before_they_touch_what_kernels_write(tmp_path: Path) -> No
         assert "st.global" in found[at:], name
 
 
-@pytest.mark.parametrize(("capability", "variable"), [(80, "1"), (89, "1"), (90, "0")])
-def test_without_dependent_launch_no_kernel_waits(capability: int, variable: str, tmp_path: Path) -> None:
-    kernels = instructions(capability, variable, tmp_path, only="gemv")
+@pytest.mark.parametrize("capability", [80, 90])
+def test_without_dependent_launch_no_kernel_waits(capability: int, tmp_path: Path) -> None:
+    kernels = instructions(capability, "off", tmp_path, only="gemv")
     assert kernels.keys() == {"gemv_kernel"}
     assert "st.global" in kernels["gemv_kernel"]
     assert not any(one.startswith(("griddepcontrol", "prefetch")) for one in kernels["gemv_kernel"])
@@ -127,7 +141,7 @@ def sixteen_bits(n: int, k: int, device: torch.device, seed: int) -> Product:
 
 
 def eight_bits(n: int, k: int, device: torch.device, seed: int) -> Product:
-    """Quantizes x to int8 before the product, and joins the splits after it."""
+    """Quantizes x to int8 before the product."""
     values = (draw(n, k, dtype=torch.float32, device=device, seed=seed) * 32).round().clamp(-127, 127).to(torch.int8)
     scales = torch.full((n,), 1 / 32 / k**0.5, device=device)
 
@@ -165,10 +179,8 @@ def test_a_chain_of_kernels_has_the_same_bits(
     products = product(2 * HIDDEN, FEATURES, device, 2), product(FEATURES, HIDDEN, device, 3)
     scratch(device)
     expected: list[Tensor] = []
-    for variable in ("0", "1"):
-        monkeypatch.setenv(VARIABLE, variable)
-        launch_arguments.cache_clear()
-        assert launch_arguments()["PDL"] == (variable == "1")
+    for arguments in (OFF, ON):
+        monkeypatch.setattr(dependent_launch, "_arguments", arguments)
         chain(x, gain, *products, 1)  # compiles the kernels
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()

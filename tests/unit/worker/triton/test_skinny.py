@@ -19,11 +19,11 @@ from services.worker.ops.triton.skinny import (
     chosen,
     cut,
     may_serve,
-    scratch,
     skinny,
     tuning_of,
 )
-from services.worker.ops.triton.tiles import Tiles
+from services.worker.ops.triton.split_k import scratch
+from services.worker.ops.triton.tiles import MAX_PARTIALS, MAX_SPLIT_TILES, Tiles
 from tests.unit.worker.triton.conftest import HAS_GPU
 from tests.unit.worker.triton.random_tensors import assert_guards_intact, draw, guarded
 
@@ -148,16 +148,16 @@ def test_programs_fill_the_device_and_their_sums_fit(rows: int, n: int, k: int) 
     assert plan.tiles * plan.splits >= 192
     assert (plan.splits - 1) * plan.steps < steps <= plan.splits * plan.steps
     if plan.splits > 1:
-        assert plan.tiles <= module.MAX_SPLIT_TILES
-        assert plan.tiles * plan.splits * tuning.tiles.outs * tuning.tiles.rows <= module.MAX_PARTIALS
+        assert plan.tiles <= MAX_SPLIT_TILES
+        assert plan.tiles * plan.splits * tuning.tiles.outs * tuning.tiles.rows <= MAX_PARTIALS
 
 
 def test_products_that_would_need_more_scratch_memory_are_split_less() -> None:
     tuning = tuning_of(64)
     greedy = replace(tuning, programs=100_000)
     plan = cut(greedy, 64 * 100, 1 << 20)
-    assert plan.splits == module.MAX_PARTIALS // (100 * 64 * 64)
-    assert cut(greedy, 64 * (module.MAX_SPLIT_TILES + 1), 1 << 20).splits == 1
+    assert plan.splits == MAX_PARTIALS // (100 * 64 * 64)
+    assert cut(greedy, 64 * (MAX_SPLIT_TILES + 1), 1 << 20).splits == 1
 
 
 def test_the_scratch_memory_stays_where_it_is(device: torch.device) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from services.worker.ops.triton.dependent_launch import allow_next_launch, wait_for_inputs
 from services.worker.ops.triton.sampling.columns import COUNTS_ROW, TEMPERATURE, integer, is_shaped, number
 from services.worker.ops.triton.sampling.cuts import cuts
 from services.worker.ops.triton.sampling.gumbel import gumbel, words
@@ -39,10 +38,7 @@ def draw_kernel(
     CUTS: tl.constexpr,
     TILE: tl.constexpr,
     TILES: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
-    wait_for_inputs(PDL)
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + row)
     if slot >= 0:
@@ -81,10 +77,7 @@ def finish_kernel(
     vocab_size,
     tiles,
     TILES: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    allow_next_launch(PDL)
-    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     token = tl.zeros([], tl.int32)

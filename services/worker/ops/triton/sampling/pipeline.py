@@ -8,7 +8,6 @@ import torch
 import triton
 from torch import Tensor
 
-from services.worker.ops.triton.dependent_launch import launch_arguments
 from services.worker.ops.triton.sampling import columns, cuts, threshold, top
 from services.worker.ops.triton.sampling.columns import NUM_WARPS, TILE
 from services.worker.ops.triton.sampling.cuts import brackets_kernel, collect_kernel, pivots_kernel
@@ -123,11 +122,10 @@ class Pipeline:
             logits, logits.stride(0), state.columns, rows.slots, rows.positions, rows.mask_rows, self._shaped,
             self._raw_peaks, self._peaks, self._cut, self._scores, self._tokens, vocab, tiles,
             GREEDY=not stages.shape, CUTS=stages.cuts, TILE=TILE, TILES=self._padded_tiles, num_warps=NUM_WARPS,
-            **launch_arguments(),
         )  # fmt: skip
         finish_kernel[(n,)](
             state.columns, rows.slots, self._raw_peaks, self._scores, self._tokens, state.counts, drawn, valid,
-            state.last_tokens, vocab, tiles, TILES=self._padded_tiles, num_warps=1, **launch_arguments(),
+            state.last_tokens, vocab, tiles, TILES=self._padded_tiles, num_warps=1,
         )  # fmt: skip
         return drawn, valid.view(torch.bool)
 
@@ -194,10 +192,8 @@ def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indic
     draw_kernel[(n, tiles)](
         logits, logits.stride(0), table, slots, positions, nothing, logits, peaks, peaks, slots, scores, tokens,
         vocab, tiles, GREEDY=False, CUTS=False, TILE=TILE, TILES=padded, num_warps=NUM_WARPS,
-        **launch_arguments(),
     )  # fmt: skip
     finish_kernel[(n,)](
         table, slots, peaks, scores, tokens, table, drawn, valid, drawn, vocab, tiles, TILES=padded, num_warps=1,
-        **launch_arguments(),
     )  # fmt: skip
     return drawn

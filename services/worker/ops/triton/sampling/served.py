@@ -54,5 +54,5 @@ def _variant(
     name: str, kernel: Any, dtype: str, constexprs: Mapping[str, object], num_warps: int = NUM_WARPS
 ) -> Variant:
     types = {**TYPES, "logits": f"*{dtype}"}
-    signature = {parameter: types[parameter] for parameter in kernel.arg_names if parameter not in {*constexprs, "PDL"}}
+    signature = {parameter: types[parameter] for parameter in kernel.arg_names if parameter not in constexprs}
     return Variant(name, kernel, signature, constexprs, num_warps, num_stages=3)

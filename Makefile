@@ -44,13 +44,13 @@ test: ## run everything that CI runs
 test-patient: .venv/dev ## run the tests that mostly wait, such as for 90 s of silence on a connection
 	$(BIN)/pytest $(PATIENT)
 
-test-chaos: .venv/dev ## run a short storm: faults on a real fleet under load, a minute on two idle cores
+test-chaos: .venv/dev .venv-redis/made ## run a short storm: faults on a real fleet under load, a minute on two idle cores
 	$(BIN)/pytest $(CHAOS)
 
 SEED ?= 1
 CHAOS_MINUTES ?= 30
 CHAOS_ARGS ?=
-chaos: .venv/dev ## carry out faults drawn from SEED (1) on a real fleet under load for 30 minutes, and check every answer
+chaos: .venv/dev .venv-redis/made ## carry out faults drawn from SEED (1) on a real fleet under load for 30 minutes, and check every answer
 	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(CHAOS_MINUTES) $(CHAOS_ARGS)
 
 .venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json

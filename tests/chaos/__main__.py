@@ -16,13 +16,27 @@ from tests.chaos import GRPC_VARIABLES
 os.environ.update(GRPC_VARIABLES)
 
 from benchmarks.record import RESULTS, in_words, provenance
-from tests.chaos.catalog import catalog
 from tests.chaos.checker import check
-from tests.chaos.draw import rounds
-from tests.chaos.fleet import Shape
+from tests.chaos.draw import UPGRADE, rounds
+from tests.chaos.fleet import STORM
 from tests.chaos.history import read
 from tests.chaos.report import summary
 from tests.chaos.run import Plan, run
+from tests.chaos.stage import catalog_of
+from tests.fakes import last_release
+
+# More than a storm of a day has.
+_MAX_ROUNDS = 20_000
+
+
+def _last_release(directory: Path) -> Path | None:
+    tree = directory / "last-release"
+    tree.mkdir()
+    try:
+        last_release.unpack(tree)
+    except last_release.MissingReleaseError:
+        return None
+    return tree
 
 
 def main() -> int:
@@ -34,15 +48,16 @@ def main() -> int:
     parser.add_argument("--store", action="store_true", help="store the report in benchmarks/results")
     parser.add_argument("--history", type=Path, help="file to keep the history in (.jsonl.gz)")
     arguments = parser.parse_args()
-    shape = Shape()
-    drawn = islice(rounds(arguments.seed, shape), arguments.rounds)
+    drawn = list(islice(rounds(arguments.seed, STORM), arguments.rounds or _MAX_ROUNDS))
     seconds = None if arguments.rounds is not None else 60 * arguments.minutes
-    plan = Plan(arguments.seed, drawn, seconds, clients=arguments.clients)
     with tempfile.TemporaryDirectory(prefix="chaos-history-") as directory:
+        upgrades = any(fault.kind == UPGRADE for one in drawn for fault in one.faults)
+        tree = _last_release(Path(directory)) if upgrades else None
+        plan = Plan(arguments.seed, drawn, seconds, arguments.clients, tree)
         history = arguments.history or Path(directory) / "history.jsonl.gz"
-        result = asyncio.run(run(shape, plan, history, lambda line: print(line, flush=True)))
+        result = asyncio.run(run(STORM, plan, history, lambda line: print(line, flush=True)))
         records = list(read(history))
-    verdict = check(records, catalog(shape.model))
+    verdict = check(records, catalog_of(STORM))
     report = summary(records, verdict, result)
     print(f"\n{report}")
     if arguments.store:

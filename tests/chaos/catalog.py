@@ -60,14 +60,15 @@ def _variant(model: str, variant: int, max_tokens: int) -> list[Request]:
     ids = [(7 * position + 31 * variant) % 900 + 10 for position in range(300)]
     greedy: dict[str, Any] = {"temperature": 0, "max_tokens": max_tokens}
     sampled: dict[str, Any] = {"temperature": 1.0, "seed": 7 + variant, "max_tokens": max_tokens}
+    of_model = f" ({model})"
     at_once: dict[str, Any] = {"reasoning_effort": "none", "max_tokens": 400}
 
     def chat(name: str, **fields: Any) -> HttpRequest:
         body = {"model": model, "messages": question, "return_token_ids": True, **fields}
-        return HttpRequest(f"{name} {variant}", "/v1/chat/completions", body)
+        return HttpRequest(f"{name} {variant}{of_model}", "/v1/chat/completions", body)
 
     def completion(name: str, **fields: Any) -> HttpRequest:
-        return HttpRequest(f"{name} {variant}", "/v1/completions", {"model": model, **fields})
+        return HttpRequest(f"{name} {variant}{of_model}", "/v1/completions", {"model": model, **fields})
 
     return [
         chat("chat, streamed", **greedy, **_FREE, **_STREAM),
@@ -83,17 +84,17 @@ def _variant(model: str, variant: int, max_tokens: int) -> list[Request]:
                    **_STREAM),
         completion("completion, echo", prompt=ids, echo=True, logprobs=2, temperature=0, max_tokens=10, **_FREE),
         completion("completion, long prompt", prompt=ids * 2, **greedy, **_FREE, **_STREAM),
-        HttpRequest(f"embeddings {variant}", "/v1/embeddings",
+        HttpRequest(f"embeddings {variant}{of_model}", "/v1/embeddings",
                     {"model": model, "input": [ids[at:] for at in range(0, 200, 50)], "encoding_format": "float"}),
-        GrpcRequest(f"gRPC Chat {variant}", "Chat",
+        GrpcRequest(f"gRPC Chat {variant}{of_model}", "Chat",
                     chat_request(model, question, {"temperature": 0.7, "seed": variant, "max_tokens": max_tokens,
                                                    "ignore_eos": True, "logprobs": 1})),
-        GrpcRequest(f"gRPC Generate {variant}", "Generate",
+        GrpcRequest(f"gRPC Generate {variant}{of_model}", "Generate",
                     generate_request(model, ids[:32], {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True,
                                                        "n": 2})),
-        GrpcRequest(f"gRPC Embed {variant}", "Embed", embed_request(model, [ids[:90], ids[:40]], {})),
-        HttpRequest(f"completion, left {variant}", "/v1/completions",
+        GrpcRequest(f"gRPC Embed {variant}{of_model}", "Embed", embed_request(model, [ids[:90], ids[:40]], {})),
+        HttpRequest(f"completion, left {variant}{of_model}", "/v1/completions",
                     {"model": model, "prompt": "Once", "max_tokens": 600, **_FREE, **_STREAM}, leaves_after=10),
-        GrpcRequest(f"gRPC Chat, left {variant}", "Chat",
+        GrpcRequest(f"gRPC Chat, left {variant}{of_model}", "Chat",
                     chat_request(model, question, {"max_tokens": 600, "ignore_eos": True}), leaves_after=15),
     ]  # fmt: skip

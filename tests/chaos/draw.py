@@ -2,7 +2,8 @@
 
 A storm is a row of rounds. The faults of a round overlap, and also overlap with those of earlier rounds that are not
 over yet. But a round is drawn, and begins, only if the fleet can still serve: every router that is left reaches a
-scheduler that reaches a worker.
+scheduler of each model that reaches a worker. There are exceptions: a fault of a whole tier, such as all workers of a
+model, which meets no other fault.
 """
 
 from __future__ import annotations
@@ -19,12 +20,22 @@ T = TypeVar("T", bound=str)
 # Kinds of faults. The first line concerns a part, the second a link.
 KILL, STOP, TERMINATE = "kill", "stop", "terminate"
 DOWN, CUT, DELAY, STALL = "link down", "link cut", "link delay", "link stall"
-ROLL = "rolling restart"
+ROLL, UPGRADE, KILL_ALL = "rolling restart", "rolling upgrade", "kill of a tier"
 MEMORY, DISK = "memory limit", "full disk"
+REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER = "Redis stopped", "Redis killed", "Redis emptied", "Redis failover"
+REDIS_GONE, REDIS_DOWN, REDIS_STALL = "Redis gone", "Redis link down", "Redis link stall"
 OF_PARTS = (KILL, STOP, TERMINATE, MEMORY)
 OF_LINKS = (DOWN, CUT, DELAY, STALL)
-# Relative frequencies.
-_KINDS = {KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1, MEMORY: 1, DISK: 1}
+OF_TIERS = (ROLL, UPGRADE, KILL_ALL)
+OF_REDIS = (REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER, REDIS_GONE, REDIS_DOWN, REDIS_STALL)
+# Faults after which a part starts anew.
+_RESTARTS = (KILL, TERMINATE, MEMORY)
+# Relative frequencies. "redis" stands for any of OF_REDIS.
+_REDIS = "redis"
+_KINDS = {
+    KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1, MEMORY: 1, DISK: 1, UPGRADE: 1,
+    KILL_ALL: 1, _REDIS: 4,
+}  # fmt: skip
 _TIERS: dict[Kind, int] = {"worker": 5, "scheduler": 4, "router": 2, "gateway": 1}
 # How long a part is stopped, or a link in trouble: mostly short, sometimes longer than its peers wait.
 _SHORT_S, _LONG_S, _LONG_CHANCE = (0.2, 4.0), (10.0, 18.0), 0.2
@@ -33,9 +44,9 @@ _PAIR_CHANCE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault to carry out. `target`: the name of a part, of a link, or of a kind of part if all of them are restarted
-    in turn. `after_s`: seconds from the round's start. `seconds`: how long the part stays down after its exit or stays
-    stopped, or the link in trouble."""
+    """A fault to carry out. `target`: the name of a part, of a link, of a kind of part if all of them are restarted in
+    turn, or of a tier. `after_s`: seconds from the round's start. `seconds`: how long the part stays down after its
+    exit or stays stopped, or the link in trouble."""
 
     kind: str
     target: str
@@ -59,20 +70,23 @@ def rounds(seed: int, shape: Shape) -> Iterator[Round]:
     chance = random.Random(seed)
     while True:
         faults = [_fault(chance, shape, 0.0)]
-        if faults[0].kind != ROLL and chance.random() < _PAIR_CHANCE:
+        if faults[0].kind not in OF_TIERS and chance.random() < _PAIR_CHANCE:
             second = _fault(chance, shape, chance.uniform(0.0, 1.5))
-            if second.kind != ROLL:
+            if second.kind not in OF_TIERS:
                 faults.append(second)
         if allowed(shape, (), faults):
             yield Round(tuple(faults), chance.uniform(1.0, 6.0))
 
 
 def allowed(shape: Shape, under_way: Iterable[Planned], new: Iterable[Planned]) -> bool:
-    """Returns whether the new faults may begin while others are under way. A rolling restart tolerates no other fault,
-    and a part or link is under one fault at a time."""
+    """Returns whether the new faults may begin while others are under way. A fault of a tier tolerates no other fault,
+    and a part or link is under one fault at a time. A router that starts while nobody can reach Redis does not know the
+    schedulers that are registered there."""
     faults = [*under_way, *new]
     targets = {fault.target for fault in faults}
-    if len(targets) < len(faults) or (len(faults) > 1 and any(fault.kind == ROLL for fault in faults)):
+    if len(targets) < len(faults) or (len(faults) > 1 and any(fault.kind in OF_TIERS for fault in faults)):
+        return False
+    if _REDIS in targets and any(fault.kind in _RESTARTS and fault.target in shape.names("router") for fault in faults):
         return False
     # A gateway cannot start on a full disk, because Envoy reads its configuration from a file.
     if {"disk", "gateway"} <= targets:
@@ -80,39 +94,61 @@ def allowed(shape: Shape, under_way: Iterable[Planned], new: Iterable[Planned]) 
     return serves(shape, {fault.target for fault in faults if fault.kind != DELAY})
 
 
+def tier(kind: Kind, model: str) -> str:
+    """Returns the name of all parts of a kind that serve a model."""
+    return f"{kind}s of {model}"
+
+
+def parts_of(shape: Shape, target: str) -> tuple[str, ...]:
+    """Returns the parts of a tier."""
+    kinds: tuple[Kind, ...] = ("scheduler", "worker")
+    return next(g.names(kind) for g in shape.groups for kind in kinds if tier(kind, g.model) == target)
+
+
 def serves(shape: Shape, down: set[str]) -> bool:
-    """Returns whether each router that is left can have every request answered. `down`: names of parts and links. A
-    gateway that is down alone leaves routers that can."""
+    """Returns whether each router that is left can have requests of every model answered. `down`: names of parts and
+    links. A gateway that is down alone leaves routers that can."""
 
-    def reached(caller: str, kind: Kind) -> list[str]:
-        return [name for name in shape.names(kind) if name not in down and link_name(caller, name) not in down]
+    def reached(caller: str, callees: Iterable[str]) -> list[str]:
+        return [name for name in callees if name not in down and shape.link(caller, name) not in down]
 
-    routers = reached("gateway", "router")
+    routers = reached("gateway", shape.names("router"))
     return bool(routers) and all(
-        any(reached(scheduler, "worker") for scheduler in reached(router, "scheduler")) for router in routers
+        any(reached(scheduler, group.workers) for scheduler in reached(router, group.schedulers))
+        for router in routers
+        for group in shape.groups
     )
 
 
 def _fault(chance: random.Random, shape: Shape, after_s: float) -> Planned:
-    kind = _weighted(chance, _KINDS)
+    kind = _weighted(chance, {kind: weight for kind, weight in _KINDS.items() if kind != _REDIS or shape.has_redis})
+    if kind == _REDIS:
+        kind = chance.choice(OF_REDIS)
+        return Planned(kind, _REDIS, after_s, 0.0 if kind in (REDIS_EMPTY, REDIS_FAILOVER) else _seconds(chance, kind))
+    if kind in (UPGRADE, KILL_ALL):
+        # The last release knows no Redis.
+        group = shape.groups[0] if kind == UPGRADE else chance.choice(shape.groups)
+        below: tuple[Kind, ...] = ("scheduler", "worker")
+        of_tier = tier(chance.choice(below), group.model)
+        return Planned(kind, of_tier, after_s, 0.0 if kind == UPGRADE else _seconds(chance, kind))
     if kind in OF_LINKS:
         target = link_name(*chance.choice(shape.links))
     else:
-        tier = _weighted(chance, _TIERS)
-        if kind == STOP and tier == "gateway":
-            tier = "worker"  # nothing but the gateway itself would notice
+        part = _weighted(chance, _TIERS)
+        if kind == STOP and part == "gateway":
+            part = "worker"  # nothing but the gateway itself would notice
         if kind == DISK:
             return Planned(kind, "disk", after_s, _seconds(chance, kind))
         if kind == MEMORY:
-            tier = "scheduler" if tier == "gateway" else tier
+            part = "scheduler" if part == "gateway" else part
         if kind == ROLL:
-            return Planned(kind, tier, after_s, 0.0)
-        target = chance.choice(shape.names(tier))
+            return Planned(kind, part, after_s, 0.0)
+        target = chance.choice(shape.names(part))
     return Planned(kind, target, after_s, 0.0 if kind == CUT else _seconds(chance, kind))
 
 
 def _seconds(chance: random.Random, kind: str) -> float:
-    is_long = kind in (STOP, STALL, DOWN) and chance.random() < _LONG_CHANCE
+    is_long = kind in (STOP, STALL, DOWN, *OF_REDIS) and chance.random() < _LONG_CHANCE
     return round(chance.uniform(*(_LONG_S if is_long else _SHORT_S)), 1)
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
+
+import grpc
 
 from benchmarks.soak.figures import Identity, identities
 from quire.cli.part import PartSpec
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from shared.discovery import Kind as RegisteredKind
 from shared.python_child import HOME, child_environment, python_command
 from tests.chaos import GRPC_VARIABLES
 from tests.chaos.history import Exit, Served
 from tests.chaos.member import Kind, Member
+from tests.chaos.redis_group import OPTIONS as REDIS_OPTIONS
+from tests.chaos.redis_group import RedisGroup
 from tests.fakes.ports import free_port
 from tests.fakes.tcp_proxy import Proxy
 
@@ -26,9 +32,32 @@ _WORKER_OPTIONS = (
 _DRAIN_S = 10
 
 
+# The caller of links that all who call a part share.
+ANYBODY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The schedulers and workers of one model. Every scheduler uses every worker. `is_found`: whether they register in
+    Redis, where routers find the schedulers and these the workers. Otherwise the addresses are options."""
+
+    model: str
+    schedulers: tuple[str, ...]
+    workers: tuple[str, ...]
+    is_found: bool = False
+
+    def names(self, kind: Kind) -> tuple[str, ...]:
+        return {"scheduler": self.schedulers, "worker": self.workers}.get(kind, ())
+
+    @property
+    def model_directory(self) -> str:
+        return str(HOME / "quire" / "models" / self.model)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many of each part there are. Every router knows every scheduler, and every scheduler every worker."""
+    """How many of each part there are. `schedulers`, `workers`: of `model`, whose addresses are options. `found_model`:
+    another model, with so many schedulers and workers, which register in Redis; empty: there is none."""
 
     routers: int = 2
     schedulers: int = 2
@@ -36,27 +65,57 @@ class Shape:
     model: str = "quire-chat"
     # Whether workers are processes of tests.chaos.fake_worker, which start fast and have no model.
     has_fake_workers: bool = False
+    found_model: str = ""
+    found_schedulers: int = 2
+    found_workers: int = 2
 
     @property
-    def model_directory(self) -> str:
-        return str(HOME / "quire" / "models" / self.model)
+    def groups(self) -> tuple[Group, ...]:
+        def names(kind: Kind, first: int, number: int) -> tuple[str, ...]:
+            return tuple(f"{kind}-{index}" for index in range(first, first + number))
+
+        given = Group(self.model, names("scheduler", 0, self.schedulers), names("worker", 0, self.workers))
+        if not self.found_model:
+            return (given,)
+        schedulers = names("scheduler", self.schedulers, self.found_schedulers)
+        workers = names("worker", self.workers, self.found_workers)
+        return (given, Group(self.found_model, schedulers, workers, is_found=True))
+
+    @property
+    def has_redis(self) -> bool:
+        return bool(self.found_model)
 
     def names(self, kind: Kind) -> list[str]:
         if kind == "gateway":
             return ["gateway"]
-        number = {"router": self.routers, "scheduler": self.schedulers, "worker": self.workers}[kind]
-        return [f"{kind}-{index}" for index in range(number)]
+        if kind == "router":
+            return [f"router-{index}" for index in range(self.routers)]
+        return [name for group in self.groups for name in group.names(kind)]
+
+    def group_of(self, name: str) -> Group | None:
+        """Returns the group of a scheduler or worker, None for other parts."""
+        return next((group for group in self.groups if name in (*group.schedulers, *group.workers)), None)
 
     @property
     def links(self) -> list[tuple[str, str]]:
         """Returns each link as the names of its caller and its callee."""
-        tiers: Sequence[Kind] = ("gateway", "router", "scheduler", "worker")
-        return [
-            (caller, callee)
-            for above, below in pairwise(tiers)
-            for caller in self.names(above)
-            for callee in self.names(below)
-        ]
+        links = list(product(self.names("gateway"), self.names("router")))
+        for group in self.groups:
+            if group.is_found:
+                links += [(ANYBODY, name) for name in (*group.schedulers, *group.workers)]
+            else:
+                links += [*product(self.names("router"), group.schedulers), *product(group.schedulers, group.workers)]
+        return links
+
+    def link(self, caller: str, callee: str) -> str:
+        """Returns the name of the link by which `caller` reaches `callee`."""
+        group = self.group_of(callee)
+        return link_name(ANYBODY if group is not None and group.is_found else caller, callee)
+
+
+# The fleet of `make chaos`. The addresses of one model are options, and the parts of the other find each other in
+# Redis, so links can fail one by one, and Redis, too.
+STORM = Shape(workers=3, found_model="quire-chat-draft")
 
 
 def link_name(caller: str, callee: str) -> str:
@@ -103,22 +162,43 @@ class Fleet:
         self.links = {
             link_name(caller, callee): Proxy(free_port(), self.address(callee)) for caller, callee in shape.links
         }
-        self.members = {
-            name: self._member(kind, name)
-            for kind in ("worker", "scheduler", "router", "gateway")
-            for name in shape.names(kind)
-        }
+        self.redis = RedisGroup(directory / "redis") if shape.has_redis else None
+        # Parts by name, once the fleet has started.
+        self.members: dict[str, Member] = {}
 
     def address(self, name: str) -> str:
         """Returns the address at which a router, scheduler or worker itself listens."""
         return f"unix:{self.runtime}/{name}.sock"
 
     def of_kind(self, kind: Kind) -> list[Member]:
-        return [self.members[name] for name in self.shape.names(kind)]
+        return [self.members[name] for name in self.shape.names(kind) if name in self.members]
+
+    async def not_registered(self) -> list[str]:
+        """Waits until Redis knows every part that registers there. Describes what is missing."""
+        if self.redis is None:
+            return []
+        found = [group for group in self.shape.groups if group.is_found]
+        expected = {
+            RegisteredKind.ROUTER: self.shape.routers,
+            RegisteredKind.SCHEDULER: sum(len(group.schedulers) for group in found),
+            RegisteredKind.WORKER: sum(len(group.workers) for group in found),
+        }
+        return await self.redis.not_registered(expected)
+
+    def use_release(self, name: str, tree: Path | None) -> None:
+        """Lets the next start of a part run the source tree of another release; None: this one."""
+        self.members[name].spec = self._spec(self.members[name].kind, name, tree)
 
     async def start(self, *left_out: str) -> None:
-        """Starts the proxies and all parts but those left out. Raises FleetError if a part does not start."""
+        """Starts Redis, the proxies and all parts but those left out. Raises FleetError if a part does not start."""
         await asyncio.gather(*(proxy.up() for proxy in self.links.values()))
+        if self.redis is not None:
+            await self.redis.start()
+        self.members = {
+            name: self._member(kind, name)
+            for kind in ("worker", "scheduler", "router", "gateway")
+            for name in self.shape.names(kind)
+        }
         for member in self.members.values():
             if member.name not in left_out:
                 member.start()
@@ -129,17 +209,33 @@ class Fleet:
             await asyncio.gather(up, return_exceptions=True)
             raise FleetError(self._broken.result())
         await up
+        found = {group.model for group in self.shape.groups if group.is_found}
+        if found:
+            await asyncio.gather(*(self._knows(name, found) for name in self.shape.names("router")))
         self._is_started = True
 
     async def wait_up(self) -> None:
         """Waits until every part of the fleet serves. Raises TimeoutError if one does not."""
         await asyncio.gather(*(member.wait_up() for member in self.members.values() if member.is_kept))
 
+    async def _knows(self, router: str, models: set[str]) -> None:
+        """Waits until a router serves these models. A router is ready before it has found those that register in
+        Redis."""
+        async with grpc.aio.insecure_channel(self.address(router)) as channel:
+            stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
+            while True:
+                response = await stub.ListModels(inference_pb2.ListModelsRequest(), wait_for_ready=True)
+                if models <= {model.name for model in response.models}:
+                    return
+                await asyncio.sleep(0.1)
+
     async def stop(self) -> None:
         """Ends every part, gateway first, as `quire serve` does, and then the proxies."""
         self.note_processes()
         for kind in ("gateway", "router", "scheduler", "worker"):
             await asyncio.gather(*(member.stop() for member in self.of_kind(kind)))
+        if self.redis is not None:
+            await self.redis.stop()
         await asyncio.gather(*(proxy.down() for proxy in self.links.values()))
 
     def note_processes(self) -> None:
@@ -159,19 +255,21 @@ class Fleet:
             if entry["router"] in routers:
                 yield Served(str(entry["request_id"]), routers[entry["router"]])
 
-    def _member(self, kind: Kind, name: str) -> Member:
-        options = self._options(kind, name)
+    def _spec(self, kind: Kind, name: str, tree: Path | None = None) -> PartSpec:
         if kind == "worker" and self.shape.has_fake_workers:
             command = python_command("tests.chaos.fake_worker", "--listen", self.address(name))
         else:
-            command = python_command("quire", kind, *options)
+            command = python_command("quire", kind, *self._options(kind, name))
+        environment = {} if tree is None else {"PYTHONPATH": str(tree)}
+        return PartSpec(name, command, stop_timeout=_DRAIN_S + 20.0, environment=environment)
+
+    def _member(self, kind: Kind, name: str) -> Member:
         environment = child_environment() | {"TMPDIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
         for variable in GRPC_VARIABLES:
             environment.pop(variable, None)
-        spec = PartSpec(name, command, stop_timeout=_DRAIN_S + 20.0)
         # Fake workers do not share themselves out: one scheduler can have all of them.
         enough = "waiting for a worker" if self.shape.has_fake_workers else None
-        return Member(kind, spec, environment, self._directory / f"{name}.log", self._on_exit, enough)
+        return Member(kind, self._spec(kind, name), environment, self._directory / f"{name}.log", self._on_exit, enough)
 
     def _options(self, kind: Kind, name: str) -> list[str]:
         callees = [callee for caller, callee in self.shape.links if caller == name]
@@ -183,10 +281,21 @@ class Fleet:
         own = ["--listen", self.address(name)]
         if kind == "router":
             own += ["--drain-timeout", str(_DRAIN_S)]
+            own += self._registration(self.address(name))
             return [*own, *(word for address in below for word in ("--scheduler", address))]
+        group = self.shape.group_of(name)
+        assert group is not None
+        if group.is_found:
+            own += self._registration(self.links[link_name(ANYBODY, name)].address)
         if kind == "scheduler":
             return [*own, *(word for address in below for word in ("--worker", address))]
-        return [self.shape.model_directory, *own, *_WORKER_OPTIONS]
+        return [group.model_directory, *own, *_WORKER_OPTIONS]
+
+    def _registration(self, address: str) -> list[str]:
+        """Returns the options of a part that registers in Redis under this address."""
+        if self.redis is None:
+            return []
+        return ["--redis", self.redis.url, *REDIS_OPTIONS, "--advertise", address]
 
     def _on_exit(self, part: str, how: str, was_meant: bool) -> None:
         if not self._is_started and not self._broken.done():

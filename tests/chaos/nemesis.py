@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import cast
 
 from tests.chaos import draw
@@ -21,7 +22,8 @@ _DELAY_S = 0.1
 
 
 class Nemesis:
-    """`record`: takes each fault when it is over. `show`: prints a line of progress."""
+    """`record`: takes each fault when it is over. `show`: prints a line of progress. `last_release`: its source tree;
+    None: there is none, so nothing is upgraded from it."""
 
     def __init__(
         self,
@@ -29,11 +31,13 @@ class Nemesis:
         clock: Callable[[], float],
         record: Callable[[Fault | Skipped], None],
         show: Callable[[str], None],
+        last_release: Path | None = None,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
         self._record = record
         self._show = show
+        self._last_release = last_release
         self._under_way: dict[Planned, asyncio.Task[None]] = {}
         self._of_parts: dict[str, Callable[[Member, float], Awaitable[None]]] = {
             draw.KILL: self._kill, draw.STOP: self._stop, draw.TERMINATE: self._terminate,
@@ -69,6 +73,15 @@ class Nemesis:
         if fault.kind == draw.ROLL:
             for member in self._fleet.of_kind(cast(Kind, fault.target)):
                 await self._recorded(fault.kind, member.name, self._terminate(member, 0.0))
+        elif fault.kind == draw.UPGRADE:
+            await self._upgrade(draw.parts_of(self._fleet.shape, fault.target))
+        elif fault.kind == draw.KILL_ALL:
+            names = draw.parts_of(self._fleet.shape, fault.target)
+            members = [self._fleet.members[name] for name in names]
+            kills = asyncio.gather(*(self._kill(member, fault.seconds) for member in members))
+            await self._recorded(fault.kind, names, kills)
+        elif fault.kind in draw.OF_REDIS:
+            await self._recorded(fault.kind, fault.target, self._of_redis(fault.kind)(fault.seconds))
         elif fault.kind == draw.DISK:
             await self._recorded(fault.kind, fault.target, self._fill_disk(fault.seconds))
         elif fault.kind in self._of_parts:
@@ -78,14 +91,34 @@ class Nemesis:
             proxy = self._fleet.links[fault.target]
             await self._recorded(fault.kind, fault.target, self._of_links[fault.kind](proxy, fault.seconds))
 
-    async def _recorded(self, kind: str, target: str, fault: Awaitable[None]) -> None:
+    def _of_redis(self, kind: str) -> Callable[[float], Awaitable[None]]:
+        redis = self._fleet.redis
+        assert redis is not None
+        return {
+            draw.REDIS_STOP: redis.pause_primary, draw.REDIS_KILL: redis.kill_primary, draw.REDIS_EMPTY: redis.empty,
+            draw.REDIS_FAILOVER: redis.fail_over, draw.REDIS_GONE: redis.pause_all, draw.REDIS_DOWN: redis.cut_off,
+            draw.REDIS_STALL: redis.stall,
+        }[kind]  # fmt: skip
+
+    async def _upgrade(self, names: Sequence[str]) -> None:
+        """Starts the parts again one after the other in the last release, and then one after the other in this one."""
+        if self._last_release is None:
+            self._record(Skipped(draw.UPGRADE, "the last release is not in the history of this source tree"))
+            return
+        for tree in (self._last_release, None):
+            for name in names:
+                self._fleet.use_release(name, tree)
+                await self._recorded(draw.UPGRADE, name, self._terminate(self._fleet.members[name], 0.0))
+
+    async def _recorded(self, kind: str, target: str | Sequence[str], fault: Awaitable[object]) -> None:
+        targets = (target,) if isinstance(target, str) else tuple(target)
         start = self._clock()
         try:
             await fault
         except UnsupportedError as error:
             self._record(Skipped(kind, str(error)))
             return
-        self._record(Fault(kind, (target,), round(start, 4), round(self._clock(), 4)))
+        self._record(Fault(kind, targets, round(start, 4), round(self._clock(), 4)))
 
     async def _kill(self, member: Member, seconds: float) -> None:
         member.hold()

@@ -25,6 +25,8 @@ class Plan:
     # Seconds after which no further round begins. None: the rounds end by themselves.
     seconds: float | None = None
     clients: int = 10
+    # Source tree of the last release, if there is one.
+    last_release: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ async def _phases(stage: Stage, plan: Plan) -> None:
         for number in range(plan.clients)
     ]
     try:
-        await Nemesis(fleet, stage.clock, stage.recorder.add, stage.show).carry_out(plan.rounds, plan.seconds)
+        nemesis = Nemesis(fleet, stage.clock, stage.recorder.add, stage.show, plan.last_release)
+        await nemesis.carry_out(plan.rounds, plan.seconds)
         await fleet.wait_up()
     finally:
         is_over = True
@@ -63,4 +66,5 @@ async def _phases(stage: Stage, plan: Plan) -> None:
     load.phase = "after"
     await stage.send_each(_REPEATS, plan.clients)
     stage.leaks += await leaks.held(fleet)
+    stage.leaks += await fleet.not_registered()
     stage.leaks += leaks.grown(fleet, before, leaks.resources(fleet))

@@ -53,6 +53,11 @@ class Stage:
         await asyncio.gather(*map(send, turns))
 
 
+def catalog_of(shape: Shape) -> tuple[Request, ...]:
+    """Returns all requests for all models of a fleet."""
+    return tuple(request for group in shape.groups for request in catalog(group.model))
+
+
 @asynccontextmanager
 async def staged(
     shape: Shape,
@@ -75,7 +80,7 @@ async def staged(
     ):
         fleet = Fleet(shape, directory, clock, recorder.add, has_small_disk=is_small)
         load = Load(fleet.host, fleet.port, clock, recorder.add)
-        stage = Stage(fleet, load, recorder, requests or catalog(shape.model), clock, show)
+        stage = Stage(fleet, load, recorder, requests or catalog_of(shape), clock, show)
         task = asyncio.current_task()
         assert task is not None
         # SIGTERM ends a run as Ctrl-C does: no part and no file is left.

@@ -1,14 +1,9 @@
 """Parts of the last release and of this source tree in one deployment: on every hop, an old part works with a new one,
-and a stream survives the death of its scheduler and of its worker.
-
-The last release is the last tag. As long as there is none, it is the commit from which the next release is upgraded.
-"""
+and a stream survives the death of its scheduler and of its worker."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,42 +15,23 @@ from pathlib import Path
 import pytest
 
 from quire.client import AsyncClient
+from tests.fakes import last_release
 from tests.fakes.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
-FIRST_RELEASE = "325adecb"
 MAX_TOKENS = 300
 PROMPT = "Once upon a time"
-KERNELS = "services/worker/ops/cpu"
-
-
-def git(*arguments: str) -> str | None:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source tree of the last release."""
-    release = git("describe", "--tags", "--abbrev=0") or FIRST_RELEASE
-    if git("cat-file", "-e", f"{release}^{{commit}}") is None:
-        pytest.skip(f"the last release, {release}, is not in the history of this source tree")
     tree = tmp_path_factory.mktemp("old")
-    archive = subprocess.run(["git", "archive", release], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    subprocess.run(["tar", "-x"], cwd=tree, input=archive.stdout, check=True)
-    if git("diff", "--quiet", release, "HEAD", "--", KERNELS) is None:
-        subprocess.run([sys.executable, "-P", "-m", "services.worker.ops.cpu.build"], env=environment(tree), check=True)
-    else:
-        for library in (ROOT / KERNELS).glob("*.so"):
-            shutil.copy(library, tree / KERNELS)
-    where = [sys.executable, "-P", "-c", "import shared.version; print(shared.version.__file__)"]
-    module = subprocess.run(where, cwd=tree, env=environment(tree), capture_output=True, text=True, check=True).stdout
-    assert Path(module.strip()).is_relative_to(tree)
+    try:
+        last_release.unpack(tree)
+    except last_release.MissingReleaseError as error:
+        pytest.skip(str(error))
     return tree
-
-
-def environment(tree: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(tree)}
 
 
 @dataclass(slots=True)
@@ -68,7 +44,7 @@ class Part:
 
     def start(self) -> None:
         command = [sys.executable, "-P", "-m", "quire", *self.arguments]
-        self.process = subprocess.Popen(command, cwd=self.tree, env=environment(self.tree))
+        self.process = subprocess.Popen(command, cwd=self.tree, env=last_release.environment(self.tree))
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from itertools import islice
 
 from tests.chaos import draw
-from tests.chaos.draw import Planned, allowed, rounds, serves
-from tests.chaos.fleet import Shape
+from tests.chaos.draw import Planned, allowed, parts_of, rounds, serves
+from tests.chaos.fleet import STORM, Shape
 
 SHAPE = Shape()
 
@@ -15,11 +15,31 @@ def test_equal_seeds_give_equal_rounds() -> None:
 
 
 def test_every_kind_and_part_has_its_turn() -> None:
-    faults = [fault for one in islice(rounds(1, SHAPE), 500) for fault in one.faults]
-    assert {fault.kind for fault in faults} == {*draw.OF_PARTS, *draw.OF_LINKS, draw.ROLL, draw.DISK}
+    faults = [fault for one in islice(rounds(1, STORM), 1000) for fault in one.faults]
+    kinds = {*draw.OF_PARTS, *draw.OF_LINKS, *draw.OF_TIERS, *draw.OF_REDIS, draw.DISK}
+    assert {fault.kind for fault in faults} == kinds
     targets = {fault.target for fault in faults}
-    assert targets >= {name for kind in ("gateway", "router", "scheduler", "worker") for name in SHAPE.names(kind)}
-    assert len([target for target in targets if ">" in target]) == len(SHAPE.links)
+    assert targets >= {name for kind in ("gateway", "router", "scheduler", "worker") for name in STORM.names(kind)}
+    assert len([target for target in targets if ">" in target]) == len(STORM.links)
+    assert {fault.target for fault in faults if fault.kind == draw.KILL_ALL} == {
+        *("schedulers of quire-chat", "workers of quire-chat"),
+        *("schedulers of quire-chat-draft", "workers of quire-chat-draft"),
+    }
+
+
+def test_a_fleet_without_redis_has_no_trouble_with_it() -> None:
+    faults = [fault for one in islice(rounds(1, SHAPE), 500) for fault in one.faults]
+    assert not {fault.kind for fault in faults} & set(draw.OF_REDIS)
+
+
+def test_the_last_release_meets_only_parts_that_do_not_use_redis() -> None:
+    faults = [fault for one in islice(rounds(1, STORM), 2000) for fault in one.faults if fault.kind == draw.UPGRADE]
+    assert {fault.target for fault in faults} == {"schedulers of quire-chat", "workers of quire-chat"}
+
+
+def test_a_tier_has_the_parts_of_its_model() -> None:
+    assert parts_of(STORM, "workers of quire-chat") == ("worker-0", "worker-1", "worker-2")
+    assert parts_of(STORM, "schedulers of quire-chat-draft") == ("scheduler-2", "scheduler-3")
 
 
 def test_no_round_takes_down_all_that_a_router_needs() -> None:
@@ -40,6 +60,12 @@ def test_faults_wait_for_those_that_leave_too_little() -> None:
     full = Planned(draw.DISK, "disk", 0, 1)
     assert allowed(SHAPE, [full], [kill])
     assert not allowed(SHAPE, [full], [Planned(draw.KILL, "gateway", 0, 1)])
+    gone, all_killed = Planned(draw.REDIS_GONE, "redis", 0, 1), Planned(draw.KILL_ALL, "workers of quire-chat", 0, 1)
+    assert allowed(STORM, [gone], [kill])
+    assert allowed(STORM, [gone], [Planned(draw.STOP, "router-0", 0, 1)])
+    assert not allowed(STORM, [gone], [Planned(draw.KILL, "router-0", 0, 1)])
+    assert not allowed(STORM, [kill], [all_killed])
+    assert not allowed(STORM, [all_killed], [gone])
 
 
 def test_a_fleet_serves_while_each_router_reaches_a_worker() -> None:
@@ -52,3 +78,6 @@ def test_a_fleet_serves_while_each_router_reaches_a_worker() -> None:
     assert not serves(shape, {"scheduler-0", "router-1>scheduler-1"})
     assert serves(shape, {"router-0", "router-0>scheduler-1"})
     assert not serves(shape, {"scheduler-0", "worker-0", "scheduler-1>worker-1"})
+    assert serves(STORM, {"worker-3", "*>scheduler-2"})
+    assert not serves(STORM, {"worker-3", "*>worker-4"})
+    assert not serves(STORM, {"scheduler-3", "*>scheduler-2"})

@@ -14,6 +14,7 @@ from shared.discovery.endpoint import parse_endpoint
 from shared.discovery.redis import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import keys_of
 from shared.discovery.redis.scripts import LIST
+from tests.fakes.redis_sentinels import PASSWORD, Sentinels
 from tests.fakes.redis_server import ROOT, RedisServer, needs_redis, redis_server
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.shared.discovery.conftest import fleet_in, watching
@@ -96,49 +97,6 @@ async def test_tls_with_a_certificate_that_the_given_ca_has_signed(
         Registry(PartOptions(redis=url, redis_ca=str(tmp_path / "nowhere")))
 
 
-class Sentinels:
-    """A primary, a replica and three Sentinels."""
-
-    def __init__(self, directory: Path) -> None:
-        self.primary = RedisServer(directory)
-        self.replica = RedisServer(directory, "--replicaof", "127.0.0.1", str(self.primary.port))
-        watched = (
-            f"sentinel monitor main 127.0.0.1 {self.primary.port} 2",
-            "sentinel down-after-milliseconds main 500",
-            "sentinel failover-timeout main 2000",
-            "requirepass guarded",
-            "sentinel sentinel-pass guarded",
-        )
-        self.sentinels = [RedisServer(directory, *watched, is_sentinel=True) for _ in range(3)]
-
-    @property
-    def url(self) -> str:
-        return f"redis+sentinel://{','.join(sentinel.address for sentinel in self.sentinels)}/main"
-
-    def is_watched(self) -> bool:
-        """Whether every Sentinel knows the replica and the other Sentinels, and sees the replica connected."""
-        return all(self._sees_all(sentinel) for sentinel in self.sentinels)
-
-    def _sees_all(self, sentinel: RedisServer) -> bool:
-        others, replicas = (
-            [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in _list(sentinel, words)]
-            for words in ("SENTINELS", "REPLICAS")
-        )
-        return [one[b"flags"] for one in (*others, *replicas)] == [b"sentinel", b"sentinel", b"slave"] and (
-            replicas[0][b"master-link-status"] == b"ok"
-        )
-
-    def stop(self) -> None:
-        for server in (*self.sentinels, self.replica, self.primary):
-            server.kill()
-
-
-def _list(sentinel: RedisServer, what: str) -> list[list[bytes]]:
-    reply = sentinel.command("SENTINEL", what, "main", password="guarded")
-    assert isinstance(reply, list)
-    return reply
-
-
 @pytest.fixture
 def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
     started = Sentinels(tmp_path)
@@ -149,13 +107,13 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 
 
 def connection_through(sentinels: Sentinels, timeout_seconds: float = HANG_S) -> RedisConnection:
-    return RedisConnection(parse_endpoint(sentinels.url), sentinel_password="guarded", timeout_seconds=timeout_seconds)
+    return RedisConnection(parse_endpoint(sentinels.url), sentinel_password=PASSWORD, timeout_seconds=timeout_seconds)
 
 
 async def test_after_a_failover_known_parts_stay_and_all_register_at_the_new_primary(sentinels: Sentinels) -> None:
     await until(sentinels.is_watched)
     source = connection_through(sentinels)
-    registry = Registry(PartOptions(redis=sentinels.url, redis_sentinel_password="guarded"))
+    registry = Registry(PartOptions(redis=sentinels.url, redis_sentinel_password=PASSWORD))
     registry.join(Kind.WORKER, [ADDRESS])
     async with fleet_in("unused") as fleet, watching(sentinels.url, connection=source) as watch:
         fleet.add("10.0.0.2:1", connection=connection_through(sentinels))

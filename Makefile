@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-patient test-steady virtual-time test-chaos chaos clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-patient test-steady virtual-time test-chaos chaos chaos-replay clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ CHAOS_MINUTES ?= 30
 CHAOS_ARGS ?=
 chaos: .venv/dev .venv-redis/made ## carry out faults drawn from SEED (1) on a real fleet under load for 30 minutes, and check every answer
 	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(CHAOS_MINUTES) $(CHAOS_ARGS)
+
+chaos-replay: .venv/dev .venv-redis/made ## carry out every storm of tests/chaos/kept again
+	for storm in tests/chaos/kept/*.json; do $(BIN)/python -m tests.chaos --replay $$storm || exit 1; done
 
 .venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients

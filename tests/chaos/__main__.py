@@ -11,7 +11,7 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-from tests.chaos import GRPC_VARIABLES
+from tests.chaos import GRPC_VARIABLES, kept
 
 os.environ.update(GRPC_VARIABLES)
 
@@ -44,12 +44,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults and of the load; default: 1")
     parser.add_argument("--minutes", type=float, default=30.0, help="minutes of faults; default: 30")
     parser.add_argument("--rounds", type=int, help="number of rounds of faults, whatever time they take")
+    parser.add_argument("--replay", type=Path, help="carry out the rounds of this file instead of drawn ones")
+    parser.add_argument("--save", type=Path, help="write the rounds to this file, and carry out none; needs --rounds")
     parser.add_argument("--clients", type=int, default=10, help="number of clients; default: 10")
     parser.add_argument("--store", action="store_true", help="store the report in benchmarks/results")
     parser.add_argument("--history", type=Path, help="file to keep the history in (.jsonl.gz)")
     arguments = parser.parse_args()
-    drawn = list(islice(rounds(arguments.seed, STORM), arguments.rounds or _MAX_ROUNDS))
-    seconds = None if arguments.rounds is not None else 60 * arguments.minutes
+    if arguments.replay is not None:
+        drawn = kept.read(arguments.replay)
+    else:
+        drawn = list(islice(rounds(arguments.seed, STORM), arguments.rounds or _MAX_ROUNDS))
+    if arguments.save is not None:
+        if arguments.rounds is None:
+            parser.error("--save needs --rounds")
+        kept.write(arguments.save, drawn)
+        return 0
+    seconds = None if arguments.rounds or arguments.replay else 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-history-") as directory:
         upgrades = any(fault.kind == UPGRADE for one in drawn for fault in one.faults)
         tree = _last_release(Path(directory)) if upgrades else None

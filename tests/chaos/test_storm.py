@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 
-from tests.chaos import draw
-from tests.chaos.fleet import STORM
+from tests.chaos import kept
 from tests.chaos.history import Call, Fault, Skipped, read
 
 ROOT = Path(__file__).parents[2]
-# The first rounds of this seed have kills of routers, schedulers and workers, of all schedulers of a model, stops, a
-# failover of Redis, and faults of links.
-SEED, NUM_ROUNDS = 50297, 8
+# Kills of parts of every kind and of all schedulers of a model, stops, a failover of Redis, and faults of links.
+STORM = kept.KEPT / "storm.json"
 
 
 def test_a_fleet_loses_and_changes_nothing_while_its_parts_fail(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl.gz"
     # A process of its own: gRPC in this one may have been imported with its handlers of fork.
-    command = ["-m", "tests.chaos", "--seed", str(SEED), "--rounds", str(NUM_ROUNDS), "--history", str(history)]
+    command = ["-m", "tests.chaos", "--replay", str(STORM), "--history", str(history)]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     records = list(read(history))
-    planned = [fault.kind for one in islice(draw.rounds(SEED, STORM), NUM_ROUNDS) for fault in one.faults]
+    planned = [fault.kind for one in kept.read(STORM) for fault in one.faults]
     assert sorted(one.kind for one in records if isinstance(one, Fault | Skipped)) == sorted(planned)
     assert {one.phase for one in records if isinstance(one, Call)} == {"calm", "storm", "after"}

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
-from tests.chaos import draw
-from tests.chaos.draw import Planned, allowed, parts_of, rounds, serves
-from tests.chaos.fleet import STORM, Shape
+import pytest
+
+from tests.chaos import draw, kept
+from tests.chaos.draw import Planned, allowed, parts_of, rounds, serves, tier
+from tests.chaos.fleet import STORM, Shape, link_name
 
 SHAPE = Shape()
 
@@ -81,3 +84,21 @@ def test_a_fleet_serves_while_each_router_reaches_a_worker() -> None:
     assert serves(STORM, {"worker-3", "*>scheduler-2"})
     assert not serves(STORM, {"worker-3", "*>worker-4"})
     assert not serves(STORM, {"scheduler-3", "*>scheduler-2"})
+
+
+def test_kept_rounds_are_read_as_they_were_written(tmp_path: Path) -> None:
+    drawn = list(islice(rounds(3, STORM), 20))
+    kept.write(tmp_path / "rounds.json", drawn)
+    assert kept.read(tmp_path / "rounds.json") == drawn
+
+
+@pytest.mark.parametrize("path", sorted(kept.KEPT.glob("*.json")), ids=lambda path: path.stem)
+def test_kept_rounds_are_of_the_fleet_as_it_is(path: Path) -> None:
+    """Every target exists, and a round's faults may happen together."""
+    for one in kept.read(path):
+        assert allowed(STORM, (), one.faults)
+        for fault in one.faults:
+            known = {*(link_name(*link) for link in STORM.links), "redis", "disk"}
+            known |= {name for kind in ("gateway", "router", "scheduler", "worker") for name in STORM.names(kind)}
+            known |= {tier(kind, group.model) for group in STORM.groups for kind in ("scheduler", "worker")}
+            assert fault.target in known | {"gateway", "router", "scheduler", "worker"}

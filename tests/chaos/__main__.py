@@ -11,11 +11,12 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-from tests.chaos import GRPC_VARIABLES, kept
+from tests.chaos import GRPC_VARIABLES
 
 os.environ.update(GRPC_VARIABLES)
 
 from benchmarks.record import RESULTS, in_words, provenance
+from tests.chaos import kept
 from tests.chaos.checker import check
 from tests.chaos.draw import UPGRADE, rounds
 from tests.chaos.fleet import STORM

@@ -18,7 +18,7 @@ from shared.discovery import Kind as RegisteredKind
 from shared.python_child import HOME, child_environment, python_command
 from tests.chaos import GRPC_VARIABLES
 from tests.chaos.history import Exit, Served
-from tests.chaos.member import Kind, Member
+from tests.chaos.member import NO_WORKER, Kind, Member
 from tests.chaos.redis_group import OPTIONS as REDIS_OPTIONS
 from tests.chaos.redis_group import RedisGroup
 from tests.fakes.ports import free_port
@@ -268,7 +268,7 @@ class Fleet:
         for variable in GRPC_VARIABLES:
             environment.pop(variable, None)
         # Fake workers do not share themselves out: one scheduler can have all of them.
-        enough = "waiting for a worker" if self.shape.has_fake_workers else None
+        enough = NO_WORKER if self.shape.has_fake_workers else None
         return Member(kind, self._spec(kind, name), environment, self._directory / f"{name}.log", self._on_exit, enough)
 
     def _options(self, kind: Kind, name: str) -> list[str]:

@@ -16,13 +16,15 @@ from shared.status import Status
 from tests.fakes.waiting import HANG_S
 
 Kind = Literal["gateway", "router", "scheduler", "worker"]
+# What a scheduler without a worker reports.
+NO_WORKER = "waiting for a worker"
 # Seconds until a part that ended by itself is started again, as `quire serve` and containers do.
 _RESTART_S = 0.5
 
 
 class Member:
     """A part that is kept running. `ended`: called with its name at each exit of its process, how it ended, and whether
-    that was meant. `enough`: detail of a status that counts as ready."""
+    that was meant. `enough`: detail of a status that counts as ready; it can change later."""
 
     def __init__(
         self,
@@ -44,7 +46,8 @@ class Member:
         self._environment = environment
         self._log = log
         self._ended = ended
-        self._enough = enough
+        self.enough = enough
+        self._status = Status("starting")
         self._part: Part | None = None
         self._exited = asyncio.Event()
         self._exited.set()
@@ -123,6 +126,15 @@ class Member:
         except TimeoutError as error:
             raise TimeoutError(f"{self.name} did not come up") from error
 
+    def expect_more(self) -> None:
+        """From now on, the part is up only once it is ready."""
+        self.enough = None
+        if not self._serves(self._status):
+            self.is_up.clear()
+
+    def _serves(self, status: Status) -> bool:
+        return status.state == "ready" or (self.enough is not None and status.detail == self.enough)
+
     def _signal_all(self, number: signal.Signals) -> None:
         """Signals the part's process and its descendants, Envoy included."""
         for pid in tree(self.pid) if self.pid is not None else ():
@@ -145,7 +157,8 @@ class Member:
     # -- What the part reports (PartObserver)
 
     def on_status(self, name: str, status: Status) -> None:
-        if status.state == "ready" or status.detail == self._enough:
+        self._status = status
+        if self._serves(status):
             self.is_up.set()
 
     def on_line(self, name: str, line: str) -> None:

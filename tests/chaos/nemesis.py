@@ -14,7 +14,7 @@ from tests.chaos.draw import Planned, Round, allowed
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Fault, Skipped
 from tests.chaos.machine_limits import UnsupportedError, filled, no_more_memory
-from tests.chaos.member import Kind, Member
+from tests.chaos.member import NO_WORKER, Kind, Member
 from tests.fakes.tcp_proxy import Proxy
 
 # Seconds by which bytes on a delayed link are late.
@@ -101,14 +101,22 @@ class Nemesis:
         }[kind]  # fmt: skip
 
     async def _upgrade(self, names: Sequence[str]) -> None:
-        """Starts the parts again one after the other in the last release, and then one after the other in this one."""
+        """Starts the parts again one after the other in the last release, and then one after the other in this one. A
+        scheduler of the last release neither asks another one for a worker nor gives one away, so a scheduler can be
+        without a worker until both run this release."""
         if self._last_release is None:
             self._record(Skipped(draw.UPGRADE, "the last release is not in the history of this source tree"))
             return
+        members = [self._fleet.members[name] for name in names]
+        for member in members:
+            member.enough = NO_WORKER
         for tree in (self._last_release, None):
-            for name in names:
-                self._fleet.use_release(name, tree)
-                await self._recorded(draw.UPGRADE, name, self._terminate(self._fleet.members[name], 0.0))
+            for member in members:
+                self._fleet.use_release(member.name, tree)
+                await self._recorded(draw.UPGRADE, member.name, self._terminate(member, 0.0))
+        for member in members:
+            member.expect_more()
+        await asyncio.gather(*(member.wait_up() for member in members))
 
     async def _recorded(self, kind: str, target: str | Sequence[str], fault: Awaitable[object]) -> None:
         targets = (target,) if isinstance(target, str) else tuple(target)

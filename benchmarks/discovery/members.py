@@ -56,7 +56,7 @@ class Report:
 
 @dataclass(slots=True)
 class Members:
-    redis: str
+    options: DiscoveryOptions
     joined_at: dict[str, float] = field(default_factory=dict)
     watchers: list[Watcher] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Members:
     def add(self, kind: Kind, index: int) -> None:
         """Starts a part of this kind, with all that it does for discovery."""
         address = address_of(kind, index)
-        registry = Registry(DiscoveryOptions(redis=self.redis), advertise=address)
+        registry = Registry(self.options, advertise=address)
         registry.join(kind, [address], model="" if kind is Kind.ROUTER else MODEL)
         self.joined_at[address] = time.monotonic()
         if kind is Kind.SCHEDULER:
@@ -75,7 +75,7 @@ class Members:
 
     def add_gateway(self) -> None:
         """Starts a part that finds the routers, and does not register."""
-        self._watch("gateway", Kind.ROUTER, Registry(DiscoveryOptions(redis=self.redis)))
+        self._watch("gateway", Kind.ROUTER, Registry(self.options))
 
     def report(self) -> Report:
         changes, self.changes = self.changes, []
@@ -101,7 +101,9 @@ class Members:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    members = Members(arguments.redis)
+    members = Members(
+        DiscoveryOptions(redis=arguments.redis, redis_sentinel_password=arguments.redis_sentinel_password)
+    )
     for kind, (first, count) in (
         (Kind.WORKER, arguments.workers),
         (Kind.SCHEDULER, arguments.schedulers),
@@ -124,6 +126,7 @@ def _share(text: str) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.discovery.members", description=__doc__)
     parser.add_argument("--redis", required=True, help="URL of Redis")
+    parser.add_argument("--redis-sentinel-password", default="", help="password of the Sentinels")
     for kind in Kind:
         parser.add_argument(f"--{kind}s", type=_share, default=(0, 0), help="index of the first, and number")
     parser.add_argument("--gateway", action="store_true", help="find the routers, too")

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.discovery.members import Change, Report, address_of
 from benchmarks.discovery.process import MemberProcess
 from shared.discovery import Kind
+from shared.discovery.rhythm import LEASE_S
+from tests.fakes.redis_sentinels import PASSWORD, Sentinels
 from tests.fakes.redis_server import RedisServer, redis_server
 
 POLL_S = 0.1
@@ -52,29 +55,71 @@ class Reading:
     probe_seconds: float
 
 
+class Store(Protocol):
+    """Redis, as the benchmark reaches it."""
+
+    @property
+    def options(self) -> Sequence[str]:
+        """Returns the options that tell a part where Redis is."""
+        ...
+
+    def server(self) -> RedisServer | None:
+        """Returns the primary; None if there is none now, or two."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneServer:
+    """See `Store`."""
+
+    redis: RedisServer
+
+    @property
+    def options(self) -> Sequence[str]:
+        return ("--redis", self.redis.url)
+
+    def server(self) -> RedisServer:
+        return self.redis
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """See `Store`. A primary and a replica, and three Sentinels."""
+
+    sentinels: Sentinels
+
+    @property
+    def options(self) -> Sequence[str]:
+        return ("--redis", self.sentinels.url, "--redis-sentinel-password", PASSWORD)
+
+    def server(self) -> RedisServer | None:
+        primaries = self.sentinels.primaries()
+        return primaries[0] if len(primaries) == 1 else None
+
+
 class Fleet:
     """Processes that hold the parts of a shape. The last scheduler, the probe, has a process of its own, so that its
     CPU time is that of one part."""
 
-    def __init__(self, shape: Shape, server: RedisServer, stack: ExitStack) -> None:
+    def __init__(self, shape: Shape, store: Store, stack: ExitStack) -> None:
         self.shape = shape
-        self.server = server
+        self.store = store
         half, rest = shape.workers // 2, shape.workers - shape.workers // 2
         schedulers = (shape.schedulers - 1) // 2
         others = shape.schedulers - 1 - schedulers
         start = stack.enter_context
-        self.probe = start(MemberProcess(server.url, [(Kind.SCHEDULER, shape.schedulers - 1, 1)]))
+        self.probe = start(MemberProcess(store.options, [(Kind.SCHEDULER, shape.schedulers - 1, 1)]))
         self.processes = [
             self.probe,
             start(
                 MemberProcess(
-                    server.url,
+                    store.options,
                     [(Kind.WORKER, 0, half), (Kind.SCHEDULER, 0, schedulers), (Kind.ROUTER, 0, shape.routers)],
                 )
             ),
             start(
                 MemberProcess(
-                    server.url, [(Kind.WORKER, half, rest), (Kind.SCHEDULER, schedulers, others)], has_gateway=True
+                    store.options, [(Kind.WORKER, half, rest), (Kind.SCHEDULER, schedulers, others)], has_gateway=True
                 )
             ),
         ]
@@ -98,11 +143,15 @@ class Fleet:
 
     def are_registered(self) -> bool:
         """Whether Redis has a lease of every part."""
-        count = self.server.command
-        return all(count("ZCARD", f"quire:{kind}:leases") == number for kind, number in self.shape.registered.items())
+        server = self.store.server()
+        return server is not None and all(
+            server.command("ZCARD", f"quire:{kind}:leases") == number for kind, number in self.shape.registered.items()
+        )
 
     def read(self) -> Reading:
-        text = self.server.command("INFO", "everything")
+        server = self.store.server()
+        assert server is not None
+        text = server.command("INFO", "everything")
         assert isinstance(text, dict)
         calls = sum(text[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in text)
         parts = sum(process.processor_seconds() for process in self.processes)
@@ -118,10 +167,21 @@ class Fleet:
 
 
 @contextmanager
-def running_fleet(shape: Shape) -> Iterator[Fleet]:
+def running_fleet(shape: Shape) -> Iterator[tuple[Fleet, RedisServer]]:
+    """Starts a fleet with one Redis."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
         server = stack.enter_context(redis_server(Path(directory)))
-        yield Fleet(shape, server, stack)
+        yield Fleet(shape, OneServer(server), stack), server
+
+
+@contextmanager
+def watched_fleet(shape: Shape) -> Iterator[tuple[Fleet, Sentinels]]:
+    """Starts a fleet with a primary, a replica and Sentinels."""
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
+        sentinels = Sentinels(Path(directory))
+        stack.callback(sentinels.stop)
+        until(sentinels.is_watched)
+        yield Fleet(shape, Watched(sentinels), stack), sentinels
 
 
 def until(condition: Callable[[], bool], interval: float = POLL_S) -> float:
@@ -197,7 +257,7 @@ def joins_and_deaths(fleet: Fleet) -> dict[str, float]:
     addresses = [address_of(Kind.WORKER, shape.workers + index) for index in range(shape.joining)]
     joining_parts = [(Kind.WORKER, shape.workers, shape.joining)]
     before = fleet.read()
-    with MemberProcess(fleet.server.url, joining_parts, pause=shape.seconds / shape.joining) as joining:
+    with MemberProcess(fleet.store.options, joining_parts, pause=shape.seconds / shape.joining) as joining:
         until(lambda: fleet.know_all(shape.joining))
         figures = rates("joining", before, fleet.read())
         joined_at = joining.report().joined_at
@@ -209,15 +269,66 @@ def joins_and_deaths(fleet: Fleet) -> dict[str, float]:
     return figures | {"killed_median_s": statistics.median(times), "killed_worst_s": max(times)}
 
 
+def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, float]:
+    """Lets the replica take over. Measures the seconds until it has, until every part has renewed its lease there, and
+    until no list is stale, and the number of parts that lists have lost."""
+    until(fleet.are_fresh)
+    old, num_changes = fleet.store.server(), len(fleet.changes)
+    began = time.monotonic()
+    begin()
+    taken_s = until(lambda: fleet.store.server() not in (None, old), 0.02)
+    new = fleet.store.server()
+    assert new is not None
+    seconds, microseconds = new.time()
+    renewed_ms = 1000 * (seconds + LEASE_S) + microseconds / 1000
+
+    def is_renewed() -> bool:
+        return fleet.are_registered() and all(
+            new.command("ZCOUNT", f"quire:{kind}:leases", "-inf", f"({renewed_ms}") == 0
+            for kind in fleet.shape.registered
+        )
+
+    until(is_renewed, 0.02)
+    renewed_s = time.monotonic() - began
+    # All lists that can become stale have become so by then.
+    time.sleep(max(0.0, began + 3.0 - time.monotonic()))
+    until(fleet.are_fresh)
+    return {
+        f"{name}_replica_is_primary_s": taken_s,
+        f"{name}_all_renewed_s": renewed_s,
+        f"{name}_lists_fresh_again_s": time.monotonic() - began,
+        f"{name}_parts_forgotten": sum(len(change.lost) for change in fleet.changes[num_changes:]),
+    }
+
+
+def failovers(shape: Shape) -> dict[str, float]:
+    """An operator asks for a failover; then the new primary is killed."""
+    with watched_fleet(shape) as (fleet, sentinels):
+        until(fleet.know_all)
+
+        def ask() -> None:
+            sentinels.sentinels[0].command("SENTINEL", "FAILOVER", "main", password=PASSWORD)
+
+        def kill() -> None:
+            server = fleet.store.server()
+            assert server is not None
+            server.kill()
+
+        figures = failover("failover", fleet, ask)
+        until(sentinels.is_watched)
+        return figures | failover("primary_killed", fleet, kill)
+
+
 def measure(shape: Shape = Shape()) -> dict[str, float]:
-    with running_fleet(shape) as fleet:
+    with running_fleet(shape) as (fleet, server):
 
         def restart() -> None:
-            fleet.server.kill()
-            fleet.server.start()
+            server.kill()
+            server.start()
 
         def flush() -> None:
-            fleet.server.command("FLUSHALL")
+            server.command("FLUSHALL")
 
         figures = cold_start(fleet) | steady_state(fleet) | joins_and_deaths(fleet)
-        return figures | loss_of_data("restart", fleet, restart) | loss_of_data("flush", fleet, flush)
+        figures |= loss_of_data("restart", fleet, restart) | loss_of_data("flush", fleet, flush)
+    return figures | failovers(shape)

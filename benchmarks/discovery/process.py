@@ -14,14 +14,19 @@ from shared.python_child import child_environment, python_command
 
 
 class MemberProcess:
-    """Runs `benchmarks.discovery.members` until `kill`, or until the block ends. `parts`: kind, index of the first one,
-    and number."""
+    """Runs `benchmarks.discovery.members` until `kill`, or until the block ends. `redis`: options that say where Redis
+    is. `parts`: kind, index of the first one, and number."""
 
     def __init__(
-        self, redis: str, parts: Sequence[tuple[Kind, int, int]], *, has_gateway: bool = False, pause: float = 0.0
+        self,
+        redis: Sequence[str],
+        parts: Sequence[tuple[Kind, int, int]],
+        *,
+        has_gateway: bool = False,
+        pause: float = 0.0,
     ) -> None:
         words = [word for kind, first, count in parts for word in (f"--{kind}s", f"{first}:{count}")]
-        words += ["--redis", redis, "--pause", str(pause), *["--gateway"] * has_gateway]
+        words += [*redis, "--pause", str(pause), *["--gateway"] * has_gateway]
         self._process = subprocess.Popen(
             python_command("benchmarks.discovery.members", *words),
             stdin=subprocess.PIPE,

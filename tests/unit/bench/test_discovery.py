@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.discovery.members import Change, address_of
-from benchmarks.discovery.phases import Shape, cold_start, rates, running_fleet, seconds_everywhere
+from benchmarks.discovery.phases import Shape, cold_start, failovers, rates, running_fleet, seconds_everywhere
 from shared.discovery import Kind
 from tests.fakes.redis_server import needs_redis
 
@@ -21,8 +21,16 @@ def test_a_thousand_addresses_differ() -> None:
 
 @needs_redis
 def test_a_small_fleet_knows_itself() -> None:
-    with running_fleet(Shape(workers=5, schedulers=3, routers=2)) as fleet:
+    with running_fleet(Shape(workers=5, schedulers=3, routers=2)) as (fleet, _):
         assert cold_start(fleet)["cold_start_from_last_s"] > 0
         before = fleet.read()
         assert fleet.are_registered()
         assert rates("some", before, fleet.read())["some_calls_per_s"] >= 0
+
+
+@needs_redis
+def test_a_small_fleet_outlives_failovers() -> None:
+    """No part is forgotten: each renews its lease at the new primary before it ends."""
+    figures = failovers(Shape(workers=3, schedulers=2, routers=1))
+    assert figures["failover_parts_forgotten"] == figures["primary_killed_parts_forgotten"] == 0
+    assert 0 < figures["primary_killed_replica_is_primary_s"] <= figures["primary_killed_all_renewed_s"]

@@ -268,7 +268,7 @@ class ModelMetadataResponse(_message.Message):
     """Name of the software that runs the model."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Empty: models have no versions."""
+        """The versions that a request can name, in alphabetical order; empty if the model has none."""
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelMetadataResponse.TensorMetadata]:
@@ -685,7 +685,7 @@ class ModelInferResponse(_message.Message):
     model_name: _builtins.str
     """The model name from the request."""
     model_version: _builtins.str
-    """Empty: models have no versions."""
+    """Always empty; the model's metadata lists the versions."""
     id: _builtins.str
     """The id from the request."""
     @_builtins.property

@@ -192,3 +192,5 @@ async def test_every_api_reaches_a_version_by_its_name(start_router: StartRouter
     assert json.loads(metadata.data)["versions"] == ["v1", "v2"]
     open_inference: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
     assert (await open_inference.ModelReady(open_inference_pb2.ModelReadyRequest(name="a", version="v2"))).ready
+    described = await open_inference.ModelMetadata(open_inference_pb2.ModelMetadataRequest(name="a-alias"))
+    assert list(described.versions) == ["v1", "v2"]

@@ -56,12 +56,14 @@ class GrpcInferenceServicer:
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, context: Any
     ) -> pb.ModelMetadataResponse:
-        await self.state.model(request.name, request.version)
+        model = await self.state.model(request.name, request.version)
+        versions = self.state.placement.models.versions(model.info.name)
         if self.generation is None:
-            return pb.ModelMetadataResponse(name=request.name, platform=SERVER_NAME)
+            return pb.ModelMetadataResponse(name=request.name, versions=versions, platform=SERVER_NAME)
         tensor = pb.ModelMetadataResponse.TensorMetadata
         return pb.ModelMetadataResponse(
             name=request.name,
+            versions=versions,
             platform=SERVER_NAME,
             inputs=[tensor(name=name, datatype=datatype, shape=[1]) for name, datatype in self.generation.inputs],
             outputs=[tensor(name=self.generation.output, datatype="BYTES", shape=[1])],

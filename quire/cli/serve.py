@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from quire.cli import gateway, vllm_options
 from quire.cli.display import PlainDisplay
@@ -137,14 +138,24 @@ async def _tasks(url: str, stack: Stack) -> dict[str, Sequence[str]]:
     return found
 
 
+async def _chats(url: str, stack: Stack, model: str) -> bool:
+    """Returns whether a model has a chat template, without which it completes texts but answers no chats."""
+    try:
+        path = f"/tokenizer_info?model={quote(model, safe='')}"
+        answer = await ask(url.removeprefix("http://"), path, api_key=stack.api_key)
+        return answer.status != 200 or json.loads(answer.body).get("chat_template") is not None
+    except (OSError, ValueError):
+        return True
+
+
 async def _welcome(url: str, stack: Stack) -> None:
     tasks = await _tasks(url, stack)
     names = stack.models or tuple(tasks)[:1]
+    chats = {name for name in names if "generate" in tasks.get(name, ()) and await _chats(url, stack, name)}
     # Do not print the key itself: the terminal's output might be logged.
     header, note = "", ""
     if stack.api_key is not None:
         header = ' -H "authorization: Bearer $QUIRE_API_KEY"'
-        note = f"      Set QUIRE_API_KEY to the key for {'both' if len(names) == 1 else 'these'} commands.\n"
     heading = (
         f"{''.join(names) or 'The stack'} is served."
         if len(names) < 2
@@ -152,11 +163,14 @@ async def _welcome(url: str, stack: Stack) -> None:
     )
     commands = [
         f"curl -N {url}{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'"
-        for path, body in (_example(name, tasks[name]) for name in names if name in tasks)
+        for path, body in (_example(name, tasks[name], name in chats) for name in names if name in tasks)
     ]
-    chat = next((name for name in names if "generate" in tasks.get(name, ())), None)
+    chat = next((name for name in names if name in chats), None)
     if chat is not None:
         commands.append(f"quire chat --url {url}" + (f" --model {chat}" if len(names) > 1 else ""))
+    if stack.api_key is not None:
+        which = {1: "this command", 2: "both commands"}.get(len(commands), "these commands")
+        note = f"      Set QUIRE_API_KEY to the key for {which}.\n"
     print(
         f"\n{heading}\n"
         f"  OpenAI's API   {url}/v1\n"
@@ -167,8 +181,10 @@ async def _welcome(url: str, stack: Stack) -> None:
     )
 
 
-def _example(model: str, tasks: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _example(model: str, tasks: Sequence[str], chats: bool) -> tuple[str, dict[str, Any]]:
     """Returns the path and the body of a request that a model with these tasks answers."""
+    if "generate" in tasks and not chats:
+        return "/v1/completions", {"model": model, "prompt": "Once upon a time", "stream": True}
     if "generate" in tasks:
         message = {"role": "user", "content": "Hello!"}
         return "/v1/chat/completions", {"model": model, "messages": [message], "stream": True}

@@ -294,7 +294,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     listed: list[str] = []
 
     async def ask(address: str, path: str, **_: Any) -> Answer:
-        tasks = {"chat": ["generate", "embed"], "vectors": ["embed"], "classes": ["classify"]}
+        tasks = {"chat": ["generate", "embed"], "base": ["generate"], "vectors": ["embed"], "classes": ["classify"]}
+        if path.startswith("/tokenizer_info?model="):
+            return Answer(200, json.dumps({"chat_template": None if path.endswith("=base") else "{{ messages }}"}))
         cards = [{"id": name, "tasks": tasks[re.split("[@-]", name)[0]]} for name in listed]
         return Answer(200, json.dumps({"data": cards}) if path == "/v1/models" else "")
 
@@ -339,6 +341,18 @@ async def test_the_message_waits_for_a_router_that_does_not_know_all_models_yet(
     monkeypatch.setattr(serve, "LIST_TRIES", 1)
     await serve._welcome("http://here", stack)
     assert capsys.readouterr().out.count("curl") == 1, "a scheduler that is away stops nothing"
+
+
+async def test_a_model_without_a_chat_template_is_asked_to_complete_a_text(
+    server: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server += ["base"]
+    await serve._welcome("http://here", build_stack({"api_key": ["secret"]}, {}))
+    printed = capsys.readouterr().out
+    assert "/v1/completions" in printed
+    assert '"model": "base", "prompt": "Once upon a time"' in printed
+    assert "quire chat" not in printed
+    assert "to the key for this command.\n" in printed
 
 
 async def test_the_message_of_one_model_names_it_alone(server: list[str], capsys: pytest.CaptureFixture[str]) -> None:

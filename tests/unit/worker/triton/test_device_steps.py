@@ -6,6 +6,7 @@ A recorder that remembers calls stands in for CUDA's graphs where there is no GP
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 from services.scheduler.core.config import PreemptionMode
+from services.worker.ops.triton import dependent_launch
+from services.worker.ops.triton.dependent_launch import launch_arguments
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.ops.triton.sampling.pipeline import Pipeline
 from services.worker.plan.batch import I32, I64, Batch
@@ -48,6 +51,28 @@ def test_buckets_leave_few_tokens_for_nobody() -> None:
     assert bucket_sizes(6) == [1, 2, 4, 6]
     assert bucket_sizes(40) == [1, 2, 4, 8, 16, 24, 32, 40]
     assert bucket_sizes(300) == [1, 2, 4, *range(8, 257, 8), 288, 300]
+
+
+@pytest.mark.skipif(HAS_GPU, reason="the interpreter stands in for launches that are not dependent")
+def test_graphs_of_few_sequences_launch_dependently(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependent_launch, "_most_sequences", lambda: 2)
+    monkeypatch.setattr(dependent_launch, "ON", {"PDL": False, "marked": True})
+    save_model(tmp_path, "Llama")
+    runner = runner_of(tmp_path, device)
+    seen = []
+
+    class Noting:
+        def record(self, run: Callable[[], None]) -> Callable[[], None]:
+            seen.append("marked" in launch_arguments())
+            return run
+
+    runner.record_graphs(Noting(), runner.graph_buckets)
+    assert dict(zip(sorted(runner.graph_buckets, reverse=True), seen, strict=True)) == {
+        6: False, 4: False, 2: True, 1: True,
+    }  # fmt: skip
+    assert "marked" not in launch_arguments()
 
 
 @pytest.mark.parametrize(("family", "batch_invariant"), [("Llama", False), ("Qwen3", True)])

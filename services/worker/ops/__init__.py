@@ -18,6 +18,7 @@ from services.worker.ops.interface import (
     RunLayers,
     WholeSequences,
 )
+from services.worker.ops.layer_parts import attend, norms_after
 
 __all__ = [
     "Activate",
@@ -36,4 +37,6 @@ __all__ = [
     "Rotation",
     "RunLayers",
     "WholeSequences",
+    "attend",
+    "norms_after",
 ]

@@ -15,8 +15,7 @@ from services.worker.models.layers import TokenEmbedding
 from services.worker.models.network import Architecture, NetworkConfig
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.models.step import Step
-from services.worker.ops import Activation, AttentionForm, Heads, Layer
-from services.worker.ops.attend import attend, norms_after
+from services.worker.ops import Activation, AttentionForm, Heads, Layer, attend, norms_after
 
 if TYPE_CHECKING:
     from torch import Tensor

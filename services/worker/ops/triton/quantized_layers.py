@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from services.worker.ops import interface
-from services.worker.ops.attend import attend, norms_after
 from services.worker.ops.interface import AttentionBatch, KVPages, Layer, Ops
+from services.worker.ops.layer_parts import attend, norms_after
 from services.worker.ops.triton.activation import gated_activation, gated_activation_quantized
 from services.worker.ops.triton.quantize_rows import QuantizedRows
 from services.worker.ops.triton.quantized_linear import EightBitLinear

@@ -1,4 +1,4 @@
-"""The attention of one layer of the common kind, between its two projections."""
+"""Parts of a forward pass through layers of the common kind that several implementations share."""
 
 from __future__ import annotations
 

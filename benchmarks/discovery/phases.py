@@ -301,8 +301,8 @@ def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, fl
     }
 
 
-def failovers(shape: Shape) -> dict[str, float]:
-    """An operator asks for a failover; then the new primary is killed."""
+def failovers(shape: Shape, *, is_asked: bool = True) -> dict[str, float]:
+    """The primary is killed. `is_asked`: before that, an operator asks for a failover."""
     with watched_fleet(shape) as (fleet, sentinels):
         until(fleet.know_all)
 
@@ -314,8 +314,10 @@ def failovers(shape: Shape) -> dict[str, float]:
             assert server is not None
             server.kill()
 
-        figures = failover("failover", fleet, ask)
-        until(sentinels.is_watched)
+        figures = {}
+        if is_asked:
+            figures = failover("failover", fleet, ask)
+            until(sentinels.is_watched)
         return figures | failover("primary_killed", fleet, kill)
 
 

@@ -52,18 +52,19 @@ class InFp8OneByOne(OneByOne, InFp8):
     pass
 
 
-@pytest.mark.parametrize(("fused", "one_by_one"), [(InBytes, InBytesOneByOne), (InFp8, InFp8OneByOne)])
-@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
+@pytest.mark.parametrize(
+    ("family", "fused", "one_by_one"), [("Llama", InBytes, InBytesOneByOne), ("Qwen3", InFp8, InFp8OneByOne)]
+)
 def test_logprobs_are_the_same_bits(
     device: torch.device, tmp_path: Path, family: str, fused: type[InBytes], one_by_one: type[InBytes]
 ) -> None:
     """Mixed batches, some of whose rows are not sampled. A GPU may add up norms in another order: see
     `rms_norm.py`."""
-    save_model(tmp_path, family, num_hidden_layers=3)
-    prompts = [[5], list(range(3, 30)), [9, 8, 7, 6]]
+    save_model(tmp_path, family, num_hidden_layers=2)
+    prompts = [[5], list(range(3, 23))]
     seen = []
     for kind in (fused, one_by_one):
-        requests = [Request(prompt, 4, SamplingParams(temperature=0.0, logprobs=5)) for prompt in prompts]
+        requests = [Request(prompt, 3, SamplingParams(temperature=0.0, logprobs=5)) for prompt in prompts]
         runner = make_runner(tmp_path, ops=kind(device, torch.float32))
         Driver(runner, seed=3, max_chunk=16).run(*requests)
         seen.append([(request.output, request.logprobs) for request in requests])

@@ -270,8 +270,8 @@ def joins_and_deaths(fleet: Fleet) -> dict[str, float]:
 
 
 def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, float]:
-    """Lets the replica take over. Measures the seconds until it has, until every part has renewed its lease there, and
-    until no list is stale, and the number of parts that lists have lost."""
+    """Lets the replica take over. Measures the seconds until it is the only primary, until every part has renewed its
+    lease there, and until no list is stale, and the number of parts that lists have lost."""
     until(fleet.are_fresh)
     old, num_changes = fleet.store.server(), len(fleet.changes)
     began = time.monotonic()
@@ -294,7 +294,7 @@ def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, fl
     time.sleep(max(0.0, began + 3.0 - time.monotonic()))
     until(fleet.are_fresh)
     return {
-        f"{name}_replica_is_primary_s": taken_s,
+        f"{name}_only_primary_s": taken_s,
         f"{name}_all_renewed_s": renewed_s,
         f"{name}_lists_fresh_again_s": time.monotonic() - began,
         f"{name}_parts_forgotten": sum(len(change.lost) for change in fleet.changes[num_changes:]),

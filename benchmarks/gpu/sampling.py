@@ -6,6 +6,7 @@ The floor is the time to read the logits once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -69,7 +70,7 @@ def _works(params: SamplingParams, copies: list[Tensor]) -> list[Work]:
     with patch.object(Pipeline, "run", recording):
         for logits in copies:
             sampler.sample(logits, np.arange(rows), np.full(rows, 4, np.int32))
-    return [lambda call=call: run(*call) for call in calls]  # type: ignore[misc]
+    return [partial(run, *call) for call in calls]
 
 
 def _sequence(slot: int, params: SamplingParams) -> GeneratingSequence:

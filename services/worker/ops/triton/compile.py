@@ -129,8 +129,8 @@ def compile_task(task: Task) -> Compiled:
 
 
 def build(variant: Variant, capability: int) -> triton.compiler.CompiledKernel:
-    """Compiles a variant as it is launched on devices of this capability, or reads it from Triton's cache. A launch of
-    the same variant then finds it there. Raises errors like `compile_variant`."""
+    """Compiles a variant as most steps launch it on devices of this capability, or reads it from Triton's cache. A
+    launch of the same variant then finds it there. Raises errors like `compile_variant`."""
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     if "PDL" in variant.kernel.arg_names:
         arguments = launch_arguments()

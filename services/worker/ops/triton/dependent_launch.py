@@ -54,8 +54,8 @@ def launch_arguments() -> Mapping[str, bool]:
 
 @contextmanager
 def launches_of(num_sequences: int) -> Iterator[None]:
-    """Decides about the launches in this context: those of a decode step of `num_sequences` sequences, on the current
-    device. Steps are launched and recorded by one thread of a process."""
+    """In this context, all launches belong to a decode step of `num_sequences` sequences on the current device. Whether
+    they are dependent follows from this number. Only one thread of a process may launch kernels meanwhile."""
     global _arguments
     _arguments = ON if num_sequences <= _most_sequences() else OFF
     try:

@@ -21,7 +21,7 @@ class Variant:
     # integer is a multiple of 16 in every launch of the variant. Pointers need no mark: they are taken to be aligned to
     # 16 bytes, as torch allocates memory, unless the kernel lists them in do_not_specialize_on_alignment.
     signature: Mapping[str, str]
-    # All constexprs but PDL (`dependent_launch.py`), which `compile.py` adds for the target.
+    # All constexprs but PDL (`dependent_launch.py`). `compile.py` adds it as most steps do: without dependent launch.
     constexprs: Mapping[str, object]
     num_warps: int
     num_stages: int

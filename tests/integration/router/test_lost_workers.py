@@ -296,9 +296,9 @@ async def test_a_sequence_that_workers_die_of_alone_fails_wherever_they_were(tmp
         await asyncio.gather(*beside)
         stack.check()
         await until(lambda: all(scheduler.groups[0].ready.is_set() for scheduler in stack.schedulers))
-        # At most two exits beside others, and two alone. After each move, a worker that is back before the abort
-        # arrives may die of the sequence once more; that counts as nothing.
-        assert 2 <= sum(worker.epoch for worker in stack.workers) - epochs <= 7
+        # No upper bound: a worker that is back before the abort of a moved sequence arrives dies of it once more. That
+        # counts as nothing, and sends whatever was moved to it back to the other.
+        assert sum(worker.epoch for worker in stack.workers) - epochs >= 2
 
 
 async def test_a_moved_sequence_brings_its_losses_along(start_router: StartRouter) -> None:

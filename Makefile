@@ -117,12 +117,11 @@ templates: .venv/dev ## compare prompts with transformers' apply_chat_template; 
 schemathesis: .venv/dev ## send over 5,000 requests generated from /openapi.json through Envoy
 	QUIRE_TEST_FACTOR=25 $(BIN)/pytest --timeout 3600 tests/e2e/test_schemathesis.py
 
-kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_86, sm_89 and sm_90, without a GPU, and write their table
-	$(BIN)/python -m services.worker.ops.triton.compile --markdown docs/gpu-kernels.md
+kernels: .venv/dev ## compile changed GPU kernels for sm_80, sm_86, sm_89 and sm_90, without a GPU, and write their table
+	$(BIN)/python -m services.worker.ops.triton.compile --table docs/gpu-kernels.md
 
 kernels-check: .venv/dev ## fail if a GPU kernel spills much or docs/gpu-kernels.md is out of date
-	$(BIN)/python -m services.worker.ops.triton.compile --markdown .venv/gpu-kernels.md > /dev/null
-	diff docs/gpu-kernels.md .venv/gpu-kernels.md
+	$(BIN)/python -m services.worker.ops.triton.compile --table docs/gpu-kernels.md --check
 
 test-long: .venv/dev ## run the state machine tests at forty times their length: some 400,000 operations
 	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py

@@ -1,11 +1,15 @@
 """Compiles every served kernel for every target, without a GPU, and reports its resources.
 
-    python -m services.worker.ops.triton.compile [--markdown FILE] [--only TEXT] [--capability 90]
+    python -m services.worker.ops.triton.compile [--table FILE [--check]] [--only TEXT] [--capability 90]
 
 Registers and spills are ptxas's report on the served code; shared memory is what a launch requests. For kernels that
 should be bound by memory, it also reports the time to issue the inner loop's instructions, relative to the time to read
 the loop's bytes. Exits with 1 if a kernel spills much, or needs more shared memory than a program can have on the
 target.
+
+`--table` keeps the results in a Markdown file, and compiles only what has changed since they were written, by the
+digest at the end of each row. `--check` writes nothing: it fails if the file lacks a row, has one too many or one of
+other inputs, and compares one row of each kernel with what the compiler makes of it now.
 TRITON_INTERPRET must not be set, because at import this variable decides whether kernels are compiled at all.
 """
 
@@ -33,6 +37,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from services.worker.ops import triton as package
+from services.worker.ops.triton.compile_inputs import digest
 from services.worker.ops.triton.dependent_launch import launch_arguments
 from services.worker.ops.triton.disassembly import PARTS, product_loop, spills_in_a_loop
 from services.worker.ops.triton.variant import TARGETS, Variant
@@ -40,9 +45,10 @@ from services.worker.ops.triton.variant import TARGETS, Variant
 _HEADING = """# GPU kernels
 
 What Triton's compiler and ptxas make of every served kernel, written by `make kernels` and checked in CI.
-Nothing may spill in a loop, and outside of loops only 16 bytes. Last column, for kernels bound by memory: the time to
-issue the instructions of their inner loop over the time to read its bytes, on an A100, an RTX 3090, an L40S and an
-H200. Over 1, instructions are the bound.
+Nothing may spill in a loop, and outside of loops only 16 bytes. "Instructions / memory", for kernels bound by memory:
+the time to issue the instructions of their inner loop over the time to read its bytes, on an A100, an RTX 3090, an L40S
+and an H200. Over 1, instructions are the bound. "Inputs" is a digest of the kernel's source, its arguments and Triton's
+version: `make kernels` compiles what has another one than here.
 
 """
 _THREADS_PER_WARP = 32
@@ -86,6 +92,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
+    """What the compiler makes of a variant."""
+
     name: str
     capability: int
     configuration: str
@@ -97,6 +105,7 @@ class Compiled:
     # the kernel is not bound by memory.
     issue: float | None
     spills_in_a_loop: bool = False
+    inputs: str = ""  # `inputs_of` the variant
 
     @property
     def fits(self) -> bool:
@@ -125,19 +134,32 @@ def tasks() -> Iterator[Task]:
 
 
 def compile_task(task: Task) -> Compiled:
-    return compile_variant(_variants(task.module)[task.index], task.capability)
+    return compile_variant(_variant(task), task.capability)
 
 
 def build(variant: Variant, capability: int) -> triton.compiler.CompiledKernel:
     """Compiles a variant as most steps launch it on devices of this capability, or reads it from Triton's cache. A
     launch of the same variant then finds it there. Raises errors like `compile_variant`."""
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    variant, options = _as_launched(variant)
+    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
+    return triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
+
+
+def inputs_of(variant: Variant, capability: int) -> str:
+    """Returns a digest of all that decides what the compiler makes of a variant, and what `Compiled` says of it."""
+    as_launched, options = _as_launched(variant)
+    given = (_types(as_launched), as_launched.constexprs, _attributes(as_launched), options)
+    return digest(as_launched.kernel, *given, capability, variant.loop_bytes)
+
+
+def _as_launched(variant: Variant) -> tuple[Variant, dict[str, int]]:
+    """Returns the variant with all its constexprs, and the options of its launch."""
+    options: dict[str, int] = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     if "PDL" in variant.kernel.arg_names:
         arguments = launch_arguments()
         variant = replace(variant, constexprs={**variant.constexprs, "PDL": arguments["PDL"]})
         options |= {name: value for name, value in arguments.items() if name != "PDL"}
-    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
-    return triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
+    return variant, options
 
 
 def compile_variant(variant: Variant, capability: int) -> Compiled:
@@ -164,6 +186,7 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
         shared_bytes=kernel.metadata.shared,
         issue=_issue(variant, capability, kernel.asm["cubin"]),
         spills_in_a_loop=int(spills[2]) > 0 and spills_in_a_loop(kernel.asm["cubin"]),
+        inputs=inputs_of(variant, capability),
     )
 
 
@@ -174,42 +197,36 @@ def _issue(variant: Variant, capability: int, cubin: bytes) -> float | None:
     return cycles / (variant.loop_bytes / PROCESSORS[capability].bytes_per_cycle)
 
 
-def table(results: Sequence[Compiled]) -> str:
-    """Returns the results as a Markdown table."""
-    lines = [
-        "| kernel | target | configuration | registers | spilled | shared memory | programs per processor "
-        "| instructions / memory |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for result in results:
-        spilled = f"**{result.spilled_bytes}**" if result.spills_much else str(result.spilled_bytes)
-        limit = PROCESSORS[result.capability].program_bytes
-        shared = str(result.shared_bytes) if result.shared_bytes <= limit else f"**{result.shared_bytes}** of {limit}"
-        lines.append(
-            f"| {result.name} | sm_{result.capability} | {result.configuration} | {result.registers} | {spilled} "
-            f"| {shared} | {result.programs} | {'' if result.issue is None else f'{result.issue:.2f}'} |"
-        )
-    return "\n".join(lines) + "\n"
+_HEADER = (
+    "| kernel | target | configuration | registers | spilled | shared memory | programs per processor "
+    "| instructions / memory | inputs |\n|---|---|---|---:|---:|---:|---:|---:|---|\n"
+)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compile every served kernel for every target.")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="file to write the table to as well")
-    parser.add_argument(
-        "--only", default="", metavar="TEXT", help="compile only variants whose module and name contain this text"
-    )
-    parser.add_argument("--capability", type=int, choices=TARGETS, help="compile for this target only")
-    options = parser.parse_args(arguments)
-    if knobs.runtime.interpret:
-        parser.error("TRITON_INTERPRET is set: there is nothing to compile")
-    chosen = [
-        task
-        for task in tasks()
-        if options.only in f"{task.module} {_variants(task.module)[task.index].name}"
-        and options.capability in (None, task.capability)
-    ]
+def row(result: Compiled) -> str:
+    """Returns a result as a row of the Markdown table."""
+    spilled = f"**{result.spilled_bytes}**" if result.spills_much else str(result.spilled_bytes)
+    limit = PROCESSORS[result.capability].program_bytes
+    shared = str(result.shared_bytes) if result.shared_bytes <= limit else f"**{result.shared_bytes}** of {limit}"
+    issue = "" if result.issue is None else f"{result.issue:.2f}"
+    cells = (
+        result.name, f"sm_{result.capability}", result.configuration, result.registers, spilled, shared,
+        result.programs, issue, result.inputs,
+    )  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def rows_of(path: Path) -> list[str]:
+    """Returns the rows of a file that `--table` wrote, none if it is not there."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if " | sm_" in line]
+
+
+def compile_all(chosen: Sequence[Task]) -> list[Compiled]:
+    """Compiles the tasks in as many processes as there are cores and it is worth."""
     if not chosen:
-        parser.error(f"no variant has {options.only!r} in its name")
+        return []
     num_processes = min(len(os.sched_getaffinity(0)), -(-len(chosen) // _WORTH_A_PROCESS))
     # Spawn the processes instead of forking: a process that has started LLVM must not fork.
     context = multiprocessing.get_context("spawn")
@@ -217,15 +234,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory() as cache_directory,
         ProcessPoolExecutor(num_processes, context, _use_cache, (cache_directory,)) as executor,
     ):
-        results = list(executor.map(compile_task, chosen))
-    text = table(results)
-    print(text, end="")
-    if options.markdown is not None:
-        options.markdown.write_text(_HEADING + text, encoding="utf-8")
+        return list(executor.map(compile_task, chosen))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compile every served kernel for every target.")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="file of results to bring up to date")
+    parser.add_argument("--check", action="store_true", help="only say whether the table is up to date")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="compile only variants whose module and name contain this text"
+    )
+    parser.add_argument("--capability", type=int, choices=TARGETS, help="compile for this target only")
+    options = parser.parse_args(arguments)
+    if knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set: there is nothing to compile")
+    if options.check and options.table is None:
+        parser.error("--check needs --table")
+    chosen = [
+        task
+        for task in tasks()
+        if options.only in f"{task.module} {_variant(task).name}" and options.capability in (None, task.capability)
+    ]
+    if not chosen:
+        parser.error(f"no variant has {options.only!r} in its name")
+    known = [] if options.table is None else rows_of(options.table)
+    if options.check:
+        return _check(chosen, known)
+    kept = {_key(line): line for line in known if "**" not in line}
+    keys = [_key_of(task) for task in chosen]
+    results = compile_all([task for task, key in zip(chosen, keys, strict=True) if key not in kept])
+    kept |= {_key(line): line for line in map(row, results)}
+    text = _HEADER + "".join(f"{kept[key]}\n" for key in keys)
+    if options.table is None:
+        print(text, end="")
+    else:
+        options.table.write_text(_HEADING + text, encoding="utf-8")
+        print(f"compiled {len(results)} of {len(keys)} variants; the others are as they were")
     misfits = [result for result in results if not result.fits]
     for result in misfits:
         print(f"{result.name} for sm_{result.capability} spills much or needs too much shared memory", file=sys.stderr)
     return 1 if misfits else 0
+
+
+def _check(chosen: Sequence[Task], known: Sequence[str]) -> int:
+    keys = [_key_of(task) for task in chosen]
+    stale = set(keys) ^ set(map(_key, known))
+    samples = {_variant(task).kernel: task for task in chosen}  # the last of each kernel, for the newest target
+    rows = {_key(line): line for line in known}
+    differing = [line for line in map(row, compile_all(list(samples.values()))) if rows.get(_key(line)) != line]
+    for name in sorted({f"{name} for {target}" for name, target, _ in stale}):
+        print(f"{name} is not as in the table", file=sys.stderr)
+    for line in differing:
+        print(f"the compiler makes something else of: {line}", file=sys.stderr)
+    if stale or differing:
+        print("run `make kernels`, and commit the table", file=sys.stderr)
+        return 1
+    misfits = [line for line in known if "**" in line]
+    for line in misfits:
+        print(f"spills much or needs too much shared memory: {line}", file=sys.stderr)
+    print(f"{len(known)} rows are up to date; {len(samples)} were compiled again")
+    return 1 if misfits else 0
+
+
+def _key(line: str) -> tuple[str, str, str]:
+    """Returns name, target and inputs of a row."""
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    return cells[0], cells[1], cells[-1]
+
+
+def _key_of(task: Task) -> tuple[str, str, str]:
+    variant = _variant(task)
+    return variant.name, f"sm_{task.capability}", inputs_of(variant, task.capability)
+
+
+def _variant(task: Task) -> Variant:
+    return _variants(task.module)[task.index]
 
 
 def _use_cache(directory: str) -> None:

@@ -30,19 +30,103 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
 
 
-def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
-    written = tmp_path / "table.md"
-    result = run("-m", ahead.__name__, "--only", "quantize_rows bf16 576 to int8", "--markdown", str(written))
+ONE = ("-m", ahead.__name__, "--only", "quantize_rows bf16 576 to int8")
+
+
+def test_a_table_is_printed() -> None:
+    result = run(*ONE)
     assert result.returncode == 0, result.stderr
-    assert written.read_text().endswith("\n\n" + result.stdout)
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines()]
     assert [(name, target) for name, target, *_ in cells[2:]] == [
         ("quantize_rows bf16 576 to int8", f"sm_{capability}") for capability in TARGETS
     ]
-    for _, _, configuration, registers, spilled, shared, programs, issue in cells[2:]:
+    for _, _, configuration, registers, spilled, shared, programs, issue, inputs in cells[2:]:
         assert configuration == "warps 4, stages 3"
         assert 16 <= int(registers) <= 255
         assert (int(spilled), int(shared) > 0, int(programs) > 1, issue) == (0, True, True, "")
+        assert re.fullmatch("[0-9a-f]{10}", inputs)
+
+
+def test_only_what_changed_is_compiled_again(tmp_path: Path) -> None:
+    """And a table is refused that is not what would be written now."""
+    table = tmp_path / "table.md"
+    command = (*ONE, "--table", str(table))
+
+    def write() -> str:
+        result = run(*command)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def refusal() -> str:
+        result = run(*command, "--check")
+        assert result.returncode == 1
+        return result.stderr
+
+    assert "run `make kernels`" in refusal()
+    assert "compiled 4 of 4 variants" in write()
+    text = table.read_text()
+    assert "compiled 0 of 4 variants" in write()
+    checked = run(*command, "--check")
+    assert (checked.returncode, "4 rows are up to date; 1 were compiled again" in checked.stdout) == (0, True)
+    *others, last = ahead.rows_of(table)
+    name, inputs = last.split(" | ")[0].strip("| "), last.split(" | ")[-1].strip("| ")
+
+    table.write_text(text.replace(inputs, "0123456789"))
+    assert f"{name} for sm_90 is not as in the table" in refusal()
+    assert "compiled 1 of 4 variants" in write()
+    assert table.read_text() == text
+
+    table.write_text(text.replace(last, last.replace("| warps 4,", "| warps 8,")))
+    assert "the compiler makes something else of" in refusal()
+
+    table.write_text(text.replace(others[0], others[0].replace(" | 0 | ", " | **640** | ")))
+    assert "spills much" in run(*command, "--check").stderr
+    assert "compiled 1 of 4 variants" in write()
+
+
+DIGESTS = """
+import triton, triton.language as tl
+from services.worker.ops.triton.compile_inputs import digest
+
+LIMIT = tl.constexpr(3)
+
+@triton.jit
+def part(x):
+    '''Of a kernel.'''
+    return x + 1  # one more
+
+@triton.jit
+def whole(x, N: tl.constexpr):
+    tl.store(x, part(tl.load(x)) + LIMIT)
+
+print(digest(whole, {"x": "*fp32", "N": 16}, 90))
+"""
+
+
+def test_what_the_compiler_is_given_changes_the_digest_and_nothing_else_does(tmp_path: Path) -> None:
+    changes = {
+        "itself": ("", ""),
+        "a comment": ("# one more", "# another"),
+        "a docstring": ("Of a kernel.", "Of two kernels."),
+        "its place": ("LIMIT =", "\n\nLIMIT ="),
+        "a part": ("x + 1", "x + 2"),
+        "a constant": ("constexpr(3)", "constexpr(4)"),
+        "an argument": ('"N": 16', '"N": 32'),
+        "a type": ("*fp32", "*bf16"),
+        "a target": ("90)", "80)"),
+        "the kernel": ("+ LIMIT", "- LIMIT"),
+    }
+    found = {}
+    for what, (old, new) in changes.items():
+        script = tmp_path / f"{what}.py"  # Triton reads the source
+        script.write_text(DIGESTS.replace(old, new) if old else DIGESTS)
+        found[what] = script
+    command = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path)"
+    result = run("-c", command, *map(str, found.values()))
+    digests = dict(zip(found, result.stdout.split(), strict=True))
+    alike = [what for what in digests if digests[what] == digests["itself"]]
+    assert alike == ["itself", "a comment", "a docstring", "its place"]
+    assert len(set(digests.values())) == len(changes) - len(alike) + 1
 
 
 def test_what_memory_is_to_bound_leaves_it_time() -> None:
@@ -50,7 +134,8 @@ def test_what_memory_is_to_bound_leaves_it_time() -> None:
     weights in every form but short groups, for few rows."""
     found = {}
     for line in (Path(__file__).parents[4] / "docs" / "gpu-kernels.md").read_text().splitlines():
-        name, target, *_, issue = [cell.strip() for cell in line.strip("|").split("|")] if "|" in line else ("", "", "")
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        name, target, *_, issue, _ = cells if len(cells) > 3 else [""] * 4
         is_served_most = re.match(
             r"decode d128 q bf16 kv bf16|eight_bit.* 16 rows$|four_bit.*(128|all) .* 16 rows$", name
         )

@@ -20,6 +20,7 @@ from typing import Any
 from deploy.envoy.config import GatewayConfig
 from quire.cli import vllm_options
 from quire.cli.part import PartSpec
+from quire.cli.presets import PresetConfig
 from quire.cli.replicas import ReplicaConfig, part_names
 from quire.cli.runtime_directory import runtime_directory
 from services.router.config import RouterConfig
@@ -217,7 +218,7 @@ def unknown_options(prog: str) -> dict[str, str]:
 
 
 def option_names() -> frozenset[str]:
-    classes = (*SERVICES.values(), ReplicaConfig)
+    classes = (*SERVICES.values(), ReplicaConfig, PresetConfig)
     return frozenset(field.name for config_class in classes for field in dataclasses.fields(config_class))
 
 

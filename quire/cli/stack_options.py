@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from deploy.envoy.config import ANY, GatewayConfig
 from quire.cli import vllm_options
 from quire.cli.host_share import Share, Workers, share_host
+from quire.cli.presets import PresetConfig, expand
 from quire.cli.replicas import ReplicaConfig
 from quire.cli.served_models import TABLES, check_names, divide_options, field_keys, names_of, read_tables
 from quire.cli.stack import SERVICES, WIRING, Group, Stack, option_names, variable
@@ -29,7 +30,7 @@ T = TypeVar("T", bound="DataclassInstance")
 _OF_ALL_MODELS = field_keys((GatewayConfig, RouterConfig)) | {"workers-on-host", "host-memory-bytes"}
 # Keys of a model's table in the configuration file.
 MODEL_KEYS = (
-    field_keys((SchedulerConfig, WorkerConfig)) | {"schedulers", "workers", "data-parallel-size"}
+    field_keys((SchedulerConfig, WorkerConfig)) | {"schedulers", "workers", "data-parallel-size", "preset"}
 ) - _OF_ALL_MODELS
 
 
@@ -72,6 +73,11 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     gateway, router = built(GatewayConfig, flags, common), built(RouterConfig, flags, common)
     models: list[_Model] = []
     for one in options:
+        preset = built(PresetConfig, one.flags, one.file, one.origin)
+        if preset is not None and preset.preset is not None:
+            with_preset, note = expand(preset.preset, one.flags, environment, one.file)
+            one = dataclasses.replace(one, file=with_preset)
+            notes.append(f"{one.origin}{note}")
         scheduler = built(SchedulerConfig, one.flags, one.file, one.origin)
         worker = built(WorkerConfig, one.flags, one.file, one.origin)
         replicas = built(ReplicaConfig, one.flags, one.file, one.origin)

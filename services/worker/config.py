@@ -89,6 +89,12 @@ class WorkerConfig(PartOptions):
         "KV cache allow.",
         minimum=1,
     )
+    max_auto_model_len: int | None = option(
+        None,
+        "Upper limit of the longest sequence, in tokens, where --max-model-len is left out. A model or a KV cache that "
+        "allows less starts all the same.",
+        minimum=1,
+    )
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     kv_cache_memory_bytes: int | None = option(
         None,
@@ -183,3 +189,7 @@ class WorkerConfig(PartOptions):
             raise ConfigError(
                 f"--model-version is {self.model_version!r}: use at most 64 letters, digits, dots, hyphens, underscores"
             )
+
+    def longest(self, of_model: int) -> int:
+        """Returns the greatest length of a sequence in tokens, of a model that takes `of_model`."""
+        return min(self.max_model_len or self.max_auto_model_len or of_model, of_model)

@@ -115,7 +115,7 @@ def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: in
     and `capacity`, the number of tokens that the KV cache holds. Raises ModelError if the configured length exceeds
     `capacity`."""
     if config.max_model_len is None:
-        return min(model.max_model_len, capacity)
+        return min(config.longest(model.max_model_len), capacity)
     if config.max_model_len > capacity:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}, but the KV cache holds {capacity} tokens; "

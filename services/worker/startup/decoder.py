@@ -229,6 +229,6 @@ def _longest(
     fit into `num_blocks`."""
     if num_blocks is not None:
         return resolve_max_model_len(config, model, num_blocks * config.block_size)
-    longest = min(config.max_model_len or model.max_model_len, model.max_model_len)
+    longest = config.longest(model.max_model_len)
     most = CudaMemory(device).total() // block_bytes(model, config.block_size, kv_dtype) * config.block_size
     return min(longest, max(most, config.block_size))

@@ -82,7 +82,7 @@ def encoder_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
     the maximum number of tokens of a step. Raises ModelError if the configured number exceeds either limit."""
     step_tokens = _step_tokens(config, model)
     if config.max_model_len is None:
-        return min(model.max_model_len, step_tokens)
+        return min(config.longest(model.max_model_len), step_tokens)
     if config.max_model_len > model.max_model_len:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"
@@ -96,4 +96,4 @@ def encoder_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
 
 
 def _step_tokens(config: WorkerConfig, model: EncoderConfig) -> int:
-    return resolve_step_tokens(config, min(config.max_model_len or model.max_model_len, model.max_model_len))
+    return resolve_step_tokens(config, config.longest(model.max_model_len))

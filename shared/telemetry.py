@@ -1,23 +1,17 @@
-"""Traces and metrics. Both are optional: a service runs without their libraries.
+"""Traces. They are optional: a service runs without their libraries.
 
 Traces go to the OTLP endpoint in OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. If neither is set,
-`tracer()` returns OpenTelemetry's no-op tracer. Metrics are served as Prometheus text on `--metrics-port`. They are
-rendered only on a scrape; hot loops just update plain numbers.
+`tracer()` returns OpenTelemetry's no-op tracer.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
-import threading
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
-    from prometheus_client import CollectorRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -74,31 +68,3 @@ def current_traceparent(span: Any) -> str:
     if not (context.is_valid and span.is_recording()):
         return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-
-
-def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serves `registry` at http://host:port/metrics from a new thread. Returns the port; port 0 picks a free one.
-
-    The format is always Prometheus' text format, which every scraper reads. Before version 3, Prometheus asks for
-    OpenMetrics without UTF-8 names. For such a request, prometheus_client would rename `vllm:` to `vllm_`, and queries
-    for the original names would find nothing.
-    """
-    from prometheus_client import make_wsgi_app
-
-    app = make_wsgi_app(registry)
-
-    def in_text_format(environ: dict[str, Any], start_response: Any) -> Any:
-        return app({**environ, "HTTP_ACCEPT": ""}, start_response)
-
-    class Server(ThreadingMixIn, WSGIServer):
-        daemon_threads = True
-        address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-
-    server = make_server(host, port, in_text_format, Server, _Silent)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return int(server.server_port)
-
-
-class _Silent(WSGIRequestHandler):
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its base class's name
-        """Logs nothing, instead of a line per scrape."""

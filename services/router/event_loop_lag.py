@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.router.metrics import Histogram
+from shared.metrics import Histogram
 
 # Time between two measurements. A measurement misses a delay that ends before the measurement is due.
 INTERVAL_SECONDS = 0.02

@@ -29,6 +29,14 @@ class SchedulerLoad:
     num_scheduled_tokens: int = 0
     num_steps_by_tokens: tuple[int, ...] = ()
     is_struggling: bool = False
+    num_deferred: int = 0
+    num_host_cache_queries: int = 0
+    num_host_cache_hits: int = 0
+
+    @property
+    def num_device_cache_hits(self) -> int:
+        """Tokens among num_prefix_cache_hits whose KV was on the device."""
+        return self.num_prefix_cache_hits - self.num_host_cache_hits
 
 
 class LoadTracker:

@@ -25,7 +25,7 @@ from services.router.embedding import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
 from services.router.generation import Generator, Tracing
-from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
+from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector
 from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServer, details_metadata
 from services.router.template import import_renderer
 from services.router.text import TextThreads
@@ -36,8 +36,9 @@ from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.malformed import MalformedRequestError, RefusalStyle, UndecodableRequestError
 from shared.message_size import ENVELOPE_BYTES
+from shared.metrics import registry_of, start_metrics_server
 from shared.status import StatusReporter, warnings_as_notes
-from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
+from shared.telemetry import configure_tracing, shutdown_tracing
 
 if TYPE_CHECKING:
     from services.router.http import ChatService
@@ -158,7 +159,7 @@ class Router:
             ClassificationService(self.placement, calls, self.embedder, tracing),
             CohereService(self.placement, calls, self.embedder, tracing),
             self.metrics,
-            registry_of([self.collector, LoadCollector(self.placement, self.id)]),
+            registry_of(self.collector, LoadCollector(self.placement, self.id)),
             self.threads,
             self._config.max_n,
         )
@@ -261,7 +262,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
         try:
             addresses = await router.start()
             if config.metrics_port is not None:
-                metrics = registry_of([router.collector, DiscoveryCollector([schedulers], registry)])
+                metrics = registry_of(router.collector, DiscoveryCollector([schedulers], registry))
                 start_metrics_server(config.metrics_host, config.metrics_port, metrics)
         except OSError as error:
             start.close()  # Otherwise, `_fail` would report the error twice, because its log line would become a note.

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.metrics import LoadCollector
-from services.scheduler.metrics import registry as metrics_of
+from services.scheduler.metrics import FleetCollector, LoadCollector
 from services.scheduler.servicer import SchedulerServicer
-from services.scheduler.worker_groups import Claimer, Fleet, StepCollector, UnusableWorkerError
+from services.scheduler.worker_groups import Claimer, Fleet, UnusableWorkerError
 from shared.config import ConfigError, resolve, stop
 from shared.discovery import DiscoveryCollector, Kind, Registry, source_of
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
+from shared.metrics import registry_of, start_metrics_server
 from shared.status import StatusReporter, warnings_as_notes
-from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
+from shared.telemetry import configure_tracing, shutdown_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +73,12 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     addresses = await server.start(config.listen)
     if config.metrics_port is not None:
         collector = LoadCollector(
-            lambda: fleet.model.info.name if fleet.model.is_known else "",
+            lambda: (fleet.model.info.name, fleet.model.info.version) if fleet.model.is_known else ("", ""),
             servicer.load,
             servicer.throughput.rates,
-            lambda: fleet.model.info.version if fleet.model.is_known else "",
         )
-        collectors = (collector, StepCollector(fleet), DiscoveryCollector([workers], registry))
-        start_metrics_server(config.metrics_host, config.metrics_port, metrics_of(*collectors))
+        metrics = registry_of(collector, FleetCollector(fleet), DiscoveryCollector([workers], registry))
+        start_metrics_server(config.metrics_host, config.metrics_port, metrics)
     status.starting("waiting for a worker")
     background = [
         asyncio.create_task(claimer.run()),

@@ -1,4 +1,5 @@
-"""Prometheus metrics of one scheduler. At each scrape, they are read from the worker groups."""
+"""Prometheus metrics of one scheduler. At each scrape, they are read from the worker groups. Metrics of the tokens and
+latencies of requests come from the routers."""
 
 from __future__ import annotations
 
@@ -6,71 +7,112 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from quire.scheduler.v1 import scheduler_pb2
+from services.scheduler.worker_groups import Fleet
+from shared.metrics import buckets, catalog, without_empty_version
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Metric
-    from prometheus_client.registry import Collector
+    from prometheus_client.core import Metric as Family
 
 
 class LoadCollector:
-    """Gauges and counters under vLLM's names, so that vLLM's dashboards and autoscalers work unchanged. Metrics of the
-    tokens and latencies of requests come from the routers.
-    """
+    """Gauges and counters under vLLM's names, so that vLLM's dashboards and autoscalers work unchanged."""
 
     def __init__(
         self,
-        model_name: Callable[[], str],
+        model: Callable[[], tuple[str, str]],
         load: Callable[[], scheduler_pb2.Load],
         throughput: Callable[[], tuple[float, float]],
-        model_version: Callable[[], str] = lambda: "",
     ) -> None:
-        """`model_version`: returns the label of that name; without a version, there is no such label. `throughput`:
-        returns (prompt tokens per second, generated tokens per second), over the last 10 s."""
-        self._model_name = model_name
+        """`model`: returns the model's name and version. `throughput`: returns (prompt tokens per second, generated
+        tokens per second), over the last 10 s."""
+        self._model = model
         self._load = load
         self._throughput = throughput
-        self._model_version = model_version
 
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    def collect(self) -> Iterator[Family]:
+        return map(without_empty_version, self._families())
 
-        load = self._load()
+    def _families(self) -> Iterator[Family]:
+        model, load = self._model(), self._load()
         prompt_rate, generation_rate = self._throughput()
         usage = load.num_used_blocks / max(1, load.num_blocks)
-        host_usage = load.num_used_host_blocks / max(1, load.num_host_blocks)
-        gauges = {
-            "vllm:num_requests_running": (load.num_running, "Sequences in the running batch."),
-            "vllm:num_requests_waiting": (load.num_waiting, "Sequences waiting for their turn."),
-            "vllm:kv_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1."),
-            "vllm:gpu_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1 (older name)."),
-            "vllm:cpu_cache_usage_perc": (host_usage, "Used fraction of the swap space, 0 to 1."),
-            "vllm:avg_prompt_throughput_toks_per_s": (prompt_rate, "Prompt tokens per second, over the last 10 s."),
-            "vllm:avg_generation_throughput_toks_per_s": (
-                generation_rate,
-                "Generated tokens per second, over the last 10 s.",
-            ),
-        }
-        version = self._model_version()
-        labels = {"model_name": self._model_name()} | ({"model_version": version} if version else {})
-        for name, (value, help_text) in gauges.items():
-            gauge = GaugeMetricFamily(name, help_text, labels=tuple(labels))
-            gauge.add_metric(tuple(labels.values()), value)
+        gauges = (
+            (catalog.NUM_REQUESTS_RUNNING, load.num_running),
+            (catalog.NUM_REQUESTS_WAITING, load.num_waiting),
+            (catalog.KV_CACHE_USAGE, usage),
+            (catalog.GPU_CACHE_USAGE, usage),
+            (catalog.CPU_CACHE_USAGE, load.num_used_host_blocks / max(1, load.num_host_blocks)),
+            (catalog.PROMPT_THROUGHPUT, prompt_rate),
+            (catalog.GENERATION_THROUGHPUT, generation_rate),
+        )
+        for metric, value in gauges:
+            gauge = metric.gauge()
+            gauge.add_metric(model, value)
             yield gauge
-        counters = {
-            "vllm:num_preemptions": (load.num_preemptions, "Sequences preempted."),
-            "vllm:prefix_cache_queries": (load.num_prefix_cache_queries, "Tokens looked up in the prefix cache."),
-            "vllm:prefix_cache_hits": (load.num_prefix_cache_hits, "Tokens found in the prefix cache."),
-        }
-        for name, (count, help_text) in counters.items():
-            counter = CounterMetricFamily(name, help_text, labels=tuple(labels))
-            counter.add_metric(tuple(labels.values()), count)
+        by_reason = catalog.NUM_REQUESTS_WAITING_BY_REASON.gauge()
+        by_reason.add_metric([*model, "capacity"], load.num_waiting - load.num_deferred)
+        by_reason.add_metric([*model, "deferred"], load.num_deferred)
+        yield by_reason
+        awake = catalog.ENGINE_SLEEP_STATE.gauge()
+        awake.add_metric([*model, "awake"], load.num_ready_groups > 0)
+        yield awake
+        counters = (
+            (catalog.NUM_PREEMPTIONS, load.num_preemptions),
+            (catalog.PREFIX_CACHE_QUERIES, load.num_prefix_cache_queries),
+            (catalog.PREFIX_CACHE_HITS, load.num_prefix_cache_hits - load.num_host_cache_hits),
+            (catalog.EXTERNAL_PREFIX_CACHE_QUERIES, load.num_host_cache_queries),
+            (catalog.EXTERNAL_PREFIX_CACHE_HITS, load.num_host_cache_hits),
+        )
+        for counted, count in counters:
+            counter = counted.counter()
+            counter.add_metric(model, count)
             yield counter
 
 
-def registry(*collectors: Collector) -> CollectorRegistry:
-    from prometheus_client import CollectorRegistry
+class FleetCollector:
+    """Collects what tells workers apart. The label `engine` is the number of the worker group. A group that is added
+    takes the number of one that was removed, and continues its counters (worker_groups/engines.py)."""
 
-    result = CollectorRegistry()
-    for collector in collectors:
-        result.register(collector)
-    return result
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Family]:
+        return map(without_empty_version, self._families())
+
+    def _families(self) -> Iterator[Family]:
+        fleet = self._fleet
+        ready = catalog.WORKERS_READY.gauge()
+        ready.add_metric([], fleet.num_ready)
+        yield ready
+        lost = catalog.WORKERS_LOST.counter()
+        lost.add_metric([], fleet.num_lost)
+        yield lost
+        outbox = catalog.OUTBOX_MESSAGES.gauge()
+        outbox.add_metric(["worker"], sum(group.num_queued for group in fleet.groups))
+        yield outbox
+        stall, most = catalog.STEP_LOOP_STALL.gauge(), catalog.MAX_NUM_SEQS.gauge()
+        for group in fleet.groups:
+            if group.engine is not None and group.core is not None:
+                stall.add_metric([str(group.engine.index)], group.stalled_s)
+                most.add_metric([str(group.engine.index)], group.core.config.max_num_seqs)
+        yield from (stall, most)
+        if fleet.model.is_known:
+            yield from self._of_engines((fleet.model.info.name, fleet.model.info.version))
+
+    def _of_engines(self, model: tuple[str, str]) -> Iterator[Family]:
+        steps = catalog.ITERATION_TOKENS.histogram("engine")
+        for engine in self._fleet.engines.all:
+            counts = engine.counters.steps_by_tokens
+            steps.add_metric(
+                [*model, str(engine.index)],
+                buckets=buckets(catalog.ITERATION_TOKENS.bounds, counts),
+                sum_value=engine.counters.scheduled_tokens,
+            )
+        yield steps
+        info = catalog.CACHE_CONFIG_INFO.gauge("engine")
+        for group in self._fleet.groups:
+            if group.engine is not None and group.core is not None:
+                config = group.core.config
+                sizes = (config.block_size, config.num_blocks, config.num_host_blocks, config.enable_prefix_caching)
+                info.add_metric([*model, *map(str, sizes), str(group.engine.index)], 1)
+        yield info

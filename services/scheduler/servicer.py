@@ -154,6 +154,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             load.num_ready_groups += group.ready.is_set()
             load.num_running += core.num_running
             load.num_waiting += core.num_waiting
+            load.num_deferred += core.num_deferred
             load.num_used_blocks += core.memory.pool.num_used
             load.num_blocks += core.memory.pool.num_blocks
             load.num_used_host_blocks += core.memory.host.num_used
@@ -166,6 +167,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             load.num_preemptions += engine.counters.preemptions
             load.num_prefix_cache_queries += engine.counters.prefix_cache_queries
             load.num_prefix_cache_hits += engine.counters.prefix_cache_hits
+            load.num_host_cache_queries += engine.counters.host_cache_queries
+            load.num_host_cache_hits += engine.counters.host_cache_hits
             load.num_scheduled_tokens += engine.counters.scheduled_tokens
             steps_by_tokens.append(engine.counters.steps_by_tokens)
         load.num_steps_by_tokens.extend(map(sum, zip(*steps_by_tokens, strict=True)))

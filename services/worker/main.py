@@ -125,7 +125,12 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             if config.metrics_port is not None:
                 from services.worker.metrics import serve_metrics
 
-                port = serve_metrics(steps.counters, registry, config.metrics_host, config.metrics_port)
+                further = []
+                if worker.runner.ops.device.type == "cuda":
+                    from services.worker.gpu_metrics import GpuCollector
+
+                    further.append(GpuCollector(worker.runner.ops.device))
+                port = serve_metrics(steps.counters, registry, config.metrics_host, config.metrics_port, further)
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
             tell_model(worker.model.names[0], worker.model.config, status)

@@ -7,44 +7,42 @@ from typing import TYPE_CHECKING
 
 from services.worker.service import StepCounters
 from shared.discovery import DiscoveryCollector, Registry
-from shared.telemetry import start_metrics_server
+from shared.metrics import Metric, catalog, registry_of, start_metrics_server
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import CounterMetricFamily
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.registry import Collector
 
 
 class StepCollector:
     def __init__(self, counters: StepCounters) -> None:
         self._counters = counters
 
-    def collect(self) -> Iterable[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+    def collect(self) -> Iterable[Family]:
         counters = self._counters
-        yield CounterMetricFamily("quire_worker_steps", "Steps run.", counters.num_steps)
-        yield CounterMetricFamily("quire_worker_step_seconds", "Time in steps.", counters.step_seconds)
-        device = CounterMetricFamily(
-            "quire_worker_device_seconds",
-            "Device time by the GPU's own clock. busy: from a step's first kernel to its results, gaps included; idle: "
-            "between steps.",
-            labels=["state"],
+        samples: tuple[tuple[Metric, tuple[str, ...], float], ...] = (
+            (catalog.WORKER_STEPS, (), counters.num_steps),
+            (catalog.WORKER_STEP_SECONDS, (), counters.step_seconds),
+            (catalog.WORKER_DEVICE_SECONDS, ("busy",), counters.device_busy_seconds),
+            (catalog.WORKER_DEVICE_SECONDS, ("idle",), counters.device_idle_seconds),
+            (catalog.WORKER_TOKENS, ("scheduled",), counters.num_scheduled_tokens),
+            (catalog.WORKER_TOKENS, ("sampled",), counters.num_sampled_tokens),
+            (catalog.WORKER_SEQUENCE_ERRORS, (), counters.num_sequence_errors),
         )
-        device.add_metric(["busy"], counters.device_busy_seconds)
-        device.add_metric(["idle"], counters.device_idle_seconds)
-        yield device
-        tokens = CounterMetricFamily("quire_worker_tokens", "Tokens computed and tokens sampled.", labels=["kind"])
-        tokens.add_metric(["scheduled"], counters.num_scheduled_tokens)
-        tokens.add_metric(["sampled"], counters.num_sampled_tokens)
-        yield tokens
-        yield CounterMetricFamily("quire_worker_sequence_errors", "Failed sequences.", counters.num_sequence_errors)
-        yield GaugeMetricFamily("quire_worker_sequences", "Sequences that hold a slot.", counters.num_sequences)
+        families: dict[Metric, CounterMetricFamily] = {}
+        for metric, labels, value in samples:
+            families.setdefault(metric, metric.counter()).add_metric(labels, value)
+        yield from families.values()
+        sequences = catalog.WORKER_SEQUENCES.gauge()
+        sequences.add_metric([], counters.num_sequences)
+        yield sequences
 
 
-def serve_metrics(counters: StepCounters, registry: Registry, host: str, port: int) -> int:
-    """Serves /metrics over HTTP. Returns the port; the system picks a free one if `port` is 0."""
-    from prometheus_client import CollectorRegistry
-
-    metrics = CollectorRegistry()
-    metrics.register(StepCollector(counters))
-    metrics.register(DiscoveryCollector([], registry))
+def serve_metrics(
+    counters: StepCounters, registry: Registry, host: str, port: int, further: Iterable[Collector] = ()
+) -> int:
+    """Serves /metrics over HTTP. Returns the port; the system picks a free one if `port` is 0. `further`: collectors of
+    what only some workers have."""
+    metrics = registry_of(StepCollector(counters), DiscoveryCollector([], registry), *further)
     return start_metrics_server(host, port, metrics)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shared.discovery.known_parts import KnownParts
 from shared.discovery.registry import Registry
+from shared.metrics import catalog
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -20,26 +21,14 @@ class DiscoveryCollector:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        parts = GaugeMetricFamily(
-            "quire:discovery_parts",
-            "Parts that discovery knows. stale: the source does not answer, or not for long enough yet, so they may be "
-            "gone; fresh: all others.",
-            labels=["kind", "state"],
-        )
-        silence = GaugeMetricFamily(
-            "quire:discovery_silence_seconds",
-            "Time since the last answer of the source (DNS, Redis) that has been silent the longest.",
-            labels=["kind"],
-        )
+        parts, silence = catalog.DISCOVERY_PARTS.gauge(), catalog.DISCOVERY_SILENCE.gauge()
         for source in self._sources:
             parts.add_metric([source.kind, "fresh"], source.num_known - source.num_stale)
             parts.add_metric([source.kind, "stale"], source.num_stale)
             silence.add_metric([source.kind], source.seconds_since_answer())
-        registered = GaugeMetricFamily(
-            "quire:discovery_registered", "1 while this part's lease in Redis runs, else 0.", labels=["kind"]
-        )
-        for kind, is_registered in self._registry.is_registered.items():
-            registered.add_metric([kind], is_registered)
-        yield from (parts, silence, registered)
+        registered, age = catalog.DISCOVERY_REGISTERED.gauge(), catalog.LEASE_AGE.gauge()
+        for kind, lease in self._registry.leases.items():
+            registered.add_metric([kind], lease.runs)
+            if lease.age_s is not None:
+                age.add_metric([kind], lease.age_s)
+        yield from (parts, silence, registered, age)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.config import ConfigError
@@ -15,6 +16,15 @@ from shared.version import version
 
 if TYPE_CHECKING:
     from shared.discovery.redis import RedisConnection, RedisRegistration, RedisSource
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a part knows of its registration. `runs`: whether others find it; `age_s`: seconds since Redis last took the
+    lease, None if it has not."""
+
+    runs: bool
+    age_s: float | None
 
 
 class Registry:
@@ -63,9 +73,12 @@ class Registry:
             await self._connection.close()
 
     @property
-    def is_registered(self) -> dict[Kind, bool]:
-        """Whether the lease of this part runs, by its kind. Empty before `join`, and without --redis."""
-        return {} if self._joined is None else {self._joined[0]: self._joined[1].is_registered}
+    def leases(self) -> dict[Kind, Lease]:
+        """The lease of this part, by its kind. Empty before `join`, and without --redis."""
+        if self._joined is None:
+            return {}
+        kind, registration = self._joined
+        return {kind: Lease(registration.is_registered, registration.seconds_since_renewal)}
 
 
 def _connect(options: DiscoveryOptions) -> RedisConnection:

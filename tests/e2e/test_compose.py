@@ -30,7 +30,7 @@ STEPS = (
 WORK = {
     "router": "vllm:request_success_total",
     "scheduler": "vllm:prefix_cache_queries_total",
-    "worker": "quire_worker_steps_total",
+    "worker": "quire:worker_steps_total",
 }
 
 

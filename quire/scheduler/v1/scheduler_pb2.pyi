@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
 from quire.inference.v1 import parts_pb2 as _parts_pb2
@@ -23,6 +24,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _InterruptionReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InterruptionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InterruptionReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INTERRUPTION_REASON_UNSPECIFIED: _InterruptionReason.ValueType  # 0
+    """Unset."""
+    INTERRUPTION_REASON_PREEMPTED: _InterruptionReason.ValueType  # 1
+    """It was preempted: its KV blocks were needed for others."""
+    INTERRUPTION_REASON_WORKER_LOST: _InterruptionReason.ValueType  # 2
+    """Its worker was lost."""
+
+class InterruptionReason(_InterruptionReason, metaclass=_InterruptionReasonEnumTypeWrapper):
+    """Why a running sequence was interrupted."""
+
+INTERRUPTION_REASON_UNSPECIFIED: InterruptionReason.ValueType  # 0
+"""Unset."""
+INTERRUPTION_REASON_PREEMPTED: InterruptionReason.ValueType  # 1
+"""It was preempted: its KV blocks were needed for others."""
+INTERRUPTION_REASON_WORKER_LOST: InterruptionReason.ValueType  # 2
+"""Its worker was lost."""
+Global___InterruptionReason: _TypeAlias = InterruptionReason  # noqa: Y015
 
 @_typing.final
 class ConnectRequest(_message.Message):
@@ -384,6 +409,7 @@ class Frame(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_ATTEMPTS_FIELD_NUMBER: _builtins.int
     WORKER_LOSSES_FIELD_NUMBER: _builtins.int
+    INTERRUPTIONS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
     """u32[n]: sequence id of each row. A sequence may have several rows."""
     attempts: _builtins.bytes
@@ -418,6 +444,10 @@ class Frame(_message.Message):
     def worker_losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLoss]:
         """Sequences whose worker group was lost."""
 
+    @_builtins.property
+    def interruptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Interruption]:
+        """Running sequences that have to wait, or to start again. For metrics only: nothing else depends on them."""
+
     def __init__(
         self,
         *,
@@ -432,14 +462,45 @@ class Frame(_message.Message):
         prompt_logprobs: _sampling_pb2.PromptLogprobs | None = ...,
         prompt_logprobs_attempts: _builtins.bytes = ...,
         worker_losses: _abc.Iterable[Global___WorkerLoss] | None = ...,
+        interruptions: _abc.Iterable[Global___Interruption] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets", "worker_losses", b"worker_losses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "interruptions", b"interruptions", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets", "worker_losses", b"worker_losses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Frame: _TypeAlias = Frame  # noqa: Y015
+
+@_typing.final
+class Interruption(_message.Message):
+    """A sequence stopped running before its end, and goes on later by itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    sequence_id: _builtins.int
+    """Id of the sequence, from Choice.sequence_id."""
+    attempt: _builtins.int
+    """Attempt of the sequence."""
+    reason: Global___InterruptionReason.ValueType
+    """Why it was interrupted. Unset, or unknown: for a reason that the router does not know; it counts nothing."""
+    def __init__(
+        self,
+        *,
+        sequence_id: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        reason: Global___InterruptionReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "reason", b"reason", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
 
 @_typing.final
 class WorkerLoss(_message.Message):
@@ -490,6 +551,7 @@ class Started(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     QUEUE_US_FIELD_NUMBER: _builtins.int
+    NUM_HOST_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """Id of the sequence, from Choice.sequence_id."""
     attempt: _builtins.int
@@ -498,6 +560,8 @@ class Started(_message.Message):
     """Number of prompt tokens that were found in the prefix cache."""
     queue_us: _builtins.int
     """Microseconds from the arrival of this attempt at the scheduler to the first plan that contains it."""
+    num_host_cached_tokens: _builtins.int
+    """Number of tokens among num_cached_tokens whose KV was loaded from host memory."""
     def __init__(
         self,
         *,
@@ -505,10 +569,11 @@ class Started(_message.Message):
         attempt: _builtins.int = ...,
         num_cached_tokens: _builtins.int = ...,
         queue_us: _builtins.int | None = ...,
+        num_host_cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us", "queue_us", b"queue_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us", "attempt", b"attempt", "num_cached_tokens", b"num_cached_tokens", "queue_us", b"queue_us", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us", "attempt", b"attempt", "num_cached_tokens", b"num_cached_tokens", "num_host_cached_tokens", b"num_host_cached_tokens", "queue_us", b"queue_us", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__queue_us: _TypeAlias = _typing.Literal["queue_us"]  # noqa: Y015
     _WhichOneofArgType__queue_us: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us"]  # noqa: Y015
@@ -614,6 +679,9 @@ class Load(_message.Message):
     NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_STEPS_BY_TOKENS_FIELD_NUMBER: _builtins.int
     IS_STRUGGLING_FIELD_NUMBER: _builtins.int
+    NUM_DEFERRED_FIELD_NUMBER: _builtins.int
+    NUM_HOST_CACHE_QUERIES_FIELD_NUMBER: _builtins.int
+    NUM_HOST_CACHE_HITS_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -652,6 +720,14 @@ class Load(_message.Message):
     """Whether several worker groups send nothing at once, so that the scheduler itself, or its network, may be the cause. Running
     sequences stay; routers prefer other schedulers for new ones.
     """
+    num_deferred: _builtins.int
+    """Number of waiting sequences, among num_waiting, that could not start even in an empty batch: they wait for a grammar, or for
+    another sequence that computes the same prefix.
+    """
+    num_host_cache_queries: _builtins.int
+    """Since the scheduler's start: tokens looked up in host memory, because the prefix cache on the device did not have them."""
+    num_host_cache_hits: _builtins.int
+    """Since the scheduler's start: tokens among num_host_cache_queries that were found. They count in num_prefix_cache_hits, too."""
     @_builtins.property
     def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Since the scheduler's start: number of steps in each size class. Each step is in one class only. The largest sizes of the
@@ -679,10 +755,13 @@ class Load(_message.Message):
         num_scheduled_tokens: _builtins.int = ...,
         num_steps_by_tokens: _abc.Iterable[_builtins.int] | None = ...,
         is_struggling: _builtins.bool = ...,
+        num_deferred: _builtins.int = ...,
+        num_host_cache_queries: _builtins.int = ...,
+        num_host_cache_hits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_deferred", b"num_deferred", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_host_cache_hits", b"num_host_cache_hits", "num_host_cache_queries", b"num_host_cache_queries", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -124,8 +124,13 @@ class SchedulerConnection:
         return self.info is not None
 
     @property
+    def num_queued(self) -> int:
+        """Number of messages that wait to be sent to the scheduler."""
+        return len(self._outbox)
+
+    @property
     def has_room(self) -> bool:
-        return len(self._outbox) < _MAX_OUTBOX
+        return self.num_queued < _MAX_OUTBOX
 
     @property
     def node(self) -> Node:
@@ -338,6 +343,7 @@ class SchedulerConnection:
             if sequence is not None and sequence.attempt == started.attempt:
                 num_prompt_tokens = len(sequence.submission.prompt_token_ids)
                 sequence.num_cached_tokens = min(started.num_cached_tokens, num_prompt_tokens)
+                sequence.num_host_cached_tokens = min(started.num_host_cached_tokens, sequence.num_cached_tokens)
                 if sequence.scheduled_at is None and started.HasField("queue_us"):
                     sequence.scheduled_at = sequence.submitted_at + started.queue_us / 1e6
         if frame.HasField("prompt_logprobs"):
@@ -365,6 +371,12 @@ class SchedulerConnection:
             sequence = sequences.get(loss.sequence_id)
             if sequence is not None and sequence.attempt == loss.attempt:
                 sequence.num_worker_losses = loss.num_losses
+        for interruption in frame.interruptions:
+            sequence = sequences.get(interruption.sequence_id)
+            if sequence is not None and sequence.attempt == interruption.attempt:
+                reason = interruption.reason
+                sequence.num_preemptions += reason == scheduler_pb2.INTERRUPTION_REASON_PREEMPTED
+                sequence.num_interruptions += reason == scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST
         # Sequences with errors stay registered until the whole frame is read. If the rest of the frame is invalid, the
         # owner gets them back with the stream's other sequences.
         errors: dict[SubmittedSequence, ApiError] = {}

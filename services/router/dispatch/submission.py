@@ -144,8 +144,11 @@ class SubmittedSequence:
         "has_news",
         "logprobs",
         "num_cached_tokens",
+        "num_host_cached_tokens",
+        "num_interruptions",
         "num_loads_at_submit",
         "num_losses",
+        "num_preemptions",
         "num_tokens_at_loss",
         "num_tokens_at_submit",
         "output_token_ids",
@@ -168,6 +171,10 @@ class SubmittedSequence:
         # The vector (float32, little-endian), if the sequence is pooled and has finished.
         self.embedding = b""
         self.num_cached_tokens = 0
+        self.num_host_cached_tokens = 0
+        self.num_preemptions = 0
+        # Number of parts lost that worked on the sequence: schedulers and workers.
+        self.num_interruptions = 0
         # `submitted_at`: time of the last submission. `scheduled_at`: time at which a scheduler first planned the
         # sequence; None if none has yet. Both are monotonic seconds.
         self.submitted_at = 0.0
@@ -217,6 +224,7 @@ class SubmittedSequence:
 
     def count_loss(self) -> int:
         """Counts a lost scheduler. Returns the number of schedulers lost in a row without a new token."""
+        self.num_interruptions += 1
         self.was_accepted = True
         progressed = len(self.output_token_ids) > self.num_tokens_at_loss
         self.num_tokens_at_loss = len(self.output_token_ids)

@@ -14,9 +14,9 @@ from contextlib import aclosing
 from services.router.columns import ids_to_bytes
 from services.router.dispatch import Mailbox, Pool, Submission, SubmittedSequence
 from services.router.embedding.request import PooledRequest
-from services.router.errors import ApiError, internal
+from services.router.errors import ApiError, ErrorKind, internal
 from services.router.generation import Generator
-from services.router.metrics import RequestMetrics
+from services.router.metrics import ChoiceEnd, RequestMetrics
 from shared.placement import prompt_key
 
 # Maximum number of prompts of one request that schedulers have at a time, so that a long list does not fill their
@@ -69,17 +69,23 @@ class Embedder:
                         continue
                     if len(sequence.embedding) != num_bytes:
                         raise internal()
-                    timer.finished("stop")
+                    num_prompt_tokens = len(sequence.submission.prompt_token_ids)
+                    losses, scheduled_at = sequence.num_interruptions, sequence.scheduled_at
+                    end = ChoiceEnd("stop", num_prompt_tokens, num_losses=losses, scheduled_at=scheduled_at)
+                    timer.ended(indices[sequence], end)
                     num_done += 1
                     num_open_tokens -= len(sequence.submission.prompt_token_ids)
                     yield indices.pop(sequence), sequence.embedding
-        except ApiError:
+        except ApiError as error:
             timer.failed()
+            if error.kind is ErrorKind.OVERLOADED:
+                self._generator.rejected()
             raise
         finally:
             for sequence in indices:
                 self._placement.close(sequence.submission)
-            timer.closed(completed=num_done == request.num_prompts)
+            open_ones = [sequence.num_interruptions for sequence in indices]
+            timer.closed(completed=num_done == request.num_prompts, losses=open_ones)
             self._generator.ended()
 
 

@@ -21,12 +21,12 @@ from services.router.dispatch import (
     Submission,
     SubmittedSequence,
 )
-from services.router.errors import ApiError, overloaded
+from services.router.errors import ApiError, ErrorKind, overloaded
 from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
 from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Timings, Usage
 from services.router.logprobs import TokenLogprob, TokenLogprobs
-from services.router.metrics import RequestMetrics
+from services.router.metrics import ChoiceEnd, RequestMetrics
 from services.router.text import StopMatcher, StopStrings, TextOutput
 from shared.placement import prompt_key
 
@@ -64,6 +64,7 @@ class Generator:
     def check_room(self) -> None:
         """Raises ApiError if too many requests are in progress."""
         if self._num_requests >= self._max_num_requests:
+            self._metrics.rejections["max_num_requests"] += 1
             raise overloaded(f"This router already has {self._max_num_requests} requests in progress.")
 
     def began(self) -> None:
@@ -73,6 +74,10 @@ class Generator:
     def ended(self) -> None:
         self._num_requests -= 1
 
+    def rejected(self) -> None:
+        """Counts a request whose scheduler had no room for it."""
+        self._metrics.rejections["max_num_queued_reqs"] += 1
+
 
 class Generation:
     def __init__(self, generator: Generator, request: GenerationRequest, metrics: RequestMetrics) -> None:
@@ -80,13 +85,16 @@ class Generation:
         self._placement = generator.placement
         self._request = request
         info = request.model.info
-        self._timer = metrics.start(info.name, sum(len(prompt) for prompt in request.prompts), info.version)
+        num_prompt_tokens = sum(len(prompt) for prompt in request.prompts)
+        self._timer = metrics.start(info.name, num_prompt_tokens, info.version, request.n)
         self._mailbox = Mailbox(generator.deliveries)
         self._is_closed = False
         self._indices: dict[SubmittedSequence, int] = {}
         self._outputs: list[TextOutput] = []
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
+        # For each choice: how often a part had been lost that worked on it, when its last tokens came.
+        self._num_interruptions: list[int] = []
         # For each prompt: the number of its tokens that were found in the prefix cache. It is the minimum over the
         # prompt's choices, because the other choices can find blocks that the first one computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
@@ -139,8 +147,10 @@ class Generation:
                     yield deltas
                     # The caller has written these deltas when it asks for more, so the time includes the write.
                     self._timer.delivered(time.monotonic() - self._mailbox.news_since)
-        except ApiError:
+        except ApiError as error:
             self._timer.failed()
+            if error.kind is ErrorKind.OVERLOADED:
+                self._generator.rejected()
             raise
 
     def close(self) -> None:
@@ -150,7 +160,8 @@ class Generation:
         self._is_closed = True
         for submission in self._submissions:
             self._placement.close(submission)
-        self._timer.closed(completed=not self._num_open)
+        open_ones = [sequence for sequence, index in self._indices.items() if self._finish_reasons[index] is None]
+        self._timer.closed(completed=not self._num_open, losses=[one.num_interruptions for one in open_ones])
         self._generator.ended()
 
     async def _submit(self) -> None:
@@ -190,6 +201,7 @@ class Generation:
                 self._outputs.append(TextOutput(detokenizer, matcher, ends, request.stop.min_tokens))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
+                self._num_interruptions.append(0)
             self._submissions.append(submission)
             self._placement.submit(submission)
 
@@ -246,7 +258,9 @@ class Generation:
         text, num_counted = output.push(token_ids)
         if token_ids:
             self._num_taken[index] = num_taken + len(token_ids)
-            self._timer.tokens(index, num_counted, time.monotonic())
+            is_recovered = sequence.num_interruptions != self._num_interruptions[index]
+            self._num_interruptions[index] = sequence.num_interruptions
+            self._timer.tokens(index, num_counted, time.monotonic(), is_recovered=is_recovered)
         if output.stopped:
             reason = FinishReason.STOP
             token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]
@@ -260,7 +274,7 @@ class Generation:
             least = self._cached_tokens[prompt_index]
             found = sequence.num_cached_tokens
             self._cached_tokens[prompt_index] = found if least is None else min(least, found)
-            self._timer.finished(reason.name.lower())
+            self._timer.ended(index, self._end_of(sequence, reason, output.num_tokens))
         elif not token_ids:
             return None
         delta = ChoiceDelta(index, text, token_ids, logprobs, reason)
@@ -271,6 +285,20 @@ class Generation:
         if num_taken == 0 and sequence.submission.work.wants_prompt_logprobs:
             delta.prompt_logprobs = sequence.submission.prompt_logprobs
         return delta
+
+    def _end_of(self, sequence: SubmittedSequence, reason: FinishReason, num_tokens: int) -> ChoiceEnd:
+        submission = sequence.submission
+        return ChoiceEnd(
+            reason.name.lower(),
+            len(submission.prompt_token_ids),
+            num_tokens,
+            self._request.max_tokens[self._indices[sequence] // self._request.n],
+            sequence.num_cached_tokens,
+            sequence.num_host_cached_tokens,
+            sequence.num_preemptions,
+            sequence.num_interruptions,
+            sequence.scheduled_at,
+        )
 
     def _stop_token(self, token_ids: list[int]) -> int | None:
         """Returns the last token if it is one of the request's stop tokens, and None otherwise."""

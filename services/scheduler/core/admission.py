@@ -211,6 +211,7 @@ class Admission(Generic[RequestT]):
     # -- Starting ------------------------------------------------------------------------------------------------------
 
     def _start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
+        num_on_device = num_computed(found) * self._config.block_size
         self._roster.start(sequence, found)
         self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
         if sequence.num_cached_tokens is None:
@@ -218,6 +219,10 @@ class Admission(Generic[RequestT]):
             self._counters.starts += 1
             self._counters.prefix_cache_queries += len(sequence.token_ids)
             self._counters.prefix_cache_hits += sequence.num_cached_tokens
+            if self._config.num_host_blocks:
+                sequence.num_host_cached_tokens = max(0, sequence.num_cached_tokens - num_on_device)
+                self._counters.host_cache_queries += len(sequence.token_ids) - num_on_device
+                self._counters.host_cache_hits += sequence.num_host_cached_tokens
 
     def _add_first_chunk(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> None:
         num_left = len(sequence.token_ids) - sequence.num_computed_tokens

@@ -23,6 +23,8 @@ class Counters:
     aborts: int = 0
     prefix_cache_queries: int = 0  # number of tokens that sequences had at their first start
     prefix_cache_hits: int = 0  # number of these tokens that were found in the cache
+    host_cache_queries: int = 0  # number of these tokens that were looked up in host memory, not being on the device
+    host_cache_hits: int = 0  # number of these tokens that were found in host memory; they count as cache hits, too
     # Number of prompt and output tokens that steps computed.
     scheduled_tokens: int = 0
     # Number of steps in each bucket of STEP_TOKENS, then in a last bucket for larger steps.

@@ -63,6 +63,7 @@ class StepPlan(Generic[RequestT]):
     num_pairs: float  # number of (token, position that it attends to) pairs, from which attention's time is estimated
     num_prompt_logprobs: int  # number of prompt tokens whose log probabilities the step computes, with the output layer
     moves: Moves[RequestT]
+    preempted: Items[Sequence[RequestT]] = ()  # the sequences that were preempted since the last plan
 
     @property
     def num_tokens(self) -> int:

@@ -29,6 +29,12 @@ class Preemption(Generic[RequestT]):
         self._memory = memory
         self._step_times = step_times
         self._counters = counters
+        self._preempted: list[Sequence[RequestT]] = []
+
+    def take_preempted(self) -> list[Sequence[RequestT]]:
+        """Returns the sequences that were preempted since the last call, in order."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
 
     def make_room(self, sequence: Sequence[RequestT]) -> bool:
         """Preempts running sequences, beginning with the one that ranks last, until a block is free for the next token
@@ -45,6 +51,7 @@ class Preemption(Generic[RequestT]):
         """
         victim = self._roster.running[-1]
         self._counters.preemptions += 1
+        self._preempted.append(victim)
         if self._is_worth_saving(victim):
             self._memory.swap_out(victim)
         self._roster.requeue(victim)

@@ -248,6 +248,7 @@ class Scheduler(Generic[RequestT]):
             num_pairs=step.num_pairs,
             num_prompt_logprobs=step.num_prompt_logprobs,
             moves=self.memory.take_moves(),
+            preempted=self._preemption.take_preempted(),
         )
         self.counters.swapped_out_blocks += len(plan.moves.swap_out)
         self.counters.swapped_in_blocks += len(plan.moves.swap_in)
@@ -369,8 +370,19 @@ class Scheduler(Generic[RequestT]):
         return len(self._roster.running)
 
     @property
+    def running(self) -> tuple[Sequence[RequestT], ...]:
+        """The running sequences, by rank."""
+        return tuple(self._roster.running)
+
+    @property
     def num_waiting(self) -> int:
         return self._roster.num_waiting
+
+    @property
+    def num_deferred(self) -> int:
+        """Number of the waiting sequences that could not start even in an empty batch: they wait for a preparation, or
+        for another sequence that computes the same prefix."""
+        return self._roster.num_set_aside
 
     @property
     def num_in_flight(self) -> int:

@@ -69,6 +69,7 @@ class Sequence(Generic[RequestT]):
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hit_blocks",
+        "num_host_cached_tokens",
         "num_planned_tokens",
         "num_prompt_logprobs",
         "num_prompt_tokens",
@@ -111,6 +112,7 @@ class Sequence(Generic[RequestT]):
         self.num_hit_blocks = 0  # leading blocks that were found in the cache
         self.num_published_blocks = 0  # leading blocks that other sequences can find, including the hit blocks
         self.num_cached_tokens: int | None = None  # prompt tokens found in the cache at the first start
+        self.num_host_cached_tokens = 0  # among them, those that were in host memory
         # While the sequence is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0

@@ -22,6 +22,7 @@ class FrameBuilder:
         "_attempts",
         "_finished",
         "_first_output_indices",
+        "_interruptions",
         "_logprobs",
         "_num_embedding_bytes",
         "_sequence_ids",
@@ -40,16 +41,28 @@ class FrameBuilder:
         self._finished: list[scheduler_pb2.Finished] = []
         self._num_embedding_bytes = 0
         self._worker_losses: list[scheduler_pb2.WorkerLoss] = []
+        self._interruptions: list[scheduler_pb2.Interruption] = []
 
     def __bool__(self) -> bool:
-        return bool(self._sequence_ids or self._started or self._finished or self._worker_losses)
+        return bool(self._sequence_ids or self._started or self._finished or self._worker_losses or self._interruptions)
 
-    def add_started(self, sequence_id: int, attempt: int, num_cached_tokens: int, queue_us: int | None) -> None:
+    def add_started(
+        self, sequence_id: int, attempt: int, num_cached_tokens: int, num_host_cached_tokens: int, queue_us: int | None
+    ) -> None:
         self._started.append(
             scheduler_pb2.Started(
-                sequence_id=sequence_id, attempt=attempt, num_cached_tokens=num_cached_tokens, queue_us=queue_us
+                sequence_id=sequence_id,
+                attempt=attempt,
+                num_cached_tokens=num_cached_tokens,
+                num_host_cached_tokens=num_host_cached_tokens,
+                queue_us=queue_us,
             )
         )
+
+    def add_interruption(
+        self, sequence_id: int, attempt: int, reason: scheduler_pb2.InterruptionReason.ValueType
+    ) -> None:
+        self._interruptions.append(scheduler_pb2.Interruption(sequence_id=sequence_id, attempt=attempt, reason=reason))
 
     def add_worker_loss(self, sequence_id: int, attempt: int, num_losses: int) -> None:
         self._worker_losses.append(
@@ -97,6 +110,7 @@ class FrameBuilder:
             started=self._started,
             finished=self._finished,
             worker_losses=self._worker_losses,
+            interruptions=self._interruptions,
         )
         if self._logprobs:
             frame.logprobs.CopyFrom(self._logprob_columns())

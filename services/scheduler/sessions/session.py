@@ -75,8 +75,15 @@ class RouterSession:
         self._prompt_frames.add(key.sequence_id, key.attempt, entries)
         self._news.set()
 
-    def add_started(self, key: SequenceKey, num_cached_tokens: int) -> None:
-        self._frame.add_started(key.sequence_id, key.attempt, num_cached_tokens, key.queue_timer.queue_us)
+    def add_started(self, key: SequenceKey, num_cached_tokens: int, num_host_cached_tokens: int = 0) -> None:
+        """`num_host_cached_tokens`: those of the cached tokens that were in host memory."""
+        self._frame.add_started(
+            key.sequence_id, key.attempt, num_cached_tokens, num_host_cached_tokens, key.queue_timer.queue_us
+        )
+        self._news.set()
+
+    def add_interruption(self, key: SequenceKey, reason: scheduler_pb2.InterruptionReason.ValueType) -> None:
+        self._frame.add_interruption(key.sequence_id, key.attempt, reason)
         self._news.set()
 
     def add_worker_loss(self, key: SequenceKey, num_losses: int) -> None:

@@ -35,9 +35,10 @@ class SequenceSpans:
         span.set_attribute("quire.attempt", request.key.attempt)
         self._spans[request.key] = span
 
-    def first_token(self, key: SequenceKey) -> None:
+    def event(self, key: SequenceKey, name: str) -> None:
+        """Adds an event that happens now: first_token, preempted or worker_lost."""
         if self._spans and (span := self._spans.get(key)) is not None:
-            span.add_event("first_token")
+            span.add_event(name)
 
     def end(self, key: SequenceKey, reason: str) -> None:
         if self._spans and (span := self._spans.pop(key, None)) is not None:

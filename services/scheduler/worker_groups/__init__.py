@@ -6,7 +6,6 @@ from services.scheduler.worker_groups.balance import Claimant
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
 from services.scheduler.worker_groups.fleet_model import FleetModel
-from services.scheduler.worker_groups.step_metrics import StepCollector
 from services.scheduler.worker_groups.worker_group import UnusableWorkerError, WorkerGroup
 from services.scheduler.worker_groups.worker_link import WorkerLink, WorkerLostError, WorkerMessage
 
@@ -15,7 +14,6 @@ __all__ = [
     "Claimer",
     "Fleet",
     "FleetModel",
-    "StepCollector",
     "UnusableWorkerError",
     "WorkerGroup",
     "WorkerLink",

@@ -32,6 +32,8 @@ class Fleet:
     is_draining: bool = False
     # Called after a worker was claimed or lost.
     on_change: Callable[[], None] = lambda: None
+    # Workers lost by groups that were removed.
+    _num_lost_before: int = 0
     _overseer: Overseer = field(default_factory=Overseer)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -54,6 +56,7 @@ class Fleet:
         """Removes a group that has neither a worker nor sequences."""
         group.forget_worker()
         self.groups.remove(group)
+        self._num_lost_before += group.num_lost
 
     def least_loaded(self) -> WorkerGroup | None:
         """Returns the least loaded group with a worker. If all workers are lost, returns the group that lost its worker
@@ -100,6 +103,11 @@ class Fleet:
     def num_ready(self) -> int:
         """Number of groups that have a worker."""
         return sum(group.ready.is_set() for group in self.groups)
+
+    @property
+    def num_lost(self) -> int:
+        """How often a worker was lost."""
+        return self._num_lost_before + sum(group.num_lost for group in self.groups)
 
     def _gives_away(self, num_groups_of_contender: int, is_idle: bool) -> bool:
         return gives_away(self.num_ready, num_groups_of_contender, is_draining=self.is_draining, is_idle=is_idle)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import TokenLogprob, WorkerResult
-from services.scheduler.core import FinishedSequence, StepOutcome
+from services.scheduler.core import FinishedSequence, Sequence, StepOutcome
 from services.scheduler.sessions import RoutedRequest, SequenceSpans
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,19 @@ def report(ends: Iterable[FinishedSequence[RoutedRequest]], spans: SequenceSpans
             logger.warning("request %s failed: %s", key.request_id, end.failure.message)
         key.session.add_finished(key, end.reason, end.failure, end.embedding)
         spans.end(key, end.reason.name.lower())
+
+
+def report_interruptions(
+    sequences: Iterable[Sequence[RoutedRequest]],
+    reason: scheduler_pb2.InterruptionReason.ValueType,
+    spans: SequenceSpans,
+) -> None:
+    """Adds that running sequences were preempted, or lost their worker."""
+    name = scheduler_pb2.InterruptionReason.Name(reason).removeprefix("INTERRUPTION_REASON_").lower()
+    for sequence in sequences:
+        key = sequence.request.key
+        key.session.add_interruption(key, reason)
+        spans.event(key, name)
 
 
 def deliver(
@@ -36,7 +50,7 @@ def deliver(
         key = sequence.request.key
         key.session.add_token(key, output_index, token_id, logprobs.get(result_index))
         if output_index == len(sequence.request.output_token_ids):
-            key.session.add_started(key, sequence.num_cached_tokens or 0)
+            key.session.add_started(key, sequence.num_cached_tokens or 0, sequence.num_host_cached_tokens)
         if output_index == 0:
-            spans.first_token(key)
+            spans.event(key, "first_token")
     report(outcome.finished, spans)

@@ -16,6 +16,7 @@ from collections.abc import Sequence as Sequences
 from dataclasses import replace
 from enum import Enum, auto
 
+from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.converters import (
@@ -41,7 +42,7 @@ from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpan
 from services.scheduler.worker_groups.accusations import Accusations, Acquittal
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
-from services.scheduler.worker_groups.outputs import deliver, report
+from services.scheduler.worker_groups.outputs import deliver, report, report_interruptions
 from services.scheduler.worker_groups.progress import Patience
 from services.scheduler.worker_groups.worker_link import Loss, WorkerLink, WorkerLostError
 from services.scheduler.worker_groups.worker_options import core_config, options_problem
@@ -118,6 +119,7 @@ class WorkerGroup:
         self._turn_rate = TurnRate()
         self._accusations = accusations
         self._boot_id = 0  # of the claimed worker
+        self.num_lost = 0  # how often its worker was lost
         self._spans = spans
 
     # -- Requests ------------------------------------------------------------------------------------------------------
@@ -211,6 +213,16 @@ class WorkerGroup:
         return self.silent_s / self._patience.seconds if is_in_flight else 0.0
 
     @property
+    def stalled_s(self) -> float:
+        """Seconds since the last result while plans are in flight, else 0."""
+        return self.silent_s if self.silence else 0.0
+
+    @property
+    def num_queued(self) -> int:
+        """Number of messages that wait to be sent to the worker."""
+        return 0 if self._link is None else self._link.num_queued
+
+    @property
     def num_unfinished(self) -> int:
         return 0 if self.core is None else self.core.num_running + self.core.num_waiting
 
@@ -230,6 +242,7 @@ class WorkerGroup:
         except WorkerLostError as error:
             logger.warning("lost worker %s: %s", self.address, error)
             loss = error.loss
+            self.num_lost += loss is not Loss.PLANNED
         finally:
             self._on_lost(loss)
             await link.close()
@@ -365,6 +378,7 @@ class WorkerGroup:
             return
         self._run_ahead.lost()
         self._patience.lost()
+        report_interruptions(self.core.running, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)
         before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
         failed = self.core.reset(is_exit=loss is not Loss.PLANNED)
         accused = {end.sequence.request.key: end.sequence.suspicion for end in failed}
@@ -443,6 +457,7 @@ class WorkerGroup:
                     self._pump_soon()
                 return
             now = clock.now()
+            report_interruptions(plan.preempted, scheduler_pb2.INTERRUPTION_REASON_PREEMPTED, self._spans)
             for new in plan.new_sequences:
                 new.sequence.request.key.queue_timer.stop(now)
             seconds = self.core.expected_seconds(plan)

@@ -132,6 +132,11 @@ class WorkerLink:
         request = worker_pb2.PrepareGrammar(key=preparation.key, grammar=preparation.source)
         self._outbox.put_nowait(worker_pb2.RunRequest(prepare=request))
 
+    @property
+    def num_queued(self) -> int:
+        """Number of messages that wait to be sent."""
+        return self._outbox.qsize()
+
     def keep(self) -> None:
         """Answers a contender that this scheduler keeps the worker; does not wait."""
         self._outbox.put_nowait(worker_pb2.RunRequest(keep=worker_pb2.KeepWorker()))

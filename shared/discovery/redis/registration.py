@@ -61,6 +61,11 @@ class RedisRegistration:
         """Whether the part's lease runs, as far as the part knows."""
         return self._registered is not None and time.monotonic() - self._renewed_at < self._lease_seconds
 
+    @property
+    def seconds_since_renewal(self) -> float | None:
+        """Seconds since Redis last took the lease; None if it never has, or not since the part left."""
+        return None if self._registered is None else time.monotonic() - self._renewed_at
+
     def start(self) -> None:
         """Starts to renew the lease; returns at once."""
         self._renewing = asyncio.create_task(self._renew_until_leaving())

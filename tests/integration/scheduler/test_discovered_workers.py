@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.metrics import registry
-from services.scheduler.worker_groups import StepCollector
+from services.scheduler.metrics import FleetCollector
+from shared.metrics import registry_of
 from tests.fakes.changing_source import ChangingSource
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script, start_fake_worker
@@ -115,7 +115,7 @@ async def test_metrics_count_on_when_a_worker_is_replaced_by_one_at_another_addr
     both = [f"unix:{tmp_path}/w{index}" for index in range(2)]
     source = ChangingSource(both[0])
     async with running(tmp_path, FakeWorker(), FakeWorker(), source=source) as stack:
-        metrics = registry(StepCollector(stack.fleet))
+        metrics = registry_of(FleetCollector(stack.fleet))
 
         def num_steps(engine: int) -> float | None:
             labels = {"model_name": "fake", "engine": str(engine)}

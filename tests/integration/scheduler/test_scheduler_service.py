@@ -18,14 +18,14 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.metrics import LoadCollector, registry
+from services.scheduler.metrics import FleetCollector, LoadCollector
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.worker_groups import worker_link
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
-from services.scheduler.worker_groups.step_metrics import StepCollector
 from shared.discovery import StaticSource
 from shared.grpc_server import GrpcServer
+from shared.metrics import registry_of
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script, start_fake_worker
@@ -268,7 +268,9 @@ async def test_the_time_in_the_queue_is_told_with_the_first_token(tmp_path: Path
 async def test_metrics_tell_the_tokens_per_second(tmp_path: Path) -> None:
     async with running(tmp_path, FakeWorker()) as stack:
         router = await stack.router()
-        metrics = registry(LoadCollector(lambda: "model", stack.servicer.load, stack.servicer.throughput.rates))
+        metrics = registry_of(
+            LoadCollector(lambda: ("model", ""), stack.servicer.load, stack.servicer.throughput.rates)
+        )
         labels = {"model_name": "model"}
 
         def rates() -> list[float | None]:
@@ -428,7 +430,7 @@ async def test_steps_are_told_by_their_tokens(tmp_path: Path) -> None:
         router = await stack.router()
         await router.submit(1, list(range(20)), max_tokens=5)
         await router.read_until_finished(1)
-        text = generate_latest(registry(StepCollector(stack.fleet))).decode()
+        text = generate_latest(registry_of(FleetCollector(stack.fleet))).decode()
         load = (await stack.stats()).load
     assert len(load.num_steps_by_tokens) == 14
     assert (load.num_steps_by_tokens[0] >= 4, load.num_steps_by_tokens[3]) == (True, 1)

@@ -41,9 +41,9 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             result = await stream.step(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)))
             assert len(values(result.token_ids)) == 1
             scraped = await asyncio.to_thread(scrape, found[-1].facts["metrics"])
-            assert "quire_worker_steps_total 1.0" in scraped
-            assert 'quire_worker_tokens_total{kind="scheduled"} 2.0' in scraped
-            assert "quire_worker_sequences 1.0" in scraped
+            assert "quire:worker_steps_total 1.0" in scraped
+            assert 'quire:worker_tokens_total{kind="scheduled"} 2.0' in scraped
+            assert "quire:worker_sequences 1.0" in scraped
 
             process.send_signal(signal.SIGTERM)
             with pytest.raises(grpc.aio.AioRpcError) as end:

@@ -1,52 +1,70 @@
-"""The dashboard asks for metrics that exist."""
+"""Dashboards, alerts and docs/metrics.md are those of the catalog of metrics, and parts have what they ask for."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from quire.scheduler.v1 import scheduler_pb2
-from services.router.metrics import RequestMetrics, RouterCollector, registry_of
-from services.scheduler.metrics import LoadCollector, registry
+from deploy.dashboards.alerts import ALERTS
+from deploy.dashboards.boards import BOARDS
+from deploy.dashboards.files import files
+from services.router.metrics import ChoiceEnd, RequestMetrics, RouterCollector
+from shared.metrics import Metric, Part, catalog, registry_of
 
-GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
-RULES = yaml.safe_load((GRAFANA.parent / "prometheus" / "rules.yml").read_text())
-DASHBOARD = json.loads((GRAFANA / "dashboards" / "quire.json").read_text())
-
-
-def asked_of(job: str) -> set[str]:
-    """Names of the metrics that panels and alerts read from one job."""
-    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-    expressions += [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
-    return {name for text in expressions for name in re.findall(rf'([a-z0-9_:]+){{job="{job}"[,}}]', text)}
+ROOT = Path(__file__).parents[3]
+GRAFANA = ROOT / "deploy" / "grafana"
 
 
-def names(collector_registry: CollectorRegistry) -> set[str]:
-    return {sample.name for metric in collector_registry.collect() for sample in metric.samples}
+def expressions() -> list[str]:
+    queries = [query.expression for board in BOARDS for panel in board.panels for query in panel.queries]
+    return queries + [alert.expression for alert in ALERTS]
 
 
-def test_each_part_has_what_panels_ask_of_it() -> None:
-    scheduler = names(registry(LoadCollector(lambda: "model", scheduler_pb2.Load, lambda: (0.0, 0.0))))
-    assert asked_of("scheduler")
-    assert asked_of("scheduler") <= scheduler
-    requests = RequestMetrics()
-    with_one_request(requests)
-    router = names(registry_of([RouterCollector(requests, NoSchedulers(), "router")]))  # type: ignore[arg-type]
-    assert asked_of("router")
-    assert asked_of("router") <= router
-    assert not router & scheduler, "a dashboard that does not ask by job would count twice"
+@pytest.mark.parametrize("name", files())
+def test_a_file_is_what_the_code_writes(name: str) -> None:
+    assert (ROOT / name).read_text() == files()[name], "run python -m deploy.dashboards"
 
 
-def with_one_request(requests: RequestMetrics) -> None:
-    timer = requests.start("model", 3)
-    timer.tokens(0, 1, 0.0)
-    timer.tokens(0, 1, 1.0)
-    timer.finished("stop")
-    timer.closed(completed=True)
+def test_no_other_dashboard_lies_there() -> None:
+    assert {path.stem for path in (GRAFANA / "dashboards").iterdir()} == {board.uid for board in BOARDS}
+
+
+def test_every_metric_is_asked_for_by_a_part_that_has_it() -> None:
+    metrics = {metric.name: metric for metric in catalog.ALL}
+    asked = [(name, labels) for text in expressions() for name, labels in re.findall(r"([a-z0-9_:]+){([^}]*)}", text)]
+    assert len(asked) > 60
+    for name, labels in asked:
+        if not name.startswith(("vllm:", "quire:")):
+            continue
+        metric = metrics.get(name) or metrics[re.sub(r"_(total|bucket|count|sum)$", "", name)]
+        jobs = re.findall(r'job=~?"([^"]+)"', labels)[0].split("|")
+        assert {*jobs} <= {part.value for part in metric.parts}, name
+
+
+def test_names_are_prometheus_own() -> None:
+    for metric in catalog.ALL:
+        assert re.fullmatch(r"(vllm|quire):[a-z0-9_]+", metric.name)
+        assert not metric.name.endswith("_total") or metric.kind == "histogram"
+        assert bool(metric.bounds) == (metric.kind == "histogram")
+        assert [*metric.bounds] == sorted(metric.bounds)
+    assert len({metric.name for metric in catalog.ALL}) == len(catalog.ALL)
+
+
+@pytest.mark.parametrize("name", ["vllm_metrics.txt"])
+def test_metrics_of_vllm_keep_their_kind(name: str) -> None:
+    path = ROOT.parent / "shared" / "peers" / name
+    if not path.exists():
+        pytest.skip("the list of vLLM's metrics is not there")
+    kinds = dict(line.split("\t")[:2] for line in path.read_text().splitlines() if line.startswith("vllm:"))
+    ours = {metric.name + "_total" * (metric.kind == "counter"): metric.kind for metric in catalog.ALL}
+    both = kinds.keys() & ours.keys()
+    assert len(both) > 30
+    assert {one: ours[one] for one in both} == {one: kinds[one] for one in both}
 
 
 class NoModels:
@@ -66,20 +84,95 @@ class NoSchedulers:
     num_pauses = 0
 
 
-def test_an_event_loop_that_is_held_up_is_an_alert() -> None:
-    (expression,) = (
-        rule["expr"] for group in RULES["groups"] for rule in group["rules"] if rule["alert"] == "QuireEventLoopHeldUp"
-    )
-    assert {"quire:event_loop_lag_seconds_count", "quire:event_loop_lag_seconds_bucket"} <= asked_of("router")
-    # The threshold is one of the histogram's bounds.
-    (bound,) = re.findall(r'le="([0-9.]+)"', expression)
-    samples = registry_of([RouterCollector(RequestMetrics(), NoSchedulers(), "router")]).collect()  # type: ignore[arg-type]
-    assert bound in {sample.labels.get("le") for metric in samples for sample in metric.samples}
+def router_registry(requests: RequestMetrics) -> Any:
+    return registry_of(RouterCollector(requests, NoSchedulers(), "r"))  # type: ignore[arg-type]
+
+
+def one_request(**changes: Any) -> RequestMetrics:
+    """Of a choice with a prompt of 10 tokens, of which a cache had 6, and 3 output tokens."""
+    requests = RequestMetrics()
+    timer = requests.start("model", 10, n=2)
+    start = timer.start
+    timer.tokens(0, 1, start + 2.0)
+    timer.tokens(0, 2, start + 3.0, is_recovered=changes.get("num_losses", 0) > 0)
+    end: dict[str, Any] = {
+        "reason": "stop", "num_prompt_tokens": 10, "num_tokens": 3, "max_num_tokens": 50, "num_cached_tokens": 6,
+        "num_host_cached_tokens": 2, "num_preemptions": 1, "scheduled_at": start + 0.5,
+    }  # fmt: skip
+    timer.ended(0, ChoiceEnd(**end | changes))
+    timer.closed(completed=True)
+    return requests
+
+
+def test_a_router_has_all_of_its_metrics() -> None:
+    requests = one_request(num_losses=1)
+    requests.errors["internal"] += 1
+    requests.ignored_fields["chat"] += 1
+    found = {metric.name for metric in router_registry(requests).collect()}
+    assert found == {metric.name for metric in catalog.ALL if metric.parts[0] is Part.ROUTER and not is_of_all(metric)}
+
+
+def is_of_all(metric: Metric) -> bool:
+    return Part.WORKER in metric.parts
+
+
+def test_a_request_is_measured_as_vllm_does() -> None:
+    registry = router_registry(one_request())
+    labels = {"model_name": "model", "router": "r"}
+
+    def value(name: str, **further: str) -> float | None:
+        found: float | None = registry.get_sample_value(name, labels | further)
+        return found
+
+    def total(metric: Metric) -> float | None:
+        assert value(f"{metric.name}_count") == 1
+        return value(f"{metric.name}_sum")
+
+    assert total(catalog.REQUEST_QUEUE_TIME) == pytest.approx(0.5)
+    assert total(catalog.REQUEST_PREFILL_TIME) == pytest.approx(1.5)
+    assert total(catalog.REQUEST_DECODE_TIME) == pytest.approx(1.0)
+    assert total(catalog.REQUEST_INFERENCE_TIME) == pytest.approx(2.5)
+    assert total(catalog.TIME_TO_FIRST_TOKEN) == pytest.approx(2.0)
+    assert total(catalog.REQUEST_PROMPT_TOKENS) == 10
+    assert total(catalog.REQUEST_PREFILL_KV_COMPUTED_TOKENS) == 4
+    assert total(catalog.REQUEST_GENERATION_TOKENS) == total(catalog.REQUEST_MAX_NUM_GENERATION_TOKENS) == 3
+    assert total(catalog.REQUEST_PARAMS_MAX_TOKENS) == 50
+    assert total(catalog.REQUEST_PARAMS_N) == 2
+    assert total(catalog.REQUEST_NUM_PREEMPTIONS) == 1
+    name = "vllm:prompt_tokens_by_source_total"
+    sources = ("local_compute", "local_cache_hit", "external_kv_transfer")
+    assert [value(name, source=source) for source in sources] == [4, 4, 2]
+    assert value("vllm:prompt_tokens_cached_total") == 6
+    assert value("quire:streams_recovered_total") == 0
+
+
+def test_streams_that_were_recovered_or_lost_are_counted() -> None:
+    requests = one_request(num_losses=2)
+    timer = requests.start("model", 1)
+    timer.failed()
+    timer.closed(completed=False, losses=[0, 1])
+    registry = router_registry(requests)
+    labels = {"model_name": "model", "router": "r"}
+    assert registry.get_sample_value("quire:streams_recovered_total", labels) == 1
+    assert registry.get_sample_value("quire:streams_lost_total", labels) == 1
+    assert registry.get_sample_value("quire:recovery_pause_seconds_sum", labels) == pytest.approx(1.0)
+
+
+def test_the_threshold_of_a_held_up_event_loop_is_a_bound() -> None:
+    (alert,) = (alert for alert in ALERTS if alert.name == "EventLoopHeldUp")
+    (bound,) = re.findall(r'le="([0-9.]+)"', alert.expression)
+    assert float(bound) in catalog.EVENT_LOOP_LAG.bounds
 
 
 def test_every_panel_uses_the_datasource_that_is_provisioned() -> None:
     sources = yaml.safe_load((GRAFANA / "provisioning" / "datasources" / "prometheus.yaml").read_text())
     (uid,) = (source["uid"] for source in sources["datasources"])
+    for path in (GRAFANA / "dashboards").iterdir():
+        panels = [panel for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"]
+        assert {panel["datasource"]["uid"] for panel in panels} == {uid}
+        assert {target["datasource"]["uid"] for panel in panels for target in panel["targets"]} == {uid}
 
-    assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]} == {uid}
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+def test_every_dashboard_is_loaded_from_where_it_lies() -> None:
+    provider = yaml.safe_load((GRAFANA / "provisioning" / "dashboards" / "quire.yaml").read_text())
+    assert provider["providers"]

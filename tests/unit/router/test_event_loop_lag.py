@@ -7,16 +7,17 @@ import time
 
 from services.router.dispatch.placement import Placement
 from services.router.event_loop_lag import INTERVAL_SECONDS, observe_lag
-from services.router.metrics import RequestMetrics, RouterCollector, registry_of
+from services.router.metrics import RequestMetrics, RouterCollector
 from services.router.text.threads import TextThreads
 from shared.discovery import StaticSource
+from shared.metrics import registry_of
 from tests.fakes.waiting import until
 
 
 async def test_a_hold_up_of_the_event_loop_is_observed() -> None:
     metrics, threads = RequestMetrics(), TextThreads(1)
     placement = Placement(StaticSource(()), router_id="r", threads=threads, scheduler_wait=1, scheduler_silence=1)
-    registry = registry_of([RouterCollector(metrics, placement, "r")])
+    registry = registry_of(RouterCollector(metrics, placement, "r"))
 
     def slow() -> float:
         labels = {"router": "r"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from services.router import metrics
 from services.router.load import LoadTracker, SchedulerLoad
 from services.scheduler.core import counters
+from shared.metrics import catalog
 
 
 def test_routers_and_schedulers_count_steps_alike() -> None:
-    assert metrics.STEP_TOKENS == counters.STEP_TOKENS
+    assert catalog.ITERATION_TOKENS.bounds == counters.STEP_TOKENS
 
 
 def test_what_was_sent_counts_until_a_report_must_contain_it() -> None:

@@ -14,6 +14,7 @@ from shared.discovery.endpoint import parse_endpoint
 from shared.discovery.redis import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import keys_of
 from shared.discovery.redis.scripts import LIST
+from shared.discovery.registry import Lease
 from tests.fakes.redis_sentinels import PASSWORD, Sentinels
 from tests.fakes.redis_server import ROOT, RedisServer, needs_redis, redis_server
 from tests.fakes.waiting import HANG_S, until
@@ -32,9 +33,11 @@ async def find_oneself(options: PartOptions) -> None:
         if ADDRESS in parts.addresses:
             assert parts.by_address[ADDRESS].model == "story"
             break
-    assert registry.is_registered == {Kind.WORKER: True}
+    lease = registry.leases[Kind.WORKER]
+    assert lease.runs
+    assert lease.age_s is not None
     await registry.leave()
-    assert registry.is_registered == {Kind.WORKER: False}
+    assert registry.leases == {Kind.WORKER: Lease(runs=False, age_s=None)}
     await registry.close()
 
 

@@ -1,0 +1,173 @@
+"""Alerts: what is wrong, from when on, and what to do about it.
+
+`python -m deploy.dashboards` writes them for Prometheus (deploy/prometheus/rules.yml) and for people (docs/alerts.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.dashboards.queries import per_second, quantile, series, total
+from shared.metrics import Metric, catalog
+
+AVAILABILITY = 0.995  # objective: the share of choices that end as asked
+_LAG_S = 0.2  # docs/adr/0021-answers-in-pieces.md
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`after`: how long the expression must hold, as Prometheus writes it. `meaning`: a sentence on what happens;
+    `remedy`: what to look at and do. `needs`: as in `Panel`."""
+
+    name: str
+    expression: str
+    after: str
+    severity: str  # info, warning or critical
+    meaning: str
+    remedy: str
+    needs: str = ""
+
+
+def _failing(window: str) -> str:
+    failed = per_second(catalog.REQUEST_SUCCESS, window=window, finished_reason="error")
+    return f"{failed} / {per_second(catalog.REQUEST_SUCCESS, window=window)}"
+
+
+def _burns(times: float, long: str, short: str) -> str:
+    """Whether the errors that the objective allows are used up so many times too fast, in both windows."""
+    limit = f"{times * (1 - AVAILABILITY):.3f}"
+    return f"{_failing(long)} > {limit} and {_failing(short)} > {limit}"
+
+
+def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
+    return f"increase({series(metric, part, **labels)}[{window}])"
+
+
+_PARTS = 'job=~"router|scheduler|worker"'
+_MEMORY = f"process_resident_memory_bytes{{{_PARTS}}}"
+_LEFT = f"{catalog.HOST_MEMORY_AVAILABLE.name}{{{_PARTS}}}"
+_HELD_UP = (
+    f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
+    f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
+)
+
+ALERTS = (
+    Alert(
+        "HighKVCacheUsage", f"{series(catalog.KV_CACHE_USAGE)} > 0.95", "5m", "warning",
+        "The KV cache is nearly full: new sequences wait, and running ones may be preempted.",
+        "Look at the preemptions and at why sequences wait (dashboard KV cache). Add workers, set --swap-space, or "
+        "lower --max-num-seqs or --max-model-len.",
+    ),
+    Alert(
+        "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, window='5m')} > 30", "5m", "critical",
+        "One request in a hundred takes longer than 30 s.",
+        "Compare queue, prefill and decode times (dashboard overview). Queue: add workers. Prefill: lower "
+        "--max-num-batched-tokens. Decode: long answers, or too many at once (--max-num-seqs).",
+    ),
+    Alert(
+        "HighQueueDepth", f"{total(catalog.NUM_REQUESTS_WAITING)} > 100", "2m", "warning",
+        "More than 100 sequences wait.",
+        "Add workers, or let clients send less: at --max-num-queued-reqs requests are refused with 429.",
+    ),
+    Alert(
+        "QueueLongerThanBatch",
+        f"{total(catalog.NUM_REQUESTS_WAITING, ('instance',))} > {total(catalog.MAX_NUM_SEQS, ('instance',))}", "5m",
+         "warning",
+        "More sequences wait at a scheduler than its workers can run at once.",
+        "Everybody waits for at least one whole answer of somebody else. Add workers, or raise --max-num-seqs if the "
+        "KV cache has room.",
+    ),
+    Alert(
+        "GPUUnderused", f"avg({series(catalog.GPU_UTILIZATION)}) < 0.7 and {total(catalog.NUM_REQUESTS_WAITING)} > 0",
+        "15m", "info",
+        "GPUs have time left although sequences wait.",
+        "Something before them is the limit: routers (event loop lag), a small --max-num-seqs, or a full KV cache.",
+        needs="a GPU",
+    ),
+    Alert(
+        "GPUSaturated", f"avg({series(catalog.GPU_UTILIZATION)}) > 0.95", "15m", "info",
+        "GPUs have no time left for a burst of requests.",
+        "Add workers before the queue grows.",
+        needs="a GPU",
+    ),
+    Alert(
+        "LowSuccessRate", f"{_failing('5m')} > {1 - AVAILABILITY:.3f}", "5m", "critical",
+        f"Less than {AVAILABILITY:.1%} of the choices end as asked.",
+        "The routers' logs name each error with its request id; the panel Errors shows their kinds.",
+    ),
+    Alert(
+        "AvailabilityBurnsFast", _burns(14.4, "1h", "5m"), "2m", "critical",
+        f"At this rate, the errors that {AVAILABILITY:.1%} allows in 30 days are used up within two days.",
+        "As for LowSuccessRate, at once.",
+    ),
+    Alert(
+        "AvailabilityBurnsSlowly", _burns(6.0, "6h", "30m"), "15m", "warning",
+        f"At this rate, the errors that {AVAILABILITY:.1%} allows in 30 days are used up within five days.",
+        "As for LowSuccessRate, today.",
+    ),
+    Alert(
+        "SlowFirstToken", f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, window='5m')} > 0.2", "10m", "warning",
+        "One request in twenty waits longer than 200 ms for its first token.",
+        "Compare the time in the queue with the prefill (dashboard overview). Long prompts: look at the prefix hits. "
+        "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
+    ),
+    Alert(
+        "SlowTokens", f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, window='5m')} > 0.03", "10m", "warning",
+        "One token in twenty comes later than 30 ms after the one before.",
+        "Lower --target-tbt-ms so that prompts wait more, or --max-num-seqs so that fewer sequences share a step. "
+        "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
+    ),
+    Alert(
+        "NoReadyScheduler", f"max({series(catalog.SCHEDULERS_READY)}) == 0", "30s", "critical",
+        "No router knows a scheduler with a worker: requests are refused with 503.",
+        "Look at the schedulers' and workers' logs and readiness; `quire doctor` checks the host.",
+    ),
+    Alert(
+        "StaleDiscovery", f"max by (job, kind) ({series(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",
+        "DNS or Redis has not answered for half a minute. Known parts stay in use; new ones are not found.",
+        "Look at Redis, its Sentinels or the name server, and at the network between.",
+    ),
+    Alert(
+        "StreamsLost", f"sum({_grew(catalog.STREAMS_LOST, '5m')}) > 0", "0m", "critical",
+        "An answer failed because a part was lost, and nothing took it over.",
+        "The router's log names the request and the reason. Report it: this should not happen.",
+    ),
+    Alert(
+        "MemoryGrows",
+        f"predict_linear({_MEMORY}[30m], 4 * 3600) - {_MEMORY} > on (job, instance) {_LEFT}",
+        "30m", "warning",
+        "At this rate, a process uses up the memory of its host or container within four hours.",
+        "Restart the part when convenient (it drains first), and report what it was doing.",
+    ),
+    Alert(
+        "EventLoopHeldUp", _HELD_UP, "0m", "warning",
+        f"A task held up a router's event loop for more than {_LAG_S:g} s, and with it all streams of that router.",
+        "Give the routers more CPU time, or add routers.",
+    ),
+    Alert(
+        "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, window='5m')} > 1", "10m", "info",
+        "More than one sequence per second is paused because its client does not read.",
+        "The answers are kept and go on when the clients read. Look for proxies that buffer or clients that hang.",
+    ),
+)  # fmt: skip
+
+
+def rules() -> dict[str, Any]:
+    """Returns the rules as Prometheus reads them."""
+    return {"groups": [{"name": "quire", "rules": [_rule(alert) for alert in ALERTS]}]}
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    annotations = {
+        "summary": alert.meaning,
+        "description": alert.remedy,
+        "runbook_url": f"docs/alerts.md#{alert.name.lower()}",
+    }
+    return {
+        "alert": alert.name,
+        "expr": alert.expression,
+        "for": alert.after,
+        "labels": {"severity": alert.severity},
+        "annotations": annotations,
+    }

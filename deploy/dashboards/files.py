@@ -1,0 +1,62 @@
+"""The files that this package writes, by their paths in the project."""
+
+from __future__ import annotations
+
+import yaml
+
+from deploy.dashboards.alerts import ALERTS, Alert, rules
+from deploy.dashboards.boards import BOARDS
+from deploy.dashboards.panels import to_json
+from shared.metrics import Metric, catalog
+
+_WRITTEN_BY = "Written by `python -m deploy.dashboards`; change what that reads."
+_METRICS = f"""# Metrics
+
+Every metric of every part, with where it is served. {_WRITTEN_BY}
+
+- **Where.** router, scheduler, worker: at the part's own `--metrics-port`. gateway: at `GET /metrics` of the server,
+  which one of the routers answers. Counters of schedulers have one series there for each `scheduler` and `router`.
+- **Names.** `vllm:` marks what vLLM has, too, with its meaning, labels and buckets. `quire:` marks what only Quire has.
+  Counters end in `_total`, and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them.
+- **Labels.** `model_version` is left out for models without versions. All series of a router have the label `router`,
+  its id. No label takes a value from a request, so the number of series depends on the fleet alone.
+- **Processes.** Routers, schedulers and workers also have prometheus_client's metrics of their process, such as
+  `process_resident_memory_bytes`. The gateway's `--metrics-port` has Envoy's.
+
+| metric | kind | labels | where | meaning |
+|---|---|---|---|---|
+"""
+_ALERTS = f"""# Alerts
+
+Prometheus reads them from [rules.yml](../deploy/prometheus/rules.yml). {_WRITTEN_BY}
+
+"""
+_RULES = "# Alerts, with what to do in docs/alerts.md. Written by `python -m deploy.dashboards`.\n"
+
+
+def files() -> dict[str, str]:
+    """Returns the text of each file."""
+    dashboards = {f"deploy/grafana/dashboards/{board.uid}.json": to_json(board) for board in BOARDS}
+    text = yaml.safe_dump(rules(), sort_keys=False, width=120, allow_unicode=True)
+    return {
+        **dashboards,
+        "deploy/prometheus/rules.yml": _RULES + text,
+        "docs/alerts.md": _ALERTS + "\n".join(map(_section, ALERTS)),
+        "docs/metrics.md": _METRICS + "".join(map(_row, catalog.ALL)),
+    }
+
+
+def _row(metric: Metric) -> str:
+    name = metric.name + ("_total" if metric.kind == "counter" else "")
+    where = ", ".join(part.value for part in metric.parts)
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{name}` | {metric.kind} | {labels} | {where} | {metric.help} |\n"
+
+
+def _section(alert: Alert) -> str:
+    needs = f" Needs {alert.needs}." if alert.needs else ""
+    lasting = "at once" if alert.after == "0m" else f"after {alert.after}"
+    return (
+        f"## {alert.name}\n\n{alert.meaning} Severity: {alert.severity}, {lasting}.{needs}\n\n"
+        f"**What to do.** {alert.remedy}\n\n```promql\n{alert.expression}\n```\n"
+    )

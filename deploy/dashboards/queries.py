@@ -1,0 +1,50 @@
+"""Builds PromQL from metrics of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.metrics import Metric
+
+WINDOW = "$__rate_interval"  # Grafana puts at least four scrape intervals here
+_SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
+
+
+def series(metric: Metric, part: str = "", **labels: str) -> str:
+    """Returns a selector of a metric's series, by the job that scrapes the first part that has it. `part`: _bucket,
+    _count or _sum of a histogram."""
+    assert labels.keys() <= {*metric.labels, "le"}
+    matchers = {"job": metric.parts[0].value, **labels}
+    inside = ",".join(f'{name}="{value}"' for name, value in matchers.items())
+    return f"{metric.name}{part or _SUFFIXES[metric.kind]}{{{inside}}}"
+
+
+def total(metric: Metric, by: Sequence[str] = (), **labels: str) -> str:
+    """Returns the sum of a gauge's series."""
+    return _sum(series(metric, **labels), by)
+
+
+def per_second(metric: Metric, by: Sequence[str] = (), part: str = "", window: str = WINDOW, **labels: str) -> str:
+    """Returns how fast a counter grows, or a histogram's `part`."""
+    return _sum(f"rate({series(metric, part, **labels)}[{window}])", by)
+
+
+def quantile(share: float, metric: Metric, by: Sequence[str] = (), window: str = WINDOW) -> str:
+    """Returns the value that this share of a histogram's values do not exceed."""
+    return f"histogram_quantile({share:g}, {per_second(metric, ('le', *by), '_bucket', window)})"
+
+
+def mean(metric: Metric, by: Sequence[str] = ()) -> str:
+    return f"{per_second(metric, by, '_sum')} / {per_second(metric, by, '_count')}"
+
+
+def share_within(metric: Metric, bound: float, window: str = WINDOW) -> str:
+    """Returns the share of a histogram's values that do not exceed `bound`, one of its buckets' bounds."""
+    assert bound in metric.bounds
+    # Older releases of Prometheus keep the text of a bound, newer ones the number.
+    within = series(metric, "_bucket").replace("}", f',le=~"{bound:g}|{float(bound)}"}}')
+    return f"sum(rate({within}[{window}])) / sum(rate({series(metric, '_count')}[{window}]))"
+
+
+def _sum(expression: str, by: Sequence[str]) -> str:
+    return f"sum by ({', '.join(by)}) ({expression})" if by else f"sum({expression})"

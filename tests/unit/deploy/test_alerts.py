@@ -1,0 +1,147 @@
+"""Every alert fires when it should and is silent when it should be, by Prometheus' own tool (`promtool test rules`)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.dashboards.alerts import ALERTS
+
+ROOT = Path(__file__).parents[3]
+RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+UNPACKED = ROOT / ".venv-prometheus" / "usr" / "bin" / "promtool"
+PROMTOOL = str(UNPACKED) if UNPACKED.exists() else shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool: make clients unpacks Debian's")
+
+# How long the series of a test last. Longer than the longest window and delay together.
+MINUTES = 400
+Values = dict[str, str]  # notation of promtool, by series
+
+
+def ends(failing: float) -> Values:
+    """Of a router with 1,000 choices per minute, `failing` of which fail."""
+    return {
+        'vllm:request_success_total{job="router",finished_reason="stop"}': f"0+{1000 - failing}x{MINUTES}",
+        'vllm:request_success_total{job="router",finished_reason="error"}': f"0+{failing}x{MINUTES}",
+    }
+
+
+def values(name: str, below: str, above: str, *, num_below: int, num_above: int) -> Values:
+    """Of a histogram that gets so many values per minute up to the bound `below`, and from there up to `above`."""
+    everything = num_below + num_above
+    counts = {below: num_below, above: everything, "+Inf": everything}
+    buckets = {f'{name}_bucket{{job="router",le="{le}"}}': f"0+{count}x{MINUTES}" for le, count in counts.items()}
+    return buckets | {f'{name}_count{{job="router"}}': f"0+{everything}x{MINUTES}"}
+
+
+def gauge(series: str, value: float) -> Values:
+    return {series: f"{value}x{MINUTES}"}
+
+
+def memory(per_minute: int) -> Values:
+    where = '{job="worker",instance="w"}'
+    return {
+        f"process_resident_memory_bytes{where}": f"1000+{per_minute}x{MINUTES}",
+        **gauge(f"quire:host_memory_available_bytes{where}", 100_000),
+    }
+
+
+def counted(name: str, per_minute: int) -> Values:
+    return {f'{name}{{job="router"}}': f"0+{per_minute}x{MINUTES}"}
+
+
+LATENCY, FIRST, NEXT, LAG = (
+    "vllm:e2e_request_latency_seconds", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+    "quire:event_loop_lag_seconds",
+)  # fmt: skip
+USAGE, WAITING = 'vllm:kv_cache_usage_perc{job="scheduler"}', 'vllm:num_requests_waiting{job="scheduler",instance="s"}'
+MOST, GPU = 'quire:max_num_seqs{job="scheduler",instance="s",engine="0"}', 'quire:gpu_utilization_ratio{job="worker"}'
+READY, SILENCE = (
+    'quire:schedulers_ready{job="router"}',
+    'quire:discovery_silence_seconds{job="router",kind="scheduler"}',
+)
+# For each alert: series under which it fires, and series under which it does not.
+CASES: dict[str, tuple[Values, Values]] = {
+    "HighKVCacheUsage": (gauge(USAGE, 0.96), gauge(USAGE, 0.94)),
+    "HighRequestLatency": (
+        values(LATENCY, "30.0", "60.0", num_below=98, num_above=2),
+        values(LATENCY, "30.0", "60.0", num_below=995, num_above=5),
+    ),
+    "HighQueueDepth": (gauge(WAITING, 101), gauge(WAITING, 100)),
+    "QueueLongerThanBatch": (gauge(WAITING, 9) | gauge(MOST, 8), gauge(WAITING, 8) | gauge(MOST, 8)),
+    "GPUUnderused": (gauge(GPU, 0.6) | gauge(WAITING, 1), gauge(GPU, 0.6) | gauge(WAITING, 0)),
+    "GPUSaturated": (gauge(GPU, 0.97), gauge(GPU, 0.9)),
+    "LowSuccessRate": (ends(6), ends(4)),
+    "AvailabilityBurnsFast": (ends(80), ends(60)),
+    "AvailabilityBurnsSlowly": (ends(40), ends(20)),
+    "SlowFirstToken": (
+        values(FIRST, "0.1", "0.25", num_below=8, num_above=2), values(FIRST, "0.1", "0.25", num_below=99, num_above=1)
+    ),
+    "SlowTokens": (
+        values(NEXT, "0.025", "0.05", num_below=1, num_above=1), values(NEXT, "0.025", "0.05", num_below=9, num_above=0)
+    ),
+    "NoReadyScheduler": (gauge(READY, 0), gauge(READY, 1)),
+    "StaleDiscovery": (gauge(SILENCE, 31), gauge(SILENCE, 29)),
+    "StreamsLost": (counted("quire:streams_lost_total", 1), counted("quire:streams_lost_total", 0)),
+    "MemoryGrows": (memory(1000), memory(100)),
+    "EventLoopHeldUp": (
+        values(LAG, "0.2", "0.5", num_below=99, num_above=1), values(LAG, "0.2", "0.5", num_below=99, num_above=0)
+    ),
+    "SlowClients": (counted("quire:slow_client_pauses_total", 90), counted("quire:slow_client_pauses_total", 30)),
+}  # fmt: skip
+
+
+def test_every_alert_has_a_case() -> None:
+    assert CASES.keys() == {alert.name for alert in ALERTS}
+
+
+def test_every_alert_says_what_to_do() -> None:
+    text = (ROOT / "docs" / "alerts.md").read_text()
+    for alert in ALERTS:
+        assert f"## {alert.name}\n" in text
+        assert alert.remedy in text
+
+
+@needs_promtool
+def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_path: Path) -> None:
+    tests = []
+    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+    for name, cases in CASES.items():
+        for fires, case in zip((True, False), cases, strict=True):
+            found: dict[str, Any] = {"alertname": name, "eval_time": f"{MINUTES}m"} | (
+                {} if fires else {"exp_alerts": []}
+            )
+            series = [{"series": one, "values": text} for one, text in case.items()]
+            tests.append({"interval": "1m", "input_series": series, "alert_rule_test": [found]})
+            if fires:
+                found["exp_alerts"] = [expected(rules[name], case)]
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
+    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
+    labels = dict(rule["labels"])
+    kept = {"QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": ()}
+    names = kept.get(rule["alert"], ("job", "instance") if rule["expr"].split("{")[0] in _KEPT_WHOLE else ())
+    for series in case:
+        inside = series.partition("{")[2].rstrip("}")
+        pairs = dict(pair.split("=", 1) for pair in inside.split(","))
+        labels |= {name: pairs[name].strip('"') for name in names if name in pairs}
+        break
+    return {"exp_labels": labels, "exp_annotations": rule["annotations"]}
+
+
+_KEPT_WHOLE = {"vllm:kv_cache_usage_perc", "predict_linear(process_resident_memory_bytes"}
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong() -> None:
+    result = subprocess.run([str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"{len(ALERTS)} rules found" in result.stdout

@@ -23,6 +23,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from deploy.dashboards.alerts import ALERTS
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.grpcurl import grpcurl
 from tests.fakes.ports import free_port
@@ -90,6 +91,8 @@ RUN: dict[str, dict[str, str]] = {
     "examples/README.md": {"quire serve": "tests/e2e/test_examples.py::test_it_runs"},
 }  # fmt: skip
 
+_ALERTS_TEST = "tests/unit/deploy/test_alerts.py::test_alerts_fire_when_they_should_and_are_silent_when_they_should_be"
+RUN["docs/alerts.md"] = {alert.expression: _ALERTS_TEST for alert in ALERTS}
 # The other blocks, with the reason why no test runs them and a line for each command in them that can be checked:
 # `make -n TARGET` finds a target that is not there, --help a command that is not.
 NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from deploy.dashboards.queries import per_second, quantile, series, total
 from shared.metrics import Metric, catalog
@@ -151,23 +150,3 @@ ALERTS = (
         "The answers are kept and go on when the clients read. Look for proxies that buffer or clients that hang.",
     ),
 )  # fmt: skip
-
-
-def rules() -> dict[str, Any]:
-    """Returns the rules as Prometheus reads them."""
-    return {"groups": [{"name": "quire", "rules": [_rule(alert) for alert in ALERTS]}]}
-
-
-def _rule(alert: Alert) -> dict[str, Any]:
-    annotations = {
-        "summary": alert.meaning,
-        "description": alert.remedy,
-        "runbook_url": f"docs/alerts.md#{alert.name.lower()}",
-    }
-    return {
-        "alert": alert.name,
-        "expr": alert.expression,
-        "for": alert.after,
-        "labels": {"severity": alert.severity},
-        "annotations": annotations,
-    }

@@ -174,7 +174,7 @@ PARTS = Dashboard(
                     "short",
                     (
                         Query(series(catalog.OUTBOX_MESSAGES), "{{instance}}"),
-                        Query(series(catalog.OUTBOX_MESSAGES).replace("router", "scheduler"), "{{instance}}"),
+                        Query(series(catalog.OUTBOX_MESSAGES, at="scheduler"), "{{instance}}"),
                     ),
                 ),
                 Panel("Clients that do not read", "ops", (Query(per_second(catalog.SLOW_CLIENT_PAUSES), "pauses"),)),

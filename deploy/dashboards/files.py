@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import yaml
+import textwrap
 
-from deploy.dashboards.alerts import ALERTS, Alert, rules
+from deploy.dashboards.alerts import ALERTS, Alert
 from deploy.dashboards.boards import BOARDS
 from deploy.dashboards.panels import to_json
 from shared.metrics import Metric, catalog
@@ -31,16 +31,19 @@ _ALERTS = f"""# Alerts
 Prometheus reads them from [rules.yml](../deploy/prometheus/rules.yml). {_WRITTEN_BY}
 
 """
-_RULES = "# Alerts, with what to do in docs/alerts.md. Written by `python -m deploy.dashboards`.\n"
+_RULES = """# Alerts, with what to do in docs/alerts.md. Written by `python -m deploy.dashboards`.
+groups:
+  - name: quire
+    rules:
+"""
 
 
 def files() -> dict[str, str]:
     """Returns the text of each file."""
     dashboards = {f"deploy/grafana/dashboards/{board.uid}.json": to_json(board) for board in BOARDS}
-    text = yaml.safe_dump(rules(), sort_keys=False, width=120, allow_unicode=True)
     return {
         **dashboards,
-        "deploy/prometheus/rules.yml": _RULES + text,
+        "deploy/prometheus/rules.yml": _RULES + "".join(map(_rule, ALERTS)),
         "docs/alerts.md": _ALERTS + "\n".join(map(_section, ALERTS)),
         "docs/metrics.md": _METRICS + "".join(map(_row, catalog.ALL)),
     }
@@ -51,6 +54,26 @@ def _row(metric: Metric) -> str:
     where = ", ".join(part.value for part in metric.parts)
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"| `{name}` | {metric.kind} | {labels} | {where} | {metric.help} |\n"
+
+
+def _rule(alert: Alert) -> str:
+    return (
+        f"      - alert: {alert.name}\n"
+        f"        expr: {_folded(alert.expression, 10)}\n"
+        f"        for: {alert.after}\n"
+        f"        labels: {{severity: {alert.severity}}}\n"
+        f"        annotations:\n"
+        f"          summary: {_folded(alert.meaning, 12)}\n"
+        f"          description: {_folded(alert.remedy, 12)}\n"
+        f"          runbook_url: docs/alerts.md#{alert.name.lower()}\n"
+    )
+
+
+def _folded(text: str, indent: int) -> str:
+    """Returns a text without line breaks as a folded block of YAML, in lines of at most 120 characters."""
+    space = " " * indent
+    lines = textwrap.wrap(text, 120 - indent, break_long_words=False, break_on_hyphens=False)
+    return ">-\n" + "\n".join(f"{space}{line}" for line in lines)
 
 
 def _section(alert: Alert) -> str:

@@ -10,11 +10,13 @@ WINDOW = "$__rate_interval"  # Grafana puts at least four scrape intervals here
 _SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
 
 
-def series(metric: Metric, part: str = "", **labels: str) -> str:
-    """Returns a selector of a metric's series, by the job that scrapes the first part that has it. `part`: _bucket,
-    _count or _sum of a histogram."""
+def series(metric: Metric, part: str = "", at: str = "", **labels: str) -> str:
+    """Returns a selector of a metric's series. `part`: _bucket, _count or _sum of a histogram. `at`: whose series, if
+    not those of the first part that has it. Each kind of part is a job of Prometheus."""
     assert labels.keys() <= {*metric.labels, "le"}
-    matchers = {"job": metric.parts[0].value, **labels}
+    jobs = [one.value for one in metric.parts]
+    assert not at or at in jobs
+    matchers = {"job": at or jobs[0], **labels}
     inside = ",".join(f'{name}="{value}"' for name, value in matchers.items())
     return f"{metric.name}{part or _SUFFIXES[metric.kind]}{{{inside}}}"
 
@@ -41,9 +43,8 @@ def mean(metric: Metric, by: Sequence[str] = ()) -> str:
 def share_within(metric: Metric, bound: float, window: str = WINDOW) -> str:
     """Returns the share of a histogram's values that do not exceed `bound`, one of its buckets' bounds."""
     assert bound in metric.bounds
-    # Older releases of Prometheus keep the text of a bound, newer ones the number.
-    within = series(metric, "_bucket").replace("}", f',le=~"{bound:g}|{float(bound)}"}}')
-    return f"sum(rate({within}[{window}])) / sum(rate({series(metric, '_count')}[{window}]))"
+    within = per_second(metric, (), "_bucket", window, le=str(float(bound)))  # as prometheus_client writes it
+    return f"{within} / {per_second(metric, (), '_count', window)}"
 
 
 def _sum(expression: str, by: Sequence[str]) -> str:

@@ -21,7 +21,8 @@ class Part(Enum):
     WORKER = "worker"
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity: each metric exists once, and hot loops look their histograms up by it.
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """A metric's name, without the suffix _total of counters, and what it says."""
 

@@ -434,7 +434,7 @@ class Frame(_message.Message):
 
     @_builtins.property
     def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]:
-        """Attempts whose first token is in this frame."""
+        """Attempts whose first token, or whose vector, is in this frame."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:

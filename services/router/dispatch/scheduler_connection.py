@@ -376,7 +376,7 @@ class SchedulerConnection:
             if sequence is not None and sequence.attempt == interruption.attempt:
                 reason = interruption.reason
                 sequence.num_preemptions += reason == scheduler_pb2.INTERRUPTION_REASON_PREEMPTED
-                sequence.num_interruptions += reason == scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST
+                sequence.num_parts_lost += reason == scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST
         # Sequences with errors stay registered until the whole frame is read. If the rest of the frame is invalid, the
         # owner gets them back with the stream's other sequences.
         errors: dict[SubmittedSequence, ApiError] = {}

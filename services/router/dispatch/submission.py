@@ -145,9 +145,9 @@ class SubmittedSequence:
         "logprobs",
         "num_cached_tokens",
         "num_host_cached_tokens",
-        "num_interruptions",
         "num_loads_at_submit",
         "num_losses",
+        "num_parts_lost",
         "num_preemptions",
         "num_tokens_at_loss",
         "num_tokens_at_submit",
@@ -173,8 +173,8 @@ class SubmittedSequence:
         self.num_cached_tokens = 0
         self.num_host_cached_tokens = 0
         self.num_preemptions = 0
-        # Number of parts lost that worked on the sequence: schedulers and workers.
-        self.num_interruptions = 0
+        # Number of schedulers and workers that were lost while they worked on the sequence.
+        self.num_parts_lost = 0
         # `submitted_at`: time of the last submission. `scheduled_at`: time at which a scheduler first planned the
         # sequence; None if none has yet. Both are monotonic seconds.
         self.submitted_at = 0.0
@@ -224,7 +224,7 @@ class SubmittedSequence:
 
     def count_loss(self) -> int:
         """Counts a lost scheduler. Returns the number of schedulers lost in a row without a new token."""
-        self.num_interruptions += 1
+        self.num_parts_lost += 1
         self.was_accepted = True
         progressed = len(self.output_token_ids) > self.num_tokens_at_loss
         self.num_tokens_at_loss = len(self.output_token_ids)

@@ -69,10 +69,7 @@ class Embedder:
                         continue
                     if len(sequence.embedding) != num_bytes:
                         raise internal()
-                    num_prompt_tokens = len(sequence.submission.prompt_token_ids)
-                    losses, scheduled_at = sequence.num_interruptions, sequence.scheduled_at
-                    end = ChoiceEnd("stop", num_prompt_tokens, num_losses=losses, scheduled_at=scheduled_at)
-                    timer.ended(indices[sequence], end)
+                    timer.ended(indices[sequence], ChoiceEnd.of(sequence, "stop"))
                     num_done += 1
                     num_open_tokens -= len(sequence.submission.prompt_token_ids)
                     yield indices.pop(sequence), sequence.embedding
@@ -84,7 +81,7 @@ class Embedder:
         finally:
             for sequence in indices:
                 self._placement.close(sequence.submission)
-            open_ones = [sequence.num_interruptions for sequence in indices]
+            open_ones = [sequence.num_parts_lost for sequence in indices]
             timer.closed(completed=num_done == request.num_prompts, losses=open_ones)
             self._generator.ended()
 

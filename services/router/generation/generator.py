@@ -94,7 +94,7 @@ class Generation:
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
         # For each choice: how often a part had been lost that worked on it, when its last tokens came.
-        self._num_interruptions: list[int] = []
+        self._num_parts_lost: list[int] = []
         # For each prompt: the number of its tokens that were found in the prefix cache. It is the minimum over the
         # prompt's choices, because the other choices can find blocks that the first one computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
@@ -161,7 +161,7 @@ class Generation:
         for submission in self._submissions:
             self._placement.close(submission)
         open_ones = [sequence for sequence, index in self._indices.items() if self._finish_reasons[index] is None]
-        self._timer.closed(completed=not self._num_open, losses=[one.num_interruptions for one in open_ones])
+        self._timer.closed(completed=not self._num_open, losses=[one.num_parts_lost for one in open_ones])
         self._generator.ended()
 
     async def _submit(self) -> None:
@@ -201,7 +201,7 @@ class Generation:
                 self._outputs.append(TextOutput(detokenizer, matcher, ends, request.stop.min_tokens))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
-                self._num_interruptions.append(0)
+                self._num_parts_lost.append(0)
             self._submissions.append(submission)
             self._placement.submit(submission)
 
@@ -258,8 +258,8 @@ class Generation:
         text, num_counted = output.push(token_ids)
         if token_ids:
             self._num_taken[index] = num_taken + len(token_ids)
-            is_recovered = sequence.num_interruptions != self._num_interruptions[index]
-            self._num_interruptions[index] = sequence.num_interruptions
+            is_recovered = sequence.num_parts_lost != self._num_parts_lost[index]
+            self._num_parts_lost[index] = sequence.num_parts_lost
             self._timer.tokens(index, num_counted, time.monotonic(), is_recovered=is_recovered)
         if output.stopped:
             reason = FinishReason.STOP
@@ -274,7 +274,9 @@ class Generation:
             least = self._cached_tokens[prompt_index]
             found = sequence.num_cached_tokens
             self._cached_tokens[prompt_index] = found if least is None else min(least, found)
-            self._timer.ended(index, self._end_of(sequence, reason, output.num_tokens))
+            most = self._request.max_tokens[prompt_index]
+            end = ChoiceEnd.of(sequence, reason.name.lower(), output.num_tokens, most)
+            self._timer.ended(index, end)
         elif not token_ids:
             return None
         delta = ChoiceDelta(index, text, token_ids, logprobs, reason)
@@ -285,20 +287,6 @@ class Generation:
         if num_taken == 0 and sequence.submission.work.wants_prompt_logprobs:
             delta.prompt_logprobs = sequence.submission.prompt_logprobs
         return delta
-
-    def _end_of(self, sequence: SubmittedSequence, reason: FinishReason, num_tokens: int) -> ChoiceEnd:
-        submission = sequence.submission
-        return ChoiceEnd(
-            reason.name.lower(),
-            len(submission.prompt_token_ids),
-            num_tokens,
-            self._request.max_tokens[self._indices[sequence] // self._request.n],
-            sequence.num_cached_tokens,
-            sequence.num_host_cached_tokens,
-            sequence.num_preemptions,
-            sequence.num_interruptions,
-            sequence.scheduled_at,
-        )
 
     def _stop_token(self, token_ids: list[int]) -> int | None:
         """Returns the last token if it is one of the request's stop tokens, and None otherwise."""

@@ -6,8 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shared.metrics import Histogram, Metric, catalog
+
+if TYPE_CHECKING:
+    from services.router.dispatch import SubmittedSequence
 
 # Histograms of the requests for one model.
 _OF_REQUESTS = (
@@ -33,6 +37,21 @@ class ChoiceEnd:
     num_preemptions: int = 0
     num_losses: int = 0  # how often a part was lost that worked on it
     scheduled_at: float | None = None  # time of its first planned step on the monotonic clock, if known
+
+    @classmethod
+    def of(cls, sequence: SubmittedSequence, reason: str, num_tokens: int = 0, max_num_tokens: int = 0) -> ChoiceEnd:
+        """Returns the end of the choice that `sequence` is."""
+        return cls(
+            reason,
+            len(sequence.submission.prompt_token_ids),
+            num_tokens,
+            max_num_tokens,
+            sequence.num_cached_tokens,
+            sequence.num_host_cached_tokens,
+            sequence.num_preemptions,
+            sequence.num_parts_lost,
+            sequence.scheduled_at,
+        )
 
 
 class ModelMetrics:

@@ -89,3 +89,17 @@ class Accusations:
                 if key in exit_.suspicions:
                     exit_.suspicions[key] = suspicion
         return Acquittal(key, suspicion, None if end is None else end.sequence)
+
+
+def newly_suspected(
+    suspects: Iterable[Sequence[RoutedRequest]], before: Mapping[SequenceKey, int]
+) -> dict[SequenceKey, int]:
+    """Returns the sequences that are suspected of more than `before`, with what they were suspected of then. Tells
+    their routers."""
+    found = {}
+    for sequence in suspects:
+        key = sequence.request.key
+        if sequence.suspicion != before.get(key, 0):
+            found[key] = before.get(key, 0)
+            key.session.add_worker_loss(key, sequence.suspicion)
+    return found

@@ -19,6 +19,8 @@ def report(ends: Iterable[FinishedSequence[RoutedRequest]], spans: SequenceSpans
         key = end.sequence.request.key
         if end.failure is not None:
             logger.warning("request %s failed: %s", key.request_id, end.failure.message)
+        if end.embedding is not None:
+            _add_started(end.sequence)  # it has no first token
         key.session.add_finished(key, end.reason, end.failure, end.embedding)
         spans.end(key, end.reason.name.lower())
 
@@ -50,7 +52,12 @@ def deliver(
         key = sequence.request.key
         key.session.add_token(key, output_index, token_id, logprobs.get(result_index))
         if output_index == len(sequence.request.output_token_ids):
-            key.session.add_started(key, sequence.num_cached_tokens or 0, sequence.num_host_cached_tokens)
+            _add_started(sequence)
         if output_index == 0:
             spans.event(key, "first_token")
     report(outcome.finished, spans)
+
+
+def _add_started(sequence: Sequence[RoutedRequest]) -> None:
+    key = sequence.request.key
+    key.session.add_started(key, sequence.num_cached_tokens or 0, sequence.num_host_cached_tokens)

@@ -35,17 +35,16 @@ from services.scheduler.core import (
     Scheduler,
     Sequence,
     TurnRate,
-    pairs,
     share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
-from services.scheduler.worker_groups.accusations import Accusations, Acquittal
+from services.scheduler.worker_groups.accusations import Accusations, Acquittal, newly_suspected
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.outputs import deliver, report, report_interruptions
 from services.scheduler.worker_groups.progress import Patience
 from services.scheduler.worker_groups.worker_link import Loss, WorkerLink, WorkerLostError
-from services.scheduler.worker_groups.worker_options import core_config, options_problem
+from services.scheduler.worker_groups.worker_options import core_config, options_problem, seed_step_times
 from shared import clock
 
 logger = logging.getLogger(__name__)
@@ -330,24 +329,16 @@ class WorkerGroup:
         if self.core is None:
             self._engine = self._engines.take()
             self.core = Scheduler(config, self._engine.counters)
-            self._seed_step_times(hello)
+            seed_step_times(self.core, hello)
         elif self.core.config != config:
             last = self.core
             self.core = Scheduler(config, last.counters)
-            self._seed_step_times(hello)
+            seed_step_times(self.core, hello)
             self._adopt(last.drain([self.core]))
             self._hand_over(last, [other for other in self._peers if other is not self])
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
             # UNAVAILABLE lets the router try another scheduler, whose context might be larger.
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
-
-    def _seed_step_times(self, hello: WorkerHello) -> None:
-        """Starts the core's estimate of step times with the measurements in the worker's hello."""
-        assert self.core is not None
-        if hello.step_seconds:
-            for num_tokens in (1, 128, 1, 128):
-                seconds = hello.step_seconds + (num_tokens - 1) * hello.step_seconds_per_token
-                self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
     def _adopt(self, sequences: list[Sequence[RoutedRequest]]) -> None:
         """Queues sequences that another core's `drain` returned. Fails the sequences that this group's core refuses."""
@@ -381,18 +372,15 @@ class WorkerGroup:
         report_interruptions(self.core.running, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)
         before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
         failed = self.core.reset(is_exit=loss is not Loss.PLANNED)
-        accused = {end.sequence.request.key: end.sequence.suspicion for end in failed}
-        for sequence in self.core.suspects():
-            key = sequence.request.key
-            if sequence.suspicion != before.get(key, 0):
-                accused[key] = before.get(key, 0)
-                key.session.add_worker_loss(key, sequence.suspicion)
+        accused = newly_suspected(self.core.suspects(), before) | {
+            end.sequence.request.key: end.sequence.suspicion for end in failed
+        }
         self._accusations.hold(failed)
         if loss is Loss.BROKEN:
             self._accusations.accuse(self.address, self._boot_id, accused, clock.now())
         self._finish(self._accusations.judge(clock.now()))
         # Sequences that fit no other group's context wait for this worker.
-        self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
+        self._hand_over(self.core, self._ready_peers())
         self._on_change()
 
     def _on_drain(self) -> None:
@@ -403,19 +391,22 @@ class WorkerGroup:
         logger.info("worker %s is stopping", self.address)
         self._is_draining = True
         self.ready.clear()
-        self._hand_over(self.core, [other for other in self._peers if other is not self and other.ready.is_set()])
+        self._hand_over(self.core, self._ready_peers())
         self._on_change()
 
     def _hand_over_all(self) -> bool:
         """Moves all sequences to the other groups that have workers. Returns False, and moves none, if one of them fits
         no other group."""
         assert self.core is not None
-        others = [group for group in self._peers if group is not self and group.ready.is_set()]
+        others = self._ready_peers()
         if not self.core.fit_in([group.core for group in others if group.core is not None]):
             return False
         self.ready.clear()
         self._hand_over(self.core, others)
         return True
+
+    def _ready_peers(self) -> list[WorkerGroup]:
+        return [group for group in self._peers if group is not self and group.ready.is_set()]
 
     @staticmethod
     def _hand_over(core: Scheduler[RoutedRequest], groups: list[WorkerGroup]) -> None:

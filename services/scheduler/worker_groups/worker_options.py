@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.converters import WorkerHello
-from services.scheduler.core import CoreConfig, PreemptionMode
+from services.scheduler.core import CoreConfig, PreemptionMode, Scheduler, pairs
+from services.scheduler.sessions import RoutedRequest
 
 
 def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
@@ -55,3 +56,11 @@ def target_tbt_s(config: SchedulerConfig) -> float | None:
     if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
         return None
     return config.target_tbt_ms / 1000
+
+
+def seed_step_times(core: Scheduler[RoutedRequest], hello: WorkerHello) -> None:
+    """Starts the core's estimate of step times with the measurements in the worker's hello."""
+    if hello.step_seconds:
+        for num_tokens in (1, 128, 1, 128):
+            seconds = hello.step_seconds + (num_tokens - 1) * hello.step_seconds_per_token
+            core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)

@@ -145,3 +145,12 @@ def test_promtool_finds_nothing_wrong() -> None:
     result = subprocess.run([str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"{len(ALERTS)} rules found" in result.stdout
+
+
+def test_a_rule_says_what_its_alert_does() -> None:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    for alert, rule in zip(ALERTS, group["rules"], strict=True):
+        texts = rule["annotations"]["summary"], rule["annotations"]["description"]
+        assert (rule["alert"], rule["expr"], rule["for"], *texts) == (
+            alert.name, alert.expression, alert.after, alert.meaning, alert.remedy,
+        )  # fmt: skip

@@ -55,16 +55,29 @@ def test_names_are_prometheus_own() -> None:
     assert len({metric.name for metric in catalog.ALL}) == len(catalog.ALL)
 
 
-@pytest.mark.parametrize("name", ["vllm_metrics.txt"])
-def test_metrics_of_vllm_keep_their_kind(name: str) -> None:
-    path = ROOT.parent / "shared" / "peers" / name
+def kinds() -> dict[str, str]:
+    return {metric.name + "_total" * (metric.kind == "counter"): metric.kind for metric in catalog.ALL}
+
+
+def test_metrics_that_autoscalers_and_dashboards_of_vllm_ask_for_have_its_kinds() -> None:
+    asked = {
+        "vllm:num_requests_waiting": "gauge", "vllm:num_requests_running": "gauge", "vllm:kv_cache_usage_perc": "gauge",
+        "vllm:generation_tokens_total": "counter", "vllm:prompt_tokens_total": "counter",
+        "vllm:request_success_total": "counter", "vllm:prefix_cache_hits_total": "counter",
+        "vllm:time_to_first_token_seconds": "histogram", "vllm:inter_token_latency_seconds": "histogram",
+        "vllm:e2e_request_latency_seconds": "histogram", "vllm:iteration_tokens_total": "histogram",
+    }  # fmt: skip
+    assert asked.items() <= kinds().items()
+
+
+def test_all_that_vllm_has_too_keeps_its_kind() -> None:
+    path = ROOT.parent / "shared" / "peers" / "vllm_metrics.txt"
     if not path.exists():
         pytest.skip("the list of vLLM's metrics is not there")
-    kinds = dict(line.split("\t")[:2] for line in path.read_text().splitlines() if line.startswith("vllm:"))
-    ours = {metric.name + "_total" * (metric.kind == "counter"): metric.kind for metric in catalog.ALL}
-    both = kinds.keys() & ours.keys()
+    theirs = dict(line.split("\t")[:2] for line in path.read_text().splitlines() if line.startswith("vllm:"))
+    both = theirs.keys() & kinds().keys()
     assert len(both) > 30
-    assert {one: ours[one] for one in both} == {one: kinds[one] for one in both}
+    assert {one: kinds()[one] for one in both} == {one: theirs[one] for one in both}
 
 
 class NoModels:
@@ -175,4 +188,6 @@ def test_every_panel_uses_the_datasource_that_is_provisioned() -> None:
 
 def test_every_dashboard_is_loaded_from_where_it_lies() -> None:
     provider = yaml.safe_load((GRAFANA / "provisioning" / "dashboards" / "quire.yaml").read_text())
-    assert provider["providers"]
+    (path,) = (one["options"]["path"] for one in provider["providers"])
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert f"./deploy/grafana/dashboards:{path}:ro" in compose["services"]["grafana"]["volumes"]

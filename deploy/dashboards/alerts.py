@@ -120,7 +120,7 @@ ALERTS = (
     Alert(
         "NoReadyScheduler", f"max({series(catalog.SCHEDULERS_READY)}) == 0", "30s", "critical",
         "No router knows a scheduler with a worker: requests are refused with 503.",
-        "Look at the schedulers' and workers' logs and readiness; `quire doctor` checks the host.",
+        "Look at the schedulers' and workers' logs: a worker that does not start says why.",
     ),
     Alert(
         "StaleDiscovery", f"max by (job, kind) ({series(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",

@@ -50,5 +50,5 @@ def expand(
     }
     words = ", ".join(f"--{key} {value}" for key, value in added.items()) or "nothing"
     others = [f"--{key}" for key in PRESETS[name] if key not in added]
-    rest = f"; you have set what decides about {', '.join(others)}" if others else ""
+    rest = f"; your own options decide about {', '.join(others)}" if others else ""
     return {**added, **file}, f"--preset {name} sets {words}{rest}"

@@ -45,7 +45,7 @@ def test_what_is_set_elsewhere_takes_precedence(monkeypatch: pytest.MonkeyPatch)
     assert (worker.gpu_memory_utilization, worker.max_num_seqs) == (0.5, 40)
     assert (worker.max_model_len, worker.max_auto_model_len) == (100, None)
     assert note == (
-        "--preset latency sets nothing; you have set what decides about --gpu-memory-utilization, --max-num-seqs, "
+        "--preset latency sets nothing; your own options decide about --gpu-memory-utilization, --max-num-seqs, "
         "--max-auto-model-len"
     )
 

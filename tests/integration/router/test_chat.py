@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import pytest
@@ -13,6 +13,8 @@ from quire.scheduler.v1 import scheduler_pb2
 from tests.integration.router.conftest import GREETING, MODEL, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, unpack
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_fallback, byte_level
+from tests.integration.router.test_recovery import read_rest, text_in
+from tests.integration.router.test_recovery import stream as streamed
 
 
 def chunks_of(events: list[Any]) -> list[ChatCompletionChunk]:
@@ -53,12 +55,37 @@ async def test_a_streamed_answer_concatenates_to_the_same_text(start_router: Sta
     assert all("usage" not in event for event in events)
 
 
+class OneByOne(asyncio.Event):
+    """Lets an answer go on by one token for each permit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits = asyncio.Semaphore(0)
+
+    async def wait(self) -> Literal[True]:
+        await self.permits.acquire()
+        return True
+
+
 async def test_every_event_holds_whole_characters(start_router: StartRouter) -> None:
+    """The tokens of a word come when the client has read the word before, so no event holds more than one word."""
     text = "👨‍👩‍👧‍👦 żółć 世界 " * 4
-    api = await start_router(fake_scheduler(answer_text(text)))
-    events = (await api.chat(stream=True)).events
-    pieces = [event["choices"][0]["delta"].get("content", "") for event in events]
-    assert len([piece for piece in pieces if piece]) > 10
+    turns = OneByOne()
+    api = await start_router(fake_scheduler(answer_text(text, pause_after=0, resume=turns)))
+    call = await streamed(api)
+    ends = [end for _, end in byte_level().encode(text, add_special_tokens=False).offsets]
+    messages: list[bytes] = []
+    for word_end in (index for index, character in enumerate(text) if character == " "):
+        while ends and ends[0] <= word_end:
+            ends.pop(0)
+            turns.permits.release()
+        while len(text_in(messages)) < word_end:
+            messages.append((await call.read()).data)
+    for _ in (*ends, EOS_TOKEN_ID):
+        turns.permits.release()
+    messages += await read_rest(call)
+    pieces = [piece for message in messages if (piece := text_in([message]))]
+    assert len(pieces) > 10
     assert not any("\ufffd" in piece for piece in pieces)
     assert "".join(pieces) == text
 

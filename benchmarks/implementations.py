@@ -15,7 +15,7 @@ from benchmarks.quantized_steps import decode_step
 from benchmarks.shapes import B1, M135, Shape
 from services.worker.implementations import Implementation
 from services.worker.models.config import read_model_config
-from services.worker.startup.cpu_threads import physical_cores
+from shared.host_cores import physical_cores
 
 SHAPES = {"135m": M135, "1b": B1}
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("native", "transformers")

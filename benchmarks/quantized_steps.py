@@ -18,10 +18,10 @@ from benchmarks.shapes import M135
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.ops.interface import AttentionBatch
 from services.worker.pages.kv_cache import allocate_pages
-from services.worker.startup.cpu_threads import physical_cores
 from services.worker.startup.create_ops import create_ops
 from services.worker.weights import load_decoder
 from services.worker.weights.dummy_source import DummySource
+from shared.host_cores import physical_cores
 
 CPU = torch.device("cpu")
 BATCHES = (1, 8, 32)

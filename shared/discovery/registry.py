@@ -45,6 +45,14 @@ class Registry:
 
         return RedisSource(self._connection, self._prefix, kind)
 
+    async def count_parts(self) -> dict[Kind, int]:
+        """Returns the number of parts of each kind that are registered. Raises RedisUnavailableError."""
+        if self._connection is None:
+            return {}
+        from shared.discovery.redis import count_parts
+
+        return {kind: await count_parts(self._connection, self._prefix, kind) for kind in Kind}
+
     def join(self, kind: Kind, listening: Sequence[str], *, model: str = "") -> None:
         """Registers this part, and keeps it registered until `leave`. Returns at once. `listening`: the addresses that
         the part listens on."""

@@ -66,6 +66,8 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
     assert {span.trace_id.hex() for span in by_service.values()} == {"0123456789abcdef0123456789abcdef"}
     router_span = by_service["quire-router"]
     assert router_span.parent_span_id.hex() == "0123456789abcdef"
+    assert [event.name for event in router_span.events] == ["scheduled", "first_token", "last_token"]
+    assert [event.name for event in by_service["quire-scheduler"].events] == ["first_token"]
     assert by_service["quire-scheduler"].parent_span_id == router_span.span_id
     assert by_service["quire-worker"].parent_span_id == router_span.span_id
 

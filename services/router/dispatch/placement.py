@@ -246,7 +246,11 @@ class Placement:
     def on_gap(self, sequence: SubmittedSequence) -> None:
         connection = sequence.connection
         if connection is not None:
-            logger.warning("tokens from scheduler %s were lost: resubmitting the sequence", connection.address)
+            logger.warning(
+                "tokens from scheduler %s were lost: resubmitting the sequence",
+                connection.address,
+                extra={"request_id": sequence.submission.request_id},
+            )
             connection.drop(sequence, abort=True)
         self._resubmit(sequence.submission, [sequence])
 
@@ -405,8 +409,9 @@ class Placement:
         other = None if submission.is_pinned else self.models.other_version(submission.model)
         if other is not None:
             logger.info(
-                "request %s: version %r of %s continues for version %r, whose schedulers could not take it in time",
-                *(submission.request_id, other.version, other.name, submission.model.version),
+                "version %r of %s continues for version %r, whose schedulers could not take the request in time",
+                *(other.version, other.name, submission.model.version),
+                extra={"request_id": submission.request_id},
             )
             # A second change would not help: the other version's schedulers are there and refuse.
             submission.model, submission.is_pinned = other, True

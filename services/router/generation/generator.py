@@ -95,6 +95,8 @@ class Generation:
         self._finish_reasons: list[FinishReason | None] = []
         # For each choice: how often a part had been lost that worked on it, when its last tokens came.
         self._num_parts_lost: list[int] = []
+        # Times at which a choice went on after the loss of a part, on the monotonic clock.
+        self._recovered_at: list[float] = []
         # For each prompt: the number of its tokens that were found in the prefix cache. It is the minimum over the
         # prompt's choices, because the other choices can find blocks that the first one computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
@@ -124,7 +126,8 @@ class Generation:
         scheduled = [at for sequence in self._indices if (at := sequence.scheduled_at) is not None]
         moments = (min(scheduled, default=None), timer.first_token_at, timer.last_token_at)
         queue, first, last = (None if moment is None else moment - timer.start for moment in moments)
-        return Timings(queue, first, last, time.monotonic() - timer.start)
+        recovered = tuple(moment - timer.start for moment in self._recovered_at)
+        return Timings(queue, first, last, recovered, time.monotonic() - timer.start)
 
     @property
     def finish_reasons(self) -> list[FinishReason | None]:
@@ -260,7 +263,10 @@ class Generation:
             self._num_taken[index] = num_taken + len(token_ids)
             is_recovered = sequence.num_parts_lost != self._num_parts_lost[index]
             self._num_parts_lost[index] = sequence.num_parts_lost
-            self._timer.tokens(index, num_counted, time.monotonic(), is_recovered=is_recovered)
+            now = time.monotonic()
+            if is_recovered:
+                self._recovered_at.append(now)
+            self._timer.tokens(index, num_counted, now, is_recovered=is_recovered)
         if output.stopped:
             reason = FinishReason.STOP
             token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, ParamSpec
 
 from services.router.generation.generator import Generation
 from services.router.generation.request import GenerationRequest
+from services.router.generation.usage import Timings
 from services.router.parameters import SamplingParams
 from services.router.rpc import Prepared
 from shared.telemetry import current_traceparent, extract_context, tracer
@@ -113,6 +115,7 @@ class RequestSpan:
     def ended(self, generation: Generation) -> None:
         if self._span is None:
             return
+        self._add_moments(generation.timings)
         usage = generation.usage
         reasons = [reason.name.lower() for reason in generation.finish_reasons if reason is not None]
         self._span.set_attributes(
@@ -123,6 +126,19 @@ class RequestSpan:
                 "gen_ai.response.finish_reasons": reasons,
             }
         )
+
+    def _add_moments(self, timings: Timings) -> None:
+        """Adds events at the moments between which a request waits in the queue, is prefilled, decodes and recovers."""
+        now = time.time_ns()
+        moments: list[tuple[str, float | None]] = [
+            ("scheduled", timings.queue),
+            ("first_token", timings.first_token),
+            *(("recovered", seconds) for seconds in timings.recovered),
+            ("last_token", timings.last_token),
+        ]
+        for name, seconds in moments:
+            if seconds is not None:
+                self._span.add_event(name, timestamp=now - int((timings.total - seconds) * 1e9))
 
 
 def _sampling_attributes(sampling: SamplingParams) -> dict[str, Any]:

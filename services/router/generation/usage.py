@@ -24,4 +24,6 @@ class Timings:
     queue: float | None
     first_token: float | None
     last_token: float | None
+    # When a choice got its first token after a part that worked on it was lost.
+    recovered: tuple[float, ...]
     total: float

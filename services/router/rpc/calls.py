@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -16,10 +17,15 @@ from services.router.limits import StallWatch
 from services.router.metrics import RequestMetrics
 from services.router.rpc.request_fields import in_proto_terms
 from services.router.rpc.status_details import details_metadata
+from shared import log
+
+logger = logging.getLogger(__name__)
 
 # A call ends if its client reads nothing for this long. The call's sequences then leave the scheduler's batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
+# A server that is too busy is not at fault, and a line for each request that it refuses would make it busier.
+_OWN_FAULTS = (ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.INTERNAL)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -91,6 +97,9 @@ class Calls:
             await self.write(context, message)
 
     def count(self, error: ApiError) -> None:
+        """Counts an error that a client gets, and logs it if the client could not have avoided it."""
+        if error.kind in _OWN_FAULTS:
+            logger.warning("answered %s: %s", error.kind.status.name, error.message)
         self._metrics.errors[error.kind.status.name.lower()] += 1
 
 
@@ -117,7 +126,7 @@ def metadata_of(context: Any, name: str) -> str:
 class Caller:
     """Information about a caller from the call's metadata (for HTTP requests, from the headers)."""
 
-    # The caller's x-request-id, or a new one.
+    # See `begin_request`.
     request_id: str
     # The x-tenant-id that the gateway or the caller sets, or empty.
     tenant: str
@@ -127,11 +136,16 @@ class Caller:
     traceparent: str
 
 
+def begin_request(context: Any) -> None:
+    """Makes the caller's x-request-id, or a new id, the id of the request that this task answers."""
+    log.request_id.set(metadata_of(context, "x-request-id")[:_MAX_ID_CHARS] or uuid.uuid4().hex)
+
+
 def caller_of(context: Any) -> Caller:
     remaining = context.time_remaining()
     traceparent = metadata_of(context, "traceparent")
     return Caller(
-        request_id=metadata_of(context, "x-request-id")[:_MAX_ID_CHARS] or uuid.uuid4().hex,
+        request_id=log.request_id.get(),
         tenant=metadata_of(context, "x-tenant-id")[:_MAX_ID_CHARS],
         timeout=None if remaining is None else float(remaining),
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else "",

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from services.router.errors import ApiError, internal, invalid
 from services.router.limits import ClientStalledError, leave_large_bodies
-from services.router.rpc.calls import CLIENT_STALL_SECONDS, Calls, Prepared
+from services.router.rpc.calls import CLIENT_STALL_SECONDS, Calls, Prepared, begin_request
 from services.router.rpc.request_fields import check_enums
 from shared.grpc_server import MAX_MESSAGE_BYTES
 from shared.malformed import MalformedRequestError
@@ -66,6 +66,7 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
 
     @functools.wraps(method)
     async def call(request: Any, context: Any) -> Any:
+        begin_request(context)
         descriptor = request.DESCRIPTOR
         try:
             is_read = isinstance(request, Message)

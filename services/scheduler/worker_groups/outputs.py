@@ -18,7 +18,7 @@ def report(ends: Iterable[FinishedSequence[RoutedRequest]], spans: SequenceSpans
     for end in ends:
         key = end.sequence.request.key
         if end.failure is not None:
-            logger.warning("request %s failed: %s", key.request_id, end.failure.message)
+            logger.warning("a sequence failed: %s", end.failure.message, extra={"request_id": key.request_id})
         if end.embedding is not None:
             _add_started(end.sequence)  # it has no first token
         key.session.add_finished(key, end.reason, end.failure, end.embedding)

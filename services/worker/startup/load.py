@@ -14,7 +14,6 @@ from services.worker.ops import Ops
 from services.worker.pages import SwapSpace, resolve_swap_space
 from services.worker.progress import Report, per_percent
 from services.worker.sampling import Grammars
-from services.worker.startup.cpu_threads import physical_cores
 from services.worker.startup.create_ops import create_ops, fallback_reason
 from services.worker.startup.decoder import DecoderStart
 from services.worker.startup.device import compose_device
@@ -23,6 +22,7 @@ from services.worker.startup.gpu import find_gpu, select_gpu
 from services.worker.startup.model_start import ModelStart, Setting
 from services.worker.startup.speed import Speed, measure_steps
 from services.worker.step import ModelRunner, create_device_check
+from shared.host_cores import physical_cores
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,12 @@ from shared.discovery.redis.scripts import LIST
 from shared.discovery.rhythm import LEASE_S, pause
 
 
+async def count_parts(connection: RedisConnection, prefix: str, kind: Kind) -> int:
+    """Returns the number of parts of a kind that are registered. Raises RedisUnavailableError."""
+    _, fields = await connection.run(LIST, keys_of(prefix, kind), "")
+    return len(read_parts(fields, {})[0])
+
+
 class RedisSource:
     """Lists the parts of one kind about every second. Events of Redis are not used, because they can be lost."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from services.router.generation import tracing
 from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
+from tests.integration.router.test_recovery import pausing, read_rest, read_until, stream
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5, "max_tokens": 5}
@@ -80,3 +82,24 @@ async def test_without_a_collector_the_caller_s_context_is_passed_on(start_route
     assert scheduler.submits[0].traceparent == PARENT
     await api.post("CreateChatCompletion", BODY, (("traceparent", "00-not-a-trace-01"),))
     assert scheduler.submits[1].traceparent == ""
+
+
+async def test_a_span_shows_tokens_and_a_recovery(start_router: StartRouter, spans: InMemorySpanExporter) -> None:
+    resume = asyncio.Event()
+    first, second = (fake_scheduler(pausing(5, resume)) for _ in range(2))
+    api = await start_router(first, second, tracing_enabled=True)
+    while not all(connection.is_ready for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api)
+    await read_until(call, 2)
+    await (first if first.submits else second).stop()
+    await read_rest(call)
+    (span,) = spans.get_finished_spans()
+    names = [event.name for event in span.events]
+    assert names == ["first_token", "recovered", "last_token"]
+    moments = [event.timestamp for event in span.events]
+    assert moments == sorted(moments)
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.start_time <= moments[0]
+    assert moments[-1] <= span.end_time

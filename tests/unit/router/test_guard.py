@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import grpc
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from services.router.errors import ApiError, ErrorKind
 from services.router.metrics import RequestMetrics
-from services.router.rpc import Calls, Guarded, public
+from services.router.rpc import Calls, Guarded, caller_of, public
+from shared.log import JsonFormatter
 
 
 class AbortedError(Exception):
@@ -27,6 +30,9 @@ class Context:
 
     def done(self) -> bool:
         return False
+
+    def time_remaining(self) -> float | None:
+        return None
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: object) -> None:
         raise AbortedError(code)
@@ -61,3 +67,45 @@ async def test_a_public_method_runs_for_everybody() -> None:
     servicer = Servicer()
     assert await Guarded(servicer).Open(HttpBody(), Context()) == "done"
     assert servicer.ran == ["Open"]
+
+
+class FailingServicer:
+    calls = Calls([], RequestMetrics())
+
+    async def Fail(self, request: Any, context: Any) -> str:  # noqa: N802
+        raise ApiError(ErrorKind.UNAVAILABLE, "no scheduler")
+
+    async def Refuse(self, request: Any, context: Any) -> str:  # noqa: N802
+        raise ApiError(ErrorKind.OVERLOADED, "too many")
+
+    async def Crash(self, request: Any, context: Any) -> str:  # noqa: N802
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("method", "num_lines"), [("Fail", 1), ("Refuse", 0), ("Crash", 2)])
+async def test_errors_of_the_server_are_logged_with_the_id_of_the_request(
+    method: str, num_lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.setFormatter(JsonFormatter("router"))
+    context = Context(**{"x-request-id": "client-7"})
+    with pytest.raises(AbortedError):
+        await getattr(Guarded(FailingServicer()), method)(HttpBody(), context)
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    assert len(lines) == num_lines
+    assert {line["request_id"] for line in lines} <= {"client-7"}
+
+
+async def test_a_request_without_an_id_gets_one() -> None:
+    ids = []
+
+    class Asking:
+        calls = Calls([], RequestMetrics())
+
+        async def Ask(self, request: Any, context: Any) -> str:  # noqa: N802
+            ids.append(caller_of(context).request_id)
+            ids.append(caller_of(context).request_id)
+            return "done"
+
+    await Guarded(Asking()).Ask(HttpBody(), Context())
+    assert len(ids[0]) == 32
+    assert ids[0] == ids[1]

@@ -1,4 +1,4 @@
-"""Default number of CPU threads for the computation."""
+"""Determines how many cores this host or this container has."""
 
 from __future__ import annotations
 

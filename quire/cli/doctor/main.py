@@ -1,0 +1,95 @@
+"""The command: runs the checks one after the other, and prints each finding when it is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from deploy.envoy.config import GatewayConfig
+from quire.cli.doctor import gpu, host, network, software
+from quire.cli.doctor.finding import Finding, Verdict
+from quire.cli.doctor.model import check_model
+from quire.cli.installation import install_command
+from services.worker.config import WorkerConfig
+from shared.config import option, resolve
+from shared.discovery import DiscoveryOptions
+
+PROG = "quire doctor"
+_WIDTH = max(map(len, Verdict))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorConfig(DiscoveryOptions):
+    model: str = option(
+        "", "Model to check, too: a directory, a GGUF file or a name on the Hugging Face hub. If left out, the bundled "
+        "model.", positional=True,
+    )  # fmt: skip
+    device: str = option("auto", "Device that the model shall run on: auto, cpu, cuda or cuda:N.")
+    quantization: str | None = option(None, "Quantization at load, as for quire serve.", short="-q")
+    download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")
+    host: str = option("127.0.0.1", "Address that shall be served on.")
+    port: int = option(8000, "TCP port that shall be served on.", minimum=0, maximum=65535)
+    max_connections: int = option(
+        GatewayConfig().max_connections, "Number of clients that shall be connected at a time.", minimum=1
+    )
+    json: bool = option(False, "Print one JSON object per finding.")
+
+
+def main(argv: Sequence[str]) -> int:
+    config = resolve(
+        DoctorConfig,
+        argv,
+        prog=PROG,
+        description="Checks this host before Quire runs on it: packages, memory, limits, GPUs, port, hub, Redis and "
+        "model. Exits with status 1 if there is a problem.",
+    )
+    num_problems = 0
+    for finding in findings(config):
+        num_problems += finding.verdict is Verdict.PROBLEM
+        print(json.dumps(asdict(finding)) if config.json else text(finding), flush=True)
+    if num_problems:
+        print(f"{PROG}: {num_problems} problem{'s' * (num_problems != 1)}", file=sys.stderr)
+    return 1 if num_problems else 0
+
+
+def findings(config: DoctorConfig) -> Iterator[Finding]:
+    packages = software.check_packages(install_command(software.EXTRA))
+    yield packages
+    if packages.verdict is Verdict.PROBLEM:
+        return  # the other checks need them
+    yield software.check_kernels()
+    yield host.check_cores()
+    yield host.check_memory()
+    yield host.check_shared_memory()
+    yield host.check_descriptors(config.max_connections)
+    yield host.check_processes()
+    yield host.check_runtime_directory()
+    yield host.check_downloads(_downloads(config))
+    cuda = gpu.ask_cuda()
+    yield from gpu.check_gpus(cuda)
+    if not isinstance(cuda, str) and cuda.gpus:
+        yield gpu.check_compiler()
+    yield network.check_port(config.host, config.port)
+    yield network.check_hub(network.Hub.from_environment())
+    yield network.check_redis(config)
+    worker = WorkerConfig(
+        model=config.model,
+        device=config.device,
+        quantization=config.quantization,
+        download_dir=config.download_dir,
+    )
+    yield check_model(worker, cuda)
+
+
+def text(finding: Finding) -> str:
+    line = f"{finding.verdict:<{_WIDTH}}  {finding.subject:<9} {finding.what}"
+    return line + (f"\n{'':<{_WIDTH}}  {'':<9} to do: {finding.remedy}" if finding.remedy else "")
+
+
+def _downloads(config: DoctorConfig) -> Path:
+    from huggingface_hub import constants
+
+    return Path(config.download_dir or constants.HF_HUB_CACHE).expanduser()

@@ -1,0 +1,117 @@
+"""Checks of the port that `quire serve` listens on, of the Hugging Face hub, and of Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+
+from quire.cli.doctor.finding import Finding, ok, problem, unused, warning
+from quire.cli.http_probe import ask
+from shared.config import ConfigError
+from shared.discovery import DiscoveryOptions, Registry
+
+# Time in which the hub and a server on this host must answer.
+TIMEOUT_S = 5.0
+
+
+def check_port(host: str, port: int) -> Finding:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As Envoy does. A port that only old connections use counts as free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except PermissionError:
+        return problem(
+            "port", f"{address} may not be used without privileges", "choose --port 8000 or another above 1023"
+        )
+    except OSError as error:
+        if error.errno is None or isinstance(error, socket.gaierror):
+            return problem("port", f"--host {host} is no address of this host: {error}", "--host 127.0.0.1 or 0.0.0.0")
+        return problem("port", f"{address}: {_taken_by(host, port) or error.strerror}", f"--port {_free_port()}")
+    return ok("port", f"{address} is free")
+
+
+def _taken_by(host: str, port: int) -> str:
+    """Returns who listens on the port, if it is Quire or at least speaks HTTP."""
+    try:
+        answer = asyncio.run(ask(f"{host}:{port}", "/api/version", timeout_s=TIMEOUT_S))
+    except OSError:
+        return ""
+    return "a Quire or Ollama server runs there" if '"version"' in answer.body else "another HTTP server runs there"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """`address`: https://huggingface.co or HF_ENDPOINT. `is_offline`: HF_HUB_OFFLINE is set."""
+
+    address: str
+    token: str | None
+    is_offline: bool
+
+    @classmethod
+    def from_environment(cls) -> Hub:
+        from huggingface_hub import constants, get_token
+
+        return cls(constants.ENDPOINT, get_token(), constants.HF_HUB_OFFLINE)
+
+
+def check_hub(hub: Hub) -> Finding:
+    if hub.is_offline:
+        return unused("hub", "HF_HUB_OFFLINE is set: only models on this machine can be served")
+    from huggingface_hub import get_session
+
+    path = "/api/whoami-v2" if hub.token else "/api/models?limit=1"
+    try:
+        # As huggingface_hub asks, with its proxies and certificates, but once.
+        headers = {"authorization": f"Bearer {hub.token}"} if hub.token else {}
+        answer = get_session().get(hub.address + path, headers=headers, timeout=TIMEOUT_S)
+    except Exception as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        remedy = "check HTTPS_PROXY and HF_ENDPOINT; models in a directory need no hub"
+        return warning("hub", f"{hub.address} cannot be reached: {why}", remedy)
+    if hub.token and answer.status_code in (401, 403):
+        what = f"{hub.address} refuses the token ({answer.status_code})"
+        return problem("hub", what, "set HF_TOKEN to a valid one, or unset it and remove that of `hf auth login`")
+    if answer.status_code != 200:
+        what = f"{hub.address} answers {answer.status_code}"
+        return warning("hub", what, "try again later; models in a directory need no hub")
+    return ok("hub", f"{hub.address} answers; {'the token is valid' if hub.token else 'no token is set'}")
+
+
+def check_redis(options: DiscoveryOptions) -> Finding:
+    if not options.redis:
+        return unused("redis", "--redis is not set; quire serve does not need it")
+    from shared.discovery.redis import RedisUnavailableError
+
+    try:
+        # The finding says what the connection would log.
+        logging.getLogger("shared.discovery").setLevel(logging.CRITICAL)
+        counts = asyncio.run(_count_parts(options))
+    except ConfigError as error:
+        return problem("redis", str(error), "pip install redis, or check --redis-ca")
+    except RedisUnavailableError as error:
+        return problem(
+            "redis",
+            f"{options.redis}: {error}",
+            "check the address and QUIRE_REDIS_PASSWORD; the user needs the ACL rule in docs/operations.md, Discovery",
+        )
+    known = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count)
+    return ok("redis", f"{options.redis} runs the scripts; registered: {known or 'no parts'}")
+
+
+async def _count_parts(options: DiscoveryOptions) -> dict[str, int]:
+    registry = Registry(options)
+    try:
+        return {str(kind): count for kind, count in (await registry.count_parts()).items()}
+    finally:
+        await registry.close()

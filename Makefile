@@ -1,7 +1,10 @@
 # The project's commands; `make help` lists them. They run in .venv and create it if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
-# Do not compile at installation: Python compiles a module when it is first imported, and most never are.
+# pip does not compile: Python compiles a module when it is first imported, and most never are. It must then keep the
+# bytecode, whatever the environment says. Otherwise each process would compile all that it imports, torch included, which
+# takes longer than the rest of its start.
+export PYTHONDONTWRITEBYTECODE :=
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 

@@ -2,7 +2,7 @@
 ARG PYTHON=3.12-slim-bookworm
 
 FROM python:${PYTHON} AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/quire && /opt/quire/bin/pip install -c constraints.txt '.[scheduler]'

@@ -66,6 +66,13 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_a_line)
 
 
+# Names that every part's health service knows besides its services, for the probes of an orchestrator such as
+# Kubernetes. If LIVENESS is not serving, the process hangs and should be restarted. READINESS is serving while the part
+# takes part in the work, or stands by for it.
+LIVENESS = "liveness"
+READINESS = "readiness"
+
+
 class GrpcServer:
     """A grpc.aio server that listens on one or more addresses (`host:port` or `unix:/path`), with health and
     reflection."""
@@ -107,13 +114,22 @@ class GrpcServer:
         await self.server.start()
         return bound
 
-    async def set_serving(self, serving: bool) -> None:
+    async def set_serving(self, serving: bool, *, stands_by: bool = False) -> None:
+        """Sets the status of all services, and READINESS: the part serves or stands by."""
+        await self._set_health(serving, "", *self._services)
+        await self._set_health(serving or stands_by, READINESS)
+
+    async def set_live(self, live: bool) -> None:
+        """Sets the status of LIVENESS: whether the process makes progress. It does when the server starts."""
+        await self._set_health(live, LIVENESS)
+
+    async def _set_health(self, serving: bool, *services: str) -> None:
         if self._health is None:
             return
         from grpc_health.v1 import health_pb2
 
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ["", *self._services]:
+        for service in services:
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
@@ -132,4 +148,5 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)
         await self.set_serving(False)
+        await self.set_live(True)
         add_reflection([*self._services, health.SERVICE_NAME], self._guarded)

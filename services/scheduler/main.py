@@ -125,15 +125,15 @@ async def _report_health(
     their streams even while no worker is claimed, because the worker can come back. Registers the scheduler once a
     worker is claimed.
     """
-    serving = False
+    serving = stands_by = False
     reported = False
     with contextlib.ExitStack() as start:
         start.enter_context(warnings_as_notes(status))
         while True:
             ready = any(group.is_healthy for group in fleet.groups) and not fleet.is_draining
-            if ready != serving:
-                serving = ready
-                await server.set_serving(ready)
+            if (serving, stands_by) != (ready, not fleet.is_draining):
+                serving, stands_by = ready, not fleet.is_draining
+                await server.set_serving(serving, stands_by=stands_by)
             if ready and not reported:
                 reported = True
                 start.close()

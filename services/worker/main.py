@@ -167,9 +167,9 @@ def raise_death(steps: StepThread) -> None:
 
 
 async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ended: asyncio.Event) -> None:
-    """Updates the health status until `stop` is set: not serving while a step is late, serving again once the step
-    ends. If the step thread dies, raises the same errors as `raise_death`. `ended` must be set when the step thread
-    has ended."""
+    """Updates the health status until `stop` is set: neither serving nor live while a step is late, both again once
+    the step ends. If the step thread dies, raises the same errors as `raise_death`. `ended` must be set when the step
+    thread has ended."""
     healthy = True
     while not stop.is_set():
         await _first_of(stop, ended, within_s=WATCH_INTERVAL_S)
@@ -181,6 +181,7 @@ async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ende
             else:
                 logger.error("a step has run for %.1f s and is late", steps.busy_for())
             await server.set_serving(healthy)
+            await server.set_live(healthy)
 
 
 async def drain(

@@ -16,7 +16,7 @@ from services.worker import main
 from services.worker.service.servicer import WorkerServicer
 from services.worker.service.step_thread import StepThread
 from services.worker.startup.load import LoadedWorker
-from shared.grpc_server import GrpcServer
+from shared.grpc_server import LIVENESS, READINESS, GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values
 
@@ -41,16 +41,24 @@ async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
     stop = asyncio.Event()
     watching = asyncio.create_task(main.watch(steps, server, stop, asyncio.Event()))
     async with grpc.aio.insecure_channel(address) as channel:
-        changes = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=main.SERVICE))
+        health = health_pb2_grpc.HealthStub(channel)
+        names = (main.SERVICE, READINESS, LIVENESS)
+        watches = [health.Watch(health_pb2.HealthCheckRequest(service=name)) for name in names]
         states = health_pb2.HealthCheckResponse
-        assert (await changes.read()).status == states.SERVING
+
+        async def read() -> set[int]:
+            """The next change of each name."""
+            return {(await watch.read()).status for watch in watches}
+
+        assert await read() == {states.SERVING}
         stream = await claimed(channel)
         await stream.plan(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)), late_after_s=0.1)
-        assert (await changes.read()).status == states.NOT_SERVING
+        assert await read() == {states.NOT_SERVING}
         go_on.set()
         assert len(values((await stream.result()).token_ids)) == 1
-        assert (await changes.read()).status == states.SERVING
+        assert await read() == {states.SERVING}
         stop.set()
         await watching
-        changes.cancel()
+        for watch in watches:
+            watch.cancel()
     await server.stop(0)

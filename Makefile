@@ -91,7 +91,20 @@ chaos-replay: .venv/dev .venv-redis/made ## carry out every storm of tests/chaos
 	  for package in *.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
 	if command -v redis-server >/dev/null || test -x .venv-redis/usr/bin/redis-server; then touch $@; fi
 
-clients: .venv-clients/made .venv-node/made .venv-prometheus/made .venv-redis/made ## make the environments of the clients that tests/e2e/ runs
+# Unpacks Debian's kubectl without installing it. Packages of the release after bookworm run there, too.
+.venv-kubectl/made:
+	mkdir -p .venv-kubectl
+	if ! command -v kubectl >/dev/null && command -v apt-get >/dev/null; then cd .venv-kubectl; \
+	  mkdir -p state/lists/partial cache/archives/partial; touch state/status; \
+	  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" > trixie.list; \
+	  echo "Dir::Etc::SourceList \"$$PWD/trixie.list\"; Dir::Etc::SourceParts \"-\"; Dir::State \"$$PWD/state\"; Dir::State::status \"$$PWD/state/status\"; Dir::Cache \"$$PWD/cache\";" > apt.conf; \
+	  APT_CONFIG=apt.conf; export APT_CONFIG; \
+	  apt-get -qq update && apt-get -qq download kubectl || true; \
+	  for package in kubectl_*.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; \
+	  rm -rf state cache; fi
+	if command -v kubectl >/dev/null || test -x .venv-kubectl/usr/bin/kubectl; then touch $@; fi
+
+clients: .venv-clients/made .venv-node/made .venv-prometheus/made .venv-redis/made .venv-kubectl/made ## make the environments of the clients that tests/e2e/ runs
 
 wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	rm -rf build/lib build/bdist.* dist
@@ -193,4 +206,4 @@ gpu-dry-run: .venv/dev ## run the GPU benchmarks on the simulated GPU, in every 
 	done
 
 clean: ## remove the environments and all build outputs
-	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node .venv-prometheus .venv-redis examples/javascript/node_modules build dist
+	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node .venv-prometheus .venv-redis .venv-kubectl examples/javascript/node_modules build dist

@@ -36,6 +36,17 @@ groups:
   - name: quire
     rules:
 """
+_PROMETHEUS_RULE = """# Alerts for the Prometheus operator, as in deploy/prometheus/rules.yml.
+# Written by `python -m deploy.dashboards`.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: quire
+spec:
+  groups:
+    - name: quire
+      rules:
+"""
 
 
 def files() -> dict[str, str]:
@@ -44,6 +55,8 @@ def files() -> dict[str, str]:
     return {
         **dashboards,
         "deploy/prometheus/rules.yml": _RULES + "".join(map(_rule, ALERTS)),
+        "deploy/kubernetes/components/monitoring/rules.yaml": _PROMETHEUS_RULE
+        + "".join(_rule(one, 8) for one in ALERTS),
         "docs/alerts.md": _ALERTS + "\n".join(map(_section, ALERTS)),
         "docs/metrics.md": _METRICS + "".join(map(_row, catalog.ALL)),
     }
@@ -56,17 +69,18 @@ def _row(metric: Metric) -> str:
     return f"| `{name}` | {metric.kind} | {labels} | {where} | {metric.help} |\n"
 
 
-def _rule(alert: Alert) -> str:
-    return (
-        f"      - alert: {alert.name}\n"
-        f"        expr: {_folded(alert.expression, 10)}\n"
-        f"        for: {alert.after}\n"
-        f"        labels: {{severity: {alert.severity}}}\n"
-        f"        annotations:\n"
-        f"          summary: {_folded(alert.meaning, 12)}\n"
-        f"          description: {_folded(alert.remedy, 12)}\n"
-        f"          runbook_url: docs/alerts.md#{alert.name.lower()}\n"
+def _rule(alert: Alert, indent: int = 6) -> str:
+    lines = (
+        f"- alert: {alert.name}",
+        f"  expr: {_folded(alert.expression, indent + 4)}",
+        f"  for: {alert.after}",
+        f"  labels: {{severity: {alert.severity}}}",
+        "  annotations:",
+        f"    summary: {_folded(alert.meaning, indent + 6)}",
+        f"    description: {_folded(alert.remedy, indent + 6)}",
+        f"    runbook_url: docs/alerts.md#{alert.name.lower()}",
     )
+    return "".join(f"{' ' * indent}{line}\n" for line in lines)
 
 
 def _folded(text: str, indent: int) -> str:

@@ -10,6 +10,9 @@ COPY . .
 RUN python -m venv /opt/quire && /opt/quire/bin/pip install -c constraints.txt '.[worker]'
 
 FROM python:${PYTHON}
+# Triton compiles a small C module for each kernel when it first runs.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 LABEL org.opencontainers.image.title="quire-worker" org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/quire/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HOME=/models
 COPY --from=build /opt/quire /opt/quire

@@ -14,7 +14,7 @@ from typing import Self
 
 import openai
 
-from tests.e2e.compose import Container, Project
+from tests.e2e.containers import Container, Project
 from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import HANG_S, wait_until
 

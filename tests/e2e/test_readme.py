@@ -87,6 +87,12 @@ RUN: dict[str, dict[str, str]] = {
         "::test_the_acl_user_of_the_documentation_can_do_all_within_the_prefix_and_nothing_else",
     },
     "docs/simulator.md": {"quire calibrate": f"{HERE}::test_calibrate_and_simulate"},
+    "docs/kubernetes.md": {
+        "apiVersion: kustomize": "tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders",
+    },
+    "docs/troubleshooting.md": {
+        "quire doctor  ": "tests/unit/cli/test_doctor.py::test_a_host_that_serves_has_no_problem",
+    },
     "docs/tools.md": {"from quire import Client": f"{HERE}::test_tools"},
     "examples/README.md": {"quire serve": "tests/e2e/test_examples.py::test_it_runs"},
 }  # fmt: skip
@@ -138,6 +144,17 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "downloads torch; test_wheel.py builds it, installs it and runs quire demo, as make wheel-fresh does",
             ("make -n wheel", "quire demo --help"),
         ),
+    },
+    "docs/kubernetes.md": {
+        "for part in gateway": (
+            "needs a container engine; tests/unit/deploy/test_containers.py reads the Dockerfiles",
+            (),
+        ),
+        "kubectl create namespace": (
+            "needs a cluster; tests/e2e/test_kubernetes.py runs the containers' commands",
+            ("quire chat --help", "quire bench serve --help"),
+        ),
+        "kubectl -n quire create secret": ("needs a cluster; tests/unit/deploy/test_kubernetes.py reads the names", ()),
     },
     "docs/testing.md": {
         "python -m benchmarks.gpu": (

@@ -1,4 +1,5 @@
-"""The containers of docker-compose.yml as processes: their very commands, environment, addresses and names.
+"""Containers as processes: the very commands, environment, addresses and names of docker-compose.yml, or of rendered
+manifests for Kubernetes.
 
 Each replica of a service has an address of its own in 127.0.0.0/8, in place of the network that an engine would make.
 What listens on 0.0.0.0 in its container listens on this address. Service names stand for the addresses of all replicas,
@@ -26,23 +27,52 @@ from tests.fakes.redis_server import SERVER, UNPACKED
 from tests.fakes.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
-SERVICES: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 NETWORK = f"127.{16 + os.getpid() % 200}"
 ANY_ADDRESS = "0.0.0.0"
 
 
-def dockerfile(service: str) -> str:
-    return Path(ROOT, SERVICES[service]["build"]["dockerfile"]).read_text()
+@dataclass(frozen=True)
+class Service:
+    """`part`: gateway, router, scheduler or worker, whose image the containers have; empty for Redis. `command`: what
+    follows the image's entry point. `names`: names that stand for the containers' addresses, besides the service's."""
+
+    part: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    grace_s: float
+    names: tuple[str, ...] = ()
 
 
-def image_environment(service: str) -> dict[str, str]:
-    lines = re.findall(r"^ENV (.+)$", dockerfile(service), re.MULTILINE)
+def compose_services() -> dict[str, Service]:
+    """The services of docker-compose.yml that have something to do with Quire."""
+    services: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    found = {}
+    for name, definition in services.items():
+        if "build" not in definition and name != "redis":
+            continue
+        variables = definition.get("environment", {})
+        given = {key: os.environ.get(key) if value is None else value for key, value in variables.items()}
+        found[name] = Service(
+            part=name if "build" in definition else "",
+            command=tuple(definition["command"]),
+            environment={key: value for key, value in given.items() if value is not None},
+            grace_s=float(definition.get("stop_grace_period", "10s").removesuffix("s")),
+        )
+    return found
+
+
+def dockerfile(part: str) -> str:
+    return (ROOT / "deploy" / "docker" / f"{part}.Dockerfile").read_text()
+
+
+def image_environment(part: str) -> dict[str, str]:
+    lines = re.findall(r"^ENV (.+)$", dockerfile(part), re.MULTILINE)
     words = [word for line in lines for word in shlex.split(line)]
     return {name: value for name, value in (word.split("=", 1) for word in words) if name.startswith("QUIRE_")}
 
 
-def entry_point(service: str) -> list[str]:
-    (words,) = re.findall(r"^ENTRYPOINT (.+)$", dockerfile(service), re.MULTILINE)
+def entry_point(part: str) -> list[str]:
+    (words,) = re.findall(r"^ENTRYPOINT (.+)$", dockerfile(part), re.MULTILINE)
     command, *rest = json.loads(words)
     assert command == "quire"
     return [sys.executable, "-P", "-m", "quire", *rest]
@@ -54,12 +84,12 @@ class Container:
     address: str
     log: Path
     process: subprocess.Popen[bytes]
+    grace_s: float
 
     def stop(self) -> None:
-        """Stops it as `docker compose stop` does."""
+        """Stops it as an engine does."""
         self.process.send_signal(signal.SIGTERM)
-        grace = float(SERVICES[self.service].get("stop_grace_period", "10s").removesuffix("s"))
-        assert self.process.wait(max(grace, HANG_S)) == 0, self.log.read_text()
+        assert self.process.wait(max(self.grace_s, HANG_S)) == 0, self.log.read_text()
 
 
 @dataclass
@@ -67,6 +97,7 @@ class Project:
     """The running containers. `directory`: for logs, names and the library that resolves them."""
 
     directory: Path
+    services: Mapping[str, Service] = field(default_factory=compose_services)
     containers: dict[str, list[Container]] = field(default_factory=dict)
     _num_started: int = 0
 
@@ -106,41 +137,43 @@ class Project:
 
     def _start(self, service: str) -> Container:
         self._num_started += 1
-        address = f"{NETWORK}.{list(SERVICES).index(service)}.{self._num_started}"
+        address = f"{NETWORK}.{list(self.services).index(service)}.{self._num_started}"
         log = self.directory / f"{service}-{self._num_started}.log"
         temporary = self.directory / f"{self._num_started}"
         temporary.mkdir()
-        definition = SERVICES[service]
-        if "build" not in definition:
+        definition = self.services[service]
+        if not definition.part:
             return self._start_redis(service, address, log, temporary)
-        given = {name: os.environ.get(name) for name in definition["environment"]}
-        given |= {name: value for name, value in definition["environment"].items() if value is not None}
         variables = {
             name: value.replace(ANY_ADDRESS, address)
-            for name, value in (image_environment(service) | given).items()
-            if value is not None
+            for name, value in {**image_environment(definition.part), **definition.environment}.items()
         }
         environment = child_environment() | variables
         environment |= {"LD_PRELOAD": str(self._library), "NAMES": str(self._names), "TMPDIR": str(temporary)}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*entry_point(service), *definition["command"]], stdout=output, stderr=output, env=environment
+                [*entry_point(definition.part), *definition.command], stdout=output, stderr=output, env=environment
             )
-        return Container(service, address, log, process)
+        return Container(service, address, log, process, definition.grace_s)
 
     def _start_redis(self, service: str, address: str, log: Path, directory: Path) -> Container:
         """Starts Redis by the service's command. Its image listens on all addresses, at the default port."""
-        name, *options = SERVICES[service]["command"]
+        name, *options = self.services[service].command
         assert (name, SERVER is not None) == ("redis-server", True)
         libraries = sorted({str(path.parent) for path in UNPACKED.glob("lib/*/lib*.so*")})
         environment = os.environ | {"LD_LIBRARY_PATH": ":".join(libraries)}
         command = [str(SERVER), *options, "--bind", address, "--protected-mode", "no", "--dir", str(directory)]
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        return Container(service, address, log, process)
+        return Container(service, address, log, process, self.services[service].grace_s)
 
     def _write_names(self) -> None:
-        lines = (f"{one.service} {one.address}\n" for each in self.containers.values() for one in each)
+        running = (one for each in self.containers.values() for one in each)
+        lines = [
+            f"{name} {one.address}\n"
+            for one in running
+            for name in dict.fromkeys((one.service, *self.services[one.service].names))
+        ]
         new = self._names.with_suffix(".new")
         new.write_text("".join(lines))
         new.rename(self._names)

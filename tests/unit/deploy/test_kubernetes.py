@@ -1,0 +1,317 @@
+"""The manifests, rendered by the real kubectl: schemas, and what an API server, a kubelet or an operator would find."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from quire.cli.stack import SERVICES
+from services.scheduler.main import SERVICE as SCHEDULER_SERVICE
+from services.worker.main import SERVICE as WORKER_SERVICE
+from shared.grpc_server import LIVENESS, READINESS
+from tests.unit.deploy.kubernetes import (
+    COMPONENT,
+    COMPONENTS,
+    KUBECTL,
+    MANIFESTS,
+    OVERLAYS,
+    PART_OF_QUIRE,
+    ROOT,
+    WORKLOADS,
+    Manifests,
+    container_of,
+    environment_of,
+    kustomized,
+    pod_labels,
+    pod_of,
+    rendered,
+)
+from tests.unit.deploy.test_containers import COMPOSE, image_environment, instructions, parse
+from tests.unit.test_documented_names import METRICS
+
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+# The oldest Kubernetes that has everything in use, and the newest that the schemas know.
+VERSIONS = ("1.30", kubernetes_validate.latest_version())
+# Only one of them may scale the workers.
+SCALERS = ("hpa-gpu", "hpa-queue", "keda")
+OTHERS = tuple(component for component in COMPONENTS if component not in SCALERS)
+# Every overlay as it is, and all components.
+RENDERED = [(overlay, ()) for overlay in OVERLAYS] + [
+    ("cpu", tuple(sorted({*OTHERS, scaler} - {"network-policy"}))) for scaler in SCALERS
+]
+CORE_GROUPS = {"v1", "apps", "batch", "policy", "autoscaling", "networking.k8s.io"}
+# Kinds that come with an operator.
+OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
+HEALTH_NAMES = {LIVENESS, READINESS, SCHEDULER_SERVICE, WORKER_SERVICE}
+# Longest time that a process takes to end after its drain.
+MARGIN_S = 5
+
+
+@pytest.fixture(params=RENDERED, ids=lambda given: "+".join((given[0], *given[1])))
+def manifests(request: pytest.FixtureRequest) -> Manifests:
+    return rendered(*request.param)
+
+
+def seconds(text: str) -> int:
+    return int(text.removesuffix("s"))
+
+
+def test_core_kinds_have_the_form_of_their_schemas(manifests: Manifests) -> None:
+    for one in manifests.objects:
+        if one["apiVersion"].partition("/")[0] in CORE_GROUPS:
+            for version in VERSIONS:
+                kubernetes_validate.validate(one, version, strict=True)
+        else:
+            assert one["kind"] in OPERATOR_KINDS
+
+
+def test_every_name_is_taken_once(manifests: Manifests) -> None:
+    names = [(one["kind"], one["metadata"]["name"]) for one in manifests.objects]
+    assert len(names) == len(set(names))
+
+
+def test_workloads_select_their_own_pods_and_nobody_elses(manifests: Manifests) -> None:
+    for workload in manifests.of("Deployment", "StatefulSet"):
+        assert manifests.selected(workload["spec"]["selector"]["matchLabels"]) == [workload]
+
+
+def test_services_lead_to_ports_that_containers_have(manifests: Manifests) -> None:
+    for service in manifests.of("Service"):
+        workloads = manifests.selected(service["spec"]["selector"])
+        assert workloads, service["metadata"]["name"]
+        for workload in workloads:
+            ports = container_of(workload)["ports"]
+            known = {port["name"] for port in ports} | {port["containerPort"] for port in ports}
+            for port in service["spec"]["ports"]:
+                assert port.get("targetPort", port["port"]) in known
+    for stateful_set in manifests.of("StatefulSet"):
+        service = manifests.named("Service", stateful_set["spec"]["serviceName"])
+        assert service["spec"]["clusterIP"] == "None"
+        assert manifests.selected(service["spec"]["selector"]) == [stateful_set]
+
+
+def test_probes_ask_for_what_is_there(manifests: Manifests) -> None:
+    for workload in manifests.of("Deployment", "StatefulSet"):
+        container = container_of(workload)
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if workload["metadata"]["name"] == "redis" and kind == "startupProbe":
+                continue
+            probe = container[kind]
+            if "grpc" in probe:
+                assert probe["grpc"]["port"] == ports["grpc"]
+                assert probe["grpc"]["service"] in HEALTH_NAMES
+            elif "httpGet" in probe:
+                assert (probe["httpGet"]["path"], probe["httpGet"]["port"]) in (
+                    ("/metrics", "metrics"),
+                    ("/health", "http"),
+                )
+        if pod_labels(workload).get("app.kubernetes.io/part-of") == "quire" and "grpc" in container["livenessProbe"]:
+            assert container["livenessProbe"]["grpc"]["service"] == LIVENESS
+
+
+def test_options_exist_and_addresses_lead_to_services(manifests: Manifests) -> None:
+    ports = {"router": 50051, "scheduler": 50052, "worker": 50071, "redis": 6379}
+    for workload in manifests.of("Deployment", "StatefulSet"):
+        part = pod_labels(workload)[COMPONENT]
+        if part not in SERVICES:
+            continue
+        variables = environment_of(container_of(workload))
+        known = {name: value for name, value in variables.items() if name.startswith("QUIRE_")}
+        config = parse(SERVICES[part], [], image_environment(part) | known)
+        assert config.metrics_port == 9000
+        fields = {field.name for field in dataclasses.fields(SERVICES[part])}
+        assert {name.removeprefix("QUIRE_").lower() for name in known} <= fields
+        for called in ("router", "scheduler", "worker"):
+            for address in getattr(config, called, None) or ():
+                host, _, port = address.rpartition(":")
+                service = manifests.named("Service", host)
+                assert int(port) == ports[called]
+                assert int(port) in {entry["port"] for entry in service["spec"]["ports"]}
+        if config.redis:
+            assert config.redis == f"redis://redis:{ports['redis']}"
+            manifests.named("Service", "redis")
+
+
+def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_schedulers() -> None:
+    manifests = rendered("models")
+    models = {}
+    for scheduler in (one for one in manifests.of("Deployment") if pod_labels(one)[COMPONENT] == "scheduler"):
+        host = environment_of(container_of(scheduler))["QUIRE_WORKER"].partition(":")[0]
+        (worker,) = manifests.selected(manifests.named("Service", host)["spec"]["selector"])
+        models[environment_of(container_of(worker))["QUIRE_SERVED_MODEL_NAME"]] = pod_labels(scheduler)
+        volumes = {volume["name"]: volume for volume in pod_of(worker)["volumes"]}
+        manifests.named("PersistentVolumeClaim", volumes["models"]["persistentVolumeClaim"]["claimName"])
+    assert {name: labels["app.kubernetes.io/instance"] for name, labels in models.items()} == {
+        "chat": "chat", "embed": "embed"
+    }  # fmt: skip
+    found = manifests.selected(manifests.named("Service", "scheduler")["spec"]["selector"])
+    assert sorted(one["metadata"]["name"] for one in found) == ["chat-scheduler", "embed-scheduler"]
+    router = manifests.named("Deployment", "router")
+    assert environment_of(container_of(router))["QUIRE_DEFAULT_MODEL"] in models
+
+
+def test_pods_may_take_as_long_to_stop_as_their_drain(manifests: Manifests) -> None:
+    for workload in manifests.of("Deployment", "StatefulSet"):
+        part = pod_labels(workload)[COMPONENT]
+        if part not in SERVICES:
+            continue
+        container, pod = container_of(workload), pod_of(workload)
+        config = parse(SERVICES[part], [], environment_of(container))
+        sleep = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        needed = sleep + getattr(config, "drain_delay", 0) + config.drain_timeout + MARGIN_S
+        assert pod["terminationGracePeriodSeconds"] >= needed
+
+
+def test_disruption_budgets_allow_to_drain_a_node_and_keep_a_replica(manifests: Manifests) -> None:
+    budgets = list(manifests.of("PodDisruptionBudget"))
+    covered = [
+        name_of(one) for budget in budgets for one in manifests.selected(budget["spec"]["selector"]["matchLabels"])
+    ]
+    quires = [one for one in manifests.of("Deployment", "StatefulSet") if pod_labels(one)[COMPONENT] in SERVICES]
+    assert sorted(covered) == sorted(map(name_of, quires))
+    for budget in budgets:
+        assert budget["spec"]["maxUnavailable"] == 1
+    assert all(one["spec"]["replicas"] >= 2 for one in quires if pod_labels(one)[COMPONENT] != "worker")
+
+
+def name_of(one: dict[str, Any]) -> str:
+    name: str = one["metadata"]["name"]
+    return name
+
+
+def test_containers_have_no_privileges_and_bounded_memory(manifests: Manifests) -> None:
+    for workload in manifests.of(*WORKLOADS):
+        container, pod = container_of(workload), pod_of(workload)
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert "memory" in container["resources"]["limits"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+        part = pod_labels(workload)[COMPONENT]
+        if part in SERVICES:
+            (user,) = instructions(part, "USER")
+            security = pod["securityContext"]
+            assert user == f"{security['runAsUser']}:{security['runAsGroup']}"
+            assert "/tmp" in mounts.values()
+
+
+def test_images_are_those_of_compose(manifests: Manifests) -> None:
+    images = {service["image"] for service in COMPOSE["services"].values()}
+    for workload in manifests.of(*WORKLOADS):
+        assert container_of(workload)["image"] in images
+
+
+def test_only_the_right_neighbours_talk() -> None:
+    manifests = rendered("cpu", ("redis",))
+    may: set[tuple[str, str, str]] = set()
+    for policy in manifests.of("NetworkPolicy"):
+        (to,) = manifests.selected(policy["spec"]["podSelector"]["matchLabels"])
+        ports = {port["name"] for port in container_of(to)["ports"]}
+        for rule in policy["spec"]["ingress"]:
+            (port,) = [entry["port"] for entry in rule["ports"]]
+            assert port in ports
+            (peer,) = rule.get("from", [{}])
+            pods = peer.get("podSelector", {}).get("matchLabels")
+            names = [name_of(one) for one in manifests.selected(pods)] if pods else [str(peer.get("namespaceSelector"))]
+            may |= {(name, name_of(to), port) for name in names}
+    parts = ("gateway", "router", "scheduler", "worker")
+    prometheus = str({"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}})
+    assert may == {
+        ("None", "gateway", "http"),
+        *((caller, called, "grpc") for caller, called in itertools.pairwise(parts)),
+        *((prometheus, part, "metrics") for part in parts),
+        *((part, "redis", "redis") for part in parts),
+    }
+
+
+def test_a_gpu_is_asked_for_and_its_taint_tolerated() -> None:
+    worker = rendered("gpu").named("StatefulSet", "worker")
+    resources = container_of(worker)["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == 1
+    assert "nvidia.com/gpu.product" in pod_of(worker)["nodeSelector"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod_of(worker)["tolerations"]
+    (token,) = [entry for entry in container_of(worker)["env"] if entry["name"] == "HF_TOKEN"]
+    assert token["valueFrom"]["secretKeyRef"]["name"] == "quire-hub-token"
+
+
+@pytest.mark.parametrize("scaler", SCALERS)
+def test_scaling_goes_by_metrics_that_exist(scaler: str) -> None:
+    manifests = rendered("gpu", (scaler,))
+    (one,) = manifests.of("HorizontalPodAutoscaler", "ScaledObject")
+    target = one["spec"]["scaleTargetRef"]
+    manifests.named(target["kind"], target["name"])
+    text = yaml.safe_dump(one)
+    rules = MANIFESTS / "components" / scaler / "adapter-rules.yaml"
+    if rules.exists():
+        text = rules.read_text()
+        ((name,), (exposed,)) = (re.findall(pattern, text) for pattern in (r"\{as: (\w+)\}", r"'([a-z]+:\w+)\{"))
+        (metric,) = one["spec"]["metrics"]
+        assert metric[metric["type"].lower()]["metric"]["name"] == name
+        assert name == exposed.replace("vllm:", "quire_").replace(":", "_")
+    named = set(re.findall(r"(?:vllm|quire):\w+", text))
+    assert named
+    assert named <= METRICS
+
+
+def test_two_scalers_cannot_be_applied_together() -> None:
+    with pytest.raises(AssertionError, match="already registered"):
+        rendered("cpu", ("hpa-gpu", "hpa-queue"))
+
+
+def test_prometheus_finds_every_part_under_the_job_that_alerts_expect() -> None:
+    manifests = rendered("models", ("monitoring",))
+    (monitor,) = manifests.of("ServiceMonitor")
+    assert monitor["spec"]["selector"]["matchLabels"] == PART_OF_QUIRE
+    jobs = set()
+    for service in manifests.of("Service"):
+        labels = service["metadata"]["labels"]
+        assert PART_OF_QUIRE.items() <= labels.items()
+        assert {"metrics"} <= {port["name"] for port in service["spec"]["ports"]}
+        jobs.add(labels[monitor["spec"]["jobLabel"]])
+    assert jobs == set(SERVICES)
+
+
+def test_the_rules_and_dashboards_are_those_of_compose() -> None:
+    manifests = rendered("cpu", ("monitoring",))
+    (rules,) = manifests.of("PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yml").read_text())
+    found = {name: text for one in manifests.of("ConfigMap") for name, text in one["data"].items()}
+    files = (ROOT / "deploy" / "grafana" / "dashboards").glob("*.json")
+    assert found == {path.name: path.read_text() for path in files}
+    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in manifests.of("ConfigMap"))
+
+
+def test_every_file_is_used() -> None:
+    """A manifest that no kustomization names would never be applied."""
+    for directory in {path.parent for path in MANIFESTS.rglob("kustomization.yaml")}:
+        text = (directory / "kustomization.yaml").read_text()
+        others = {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml", "adapter-rules.yaml"}
+        assert all(name in text for name in others), directory.relative_to(Path(ROOT))
+
+
+def test_the_overlay_of_the_documentation_renders(tmp_path: Path) -> None:
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    (overlay,) = re.findall(r"^```yaml\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    # In the document, the overlay is two directories below the source tree.
+    assert "../../deploy" in overlay
+    manifests = kustomized(tmp_path, overlay.replace("../../deploy", os.path.relpath(ROOT / "deploy", tmp_path)))
+    worker = container_of(manifests.named("StatefulSet", "worker"))
+    assert worker["image"] == "registry.example/quire-worker:0.1.0"
+    assert environment_of(worker)["QUIRE_MODEL"] == "meta-llama/Llama-3.1-8B-Instruct"
+    assert list(manifests.of("HorizontalPodAutoscaler"))
+    assert "quire-hub-token" in document
+    assert "quire-api-key" in document

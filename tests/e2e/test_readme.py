@@ -154,6 +154,7 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "needs a cluster; tests/e2e/test_kubernetes.py runs the containers' commands",
             ("quire chat --help", "quire bench serve --help"),
         ),
+        "helm install": ("needs a cluster; tests/unit/deploy/test_helm.py renders the chart with these values", ()),
         "kubectl -n quire create secret": ("needs a cluster; tests/unit/deploy/test_kubernetes.py reads the names", ()),
     },
     "docs/testing.md": {

@@ -150,7 +150,7 @@ def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_scheduler
         models[environment_of(container_of(worker))["QUIRE_SERVED_MODEL_NAME"]] = pod_labels(scheduler)
         volumes = {volume["name"]: volume for volume in pod_of(worker)["volumes"]}
         manifests.named("PersistentVolumeClaim", volumes["models"]["persistentVolumeClaim"]["claimName"])
-    assert {name: labels["app.kubernetes.io/instance"] for name, labels in models.items()} == {
+    assert {name: labels["model"] for name, labels in models.items()} == {
         "chat": "chat", "embed": "embed"
     }  # fmt: skip
     found = manifests.selected(manifests.named("Service", "scheduler")["spec"]["selector"])

@@ -1,0 +1,182 @@
+{{- /* Prints the objects of one manifest, with this release's names, labels and values.
+       Takes: root (the chart's context), path (of the manifest), model (an entry of .Values.models, or none). */ -}}
+{{- define "quire.manifest" }}
+{{- range $document := splitList "\n---\n" (.root.Files.Get .path) }}
+---
+{{- $object := fromYaml $document }}
+{{- $_ := include "quire.rename" (dict "root" $.root "model" $.model "object" $object) }}
+{{- if has $object.kind (list "Deployment" "StatefulSet" "Job") }}
+{{- $_ := include "quire.workload" (dict "root" $.root "model" $.model "object" $object) }}
+{{- end }}
+{{ toYaml $object }}
+{{- end }}
+{{- end }}
+
+{{- /* Labels of every object of the release, and of a model's objects. */ -}}
+{{- define "quire.labels" }}
+app.kubernetes.io/name: quire
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- if and .model .model.name }}
+model: {{ .model.name }}
+{{- end }}
+{{- end }}
+
+{{- /* What the names of the release's objects, or of a model's, begin with. */ -}}
+{{- define "quire.prefix" }}
+{{- .root.Release.Name }}-{{ if and .model .model.name }}{{ .model.name }}-{{ end }}
+{{- end }}
+
+{{- /* Changes names, labels and selectors of .object, and the names of other objects in it. */ -}}
+{{- define "quire.rename" }}
+{{- $object := .object }}
+{{- $prefix := include "quire.prefix" . }}
+{{- $all := printf "%s-" .root.Release.Name }}
+{{- $labels := fromYaml (include "quire.labels" .) }}
+{{- $is_quires := ne (get ($object.metadata.labels | default dict) "app.kubernetes.io/component") "redis" }}
+{{- $own := ternary (set $labels "app.kubernetes.io/part-of" "quire") $labels $is_quires }}
+{{- $metadata := $object.metadata }}
+{{- $_ := set $metadata "name" (ternary .root.Release.Name (print $prefix $metadata.name) (eq $metadata.name "quire")) }}
+{{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- $managed := dict "helm.sh/chart" $chart "app.kubernetes.io/managed-by" .root.Release.Service }}
+{{- $_ := set $metadata "labels" (merge (dict) ($metadata.labels | default dict) $own $managed) }}
+{{- $spec := $object.spec }}
+{{- if eq $object.kind "Service" }}
+{{- $_ := set $spec "selector" (merge $spec.selector $own) }}
+{{- else if eq $object.kind "NetworkPolicy" }}
+{{- $_ := set $spec.podSelector "matchLabels" (merge $spec.podSelector.matchLabels (dict "app.kubernetes.io/instance" .root.Release.Name)) }}
+{{- range $rule := $spec.ingress }}
+{{- range $peer := $rule.from }}
+{{- if $peer.podSelector }}
+{{- $_ := set $peer.podSelector "matchLabels" (merge $peer.podSelector.matchLabels (dict "app.kubernetes.io/instance" $.root.Release.Name)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- else if has $object.kind (list "Deployment" "StatefulSet" "PodDisruptionBudget") }}
+{{- $_ := set $spec.selector "matchLabels" (merge $spec.selector.matchLabels $own) }}
+{{- else if has $object.kind (list "HorizontalPodAutoscaler" "ScaledObject") }}
+{{- $_ := set $spec.scaleTargetRef "name" (print $prefix $spec.scaleTargetRef.name) }}
+{{- else if eq $object.kind "HTTPRoute" }}
+{{- range $rule := $spec.rules }}
+{{- range $backend := $rule.backendRefs }}
+{{- $_ := set $backend "name" (print $all $backend.name) }}
+{{- end }}
+{{- end }}
+{{- else if has $object.kind (list "InferencePool" "ServiceMonitor") }}
+{{- $_ := set $spec.selector "matchLabels" (merge $spec.selector.matchLabels (dict "app.kubernetes.io/instance" .root.Release.Name)) }}
+{{- end }}
+{{- if has $object.kind (list "Deployment" "StatefulSet" "Job") }}
+{{- $pod := $spec.template }}
+{{- $_ := set $pod.metadata "labels" (merge $pod.metadata.labels $own) }}
+{{- range $constraint := $pod.spec.topologySpreadConstraints }}
+{{- $_ := set $constraint.labelSelector "matchLabels" (merge $constraint.labelSelector.matchLabels $own) }}
+{{- end }}
+{{- if $pod.spec.serviceAccountName }}
+{{- $_ := set $pod.spec "serviceAccountName" .root.Release.Name }}
+{{- end }}
+{{- range $volume := $pod.spec.volumes }}
+{{- if $volume.persistentVolumeClaim }}
+{{- $_ := set $volume.persistentVolumeClaim "claimName" (print $prefix $volume.persistentVolumeClaim.claimName) }}
+{{- end }}
+{{- end }}
+{{- if $spec.serviceName }}
+{{- $_ := set $spec "serviceName" (print $prefix $spec.serviceName) }}
+{{- end }}
+{{- end }}
+{{- if and (eq $object.kind "PersistentVolumeClaim") .model.storage }}
+{{- $storage := .model.storage }}
+{{- if $storage.size }}
+{{- $_ := set $spec.resources.requests "storage" $storage.size }}
+{{- end }}
+{{- if $storage.accessModes }}
+{{- $_ := set $spec "accessModes" $storage.accessModes }}
+{{- end }}
+{{- if $storage.storageClassName }}
+{{- $_ := set $spec "storageClassName" $storage.storageClassName }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Sets images, numbers, options and resources of the workload .object. */ -}}
+{{- define "quire.workload" }}
+{{- $values := .root.Values }}
+{{- $pod := .object.spec.template.spec }}
+{{- $container := first $pod.containers }}
+{{- $part := get .object.metadata.labels "app.kubernetes.io/component" }}
+{{- $prefix := include "quire.prefix" . }}
+{{- $all := printf "%s-" .root.Release.Name }}
+{{- if ne $part "redis" }}
+{{- $image := printf "%s:%s" (first (splitList ":" $container.image)) $values.image.tag }}
+{{- $_ := set $container "image" (ternary (printf "%s/%s" $values.image.registry $image) $image (ne $values.image.registry "")) }}
+{{- end }}
+{{- if ne $values.image.pullPolicy "IfNotPresent" }}
+{{- $_ := set $container "imagePullPolicy" $values.image.pullPolicy }}
+{{- end }}
+{{- if $values.image.pullSecrets }}
+{{- $secrets := list }}
+{{- range $name := $values.image.pullSecrets }}
+{{- $secrets = append $secrets (dict "name" $name) }}
+{{- end }}
+{{- $_ := set $pod "imagePullSecrets" $secrets }}
+{{- end }}
+{{- $options := dict }}
+{{- $resources := dict }}
+{{- if has $part (list "gateway" "router") }}
+{{- $own := get $values $part }}
+{{- $_ := set .object.spec "replicas" (int $own.replicas) }}
+{{- $options = $own.options }}
+{{- $resources = $own.resources }}
+{{- else if eq $part "scheduler" }}
+{{- $_ := set .object.spec "replicas" (int (default 2 .model.schedulers)) }}
+{{- $options = .model.schedulerOptions }}
+{{- else if eq $part "worker" }}
+{{- $_ := set .object.spec "replicas" (int (ternary .model.workers 1 (hasKey .model "workers"))) }}
+{{- $options = .model.options }}
+{{- $resources = .model.resources }}
+{{- if .model.nodeSelector }}
+{{- $_ := set $pod "nodeSelector" .model.nodeSelector }}
+{{- end }}
+{{- if .model.tolerations }}
+{{- $_ := set $pod "tolerations" .model.tolerations }}
+{{- end }}
+{{- end }}
+{{- if $resources }}
+{{- $_ := set $container "resources" $resources }}
+{{- end }}
+{{- /* Where the part finds the others. */ -}}
+{{- $environment := dict }}
+{{- if eq $part "gateway" }}
+{{- $_ := set $environment "QUIRE_ROUTER" (printf "%srouter:50051" $all) }}
+{{- else if eq $part "router" }}
+{{- $_ := set $environment "QUIRE_SCHEDULER" (printf "%sscheduler:50052" $all) }}
+{{- else if eq $part "scheduler" }}
+{{- $_ := set $environment "QUIRE_WORKER" (printf "%sworker:50071" $prefix) }}
+{{- else if eq $part "download" }}
+{{- $_ := set $environment "MODEL" (required "download needs options.model" .model.options.model) }}
+{{- end }}
+{{- if and $values.redis (has $part (list "gateway" "router" "scheduler" "worker")) }}
+{{- $_ := set $environment "QUIRE_REDIS" (printf "redis://%sredis:6379" $all) }}
+{{- end }}
+{{- range $option, $value := $options }}
+{{- $_ := set $environment (print "QUIRE_" ($option | upper | replace "-" "_")) (toString $value) }}
+{{- end }}
+{{- $entries := list }}
+{{- range $entry := $container.env }}
+{{- if not (hasKey $environment $entry.name) }}
+{{- $entries = append $entries $entry }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := $environment }}
+{{- $entries = append $entries (dict "name" $name "value" $value) }}
+{{- end }}
+{{- if and (eq $part "worker") $values.hubToken }}
+{{- $reference := dict "name" $values.hubToken "key" "token" "optional" true }}
+{{- $entries = append $entries (dict "name" "HF_TOKEN" "valueFrom" (dict "secretKeyRef" $reference)) }}
+{{- end }}
+{{- if and (eq $part "router") $values.apiKey }}
+{{- $reference := dict "name" $values.apiKey "key" "key" }}
+{{- $entries = append $entries (dict "name" "QUIRE_API_KEY" "valueFrom" (dict "secretKeyRef" $reference)) }}
+{{- end }}
+{{- if ne $part "redis" }}
+{{- $_ := set $container "env" $entries }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,139 @@
+"""The Helm chart, rendered by Helm itself: the same objects as kustomize's, and values that are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.deploy.kubernetes import (
+    KUBECTL,
+    MANIFESTS,
+    WORKLOADS,
+    Manifests,
+    container_of,
+    environment_of,
+    pod_of,
+    rendered,
+)
+
+helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
+RELEASE = "quire"
+# Labels that only Helm sets.
+HELMS = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance"}
+# Each overlay with further components, and the values that stand for them.
+PAIRS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("cpu", (), {}),
+    ("gpu", (), {}),
+    ("models", (), {}),
+    ("cpu", ("redis",), {"redis": True}),
+    ("cpu", ("api-key", "hub-token"), {"apiKey": "quire-api-key", "hubToken": "quire-hub-token"}),
+    ("cpu", ("monitoring",), {"monitoring": True}),
+    ("cpu", ("gateway-api",), {"gatewayApi": True}),
+    ("gpu", ("hpa-queue",), {"scaling": "hpa-queue"}),
+    ("gpu", ("hpa-gpu",), {"scaling": "hpa-gpu"}),
+    ("gpu", ("keda",), {"scaling": "keda"}),
+]  # fmt: skip
+
+
+def helm(overlay: str = "cpu", **values: Any) -> Manifests:
+    """What `helm template quire deploy/kubernetes --values values/OVERLAY.yaml` prints, with further values."""
+    path = MANIFESTS / "values" / f"{overlay}.yaml"
+    given = (yaml.safe_load(path.read_text()) if path.exists() else {}) | values
+    with helm_python.Chart.load(MANIFESTS) as chart:
+        printed = chart.render(values=given, name=RELEASE, namespace="default")
+    objects = [one for text in printed.values() for one in yaml.safe_load_all(text)]
+    return Manifests(tuple(one for one in objects if one))
+
+
+def plain(node: Any) -> Any:
+    """An object without what Helm adds: the release's name at the beginning of others, and its labels. The order of
+    entries with names does not matter."""
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items() if key not in HELMS}
+    if isinstance(node, list):
+        items = [plain(one) for one in node]
+        names = [one.get("name") if isinstance(one, dict) else None for one in items]
+        return sorted(items, key=lambda one: str(one["name"])) if items and all(names) else items
+    if isinstance(node, str):
+        return node.replace(f"redis://{RELEASE}-", "redis://").removeprefix(f"{RELEASE}-")
+    return node
+
+
+def by_name(manifests: Manifests) -> dict[tuple[str, str], Any]:
+    found = [plain(one) for one in manifests.objects if one["kind"] != "ConfigMap"]
+    assert len(found) == len({(one["kind"], one["metadata"]["name"]) for one in found})
+    for one in found:
+        one["metadata"].setdefault("labels", {})
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+@pytest.mark.parametrize(("overlay", "components", "values"), PAIRS, ids=lambda given: str(given)[:30])
+def test_helm_and_kustomize_render_the_same(overlay: str, components: tuple[str, ...], values: dict[str, Any]) -> None:
+    ours, theirs = by_name(helm(overlay, **values)), by_name(rendered(overlay, components))
+    assert set(ours) == set(theirs)
+    for name, one in ours.items():
+        expected = theirs[name]
+        if name[1] == "redis":
+            # Its labels and selectors are Helm's own; the rest is the same.
+            assert one["spec"].get("ports") == expected["spec"].get("ports")
+            if name[0] == "Deployment":
+                assert container_of(one) == container_of(expected)
+            continue
+        if "app.kubernetes.io/part-of" not in expected["metadata"]["labels"]:
+            # kustomize's components do not label their objects.
+            expected["metadata"]["labels"] = one["metadata"]["labels"]
+        assert one == expected, name
+
+
+def test_two_releases_in_one_namespace_do_not_select_each_others_pods() -> None:
+    manifests = helm("models", redis=True)
+    for one in manifests.of("Service", "Deployment", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"):
+        selector = one["spec"].get("selector") or one["spec"]["podSelector"]
+        labels = selector.get("matchLabels", selector)
+        assert labels["app.kubernetes.io/instance"] == RELEASE, one["metadata"]["name"]
+    assert all(one["metadata"]["name"].startswith(RELEASE) for one in manifests.objects)
+
+
+def test_images_options_and_pull_secrets_reach_every_part() -> None:
+    image = {"registry": "registry.example/team", "tag": "9", "pullPolicy": "Always", "pullSecrets": ["login"]}
+    model = {"name": "", "options": {"model": "m", "max-model-len": 8192, "enforce-eager": True}, "download": True}
+    manifests = helm(image=image, models=[model], router={"options": {"drain-timeout": 120}})
+    for workload in manifests.of(*WORKLOADS):
+        container = container_of(workload)
+        assert container["image"].startswith("registry.example/team/quire-")
+        assert container["image"].endswith(":9")
+        assert container["imagePullPolicy"] == "Always"
+        assert pod_of(workload)["imagePullSecrets"] == [{"name": "login"}]
+    variables = environment_of(container_of(manifests.named("StatefulSet", "quire-worker")))
+    assert variables["QUIRE_MODEL"] == "m"
+    assert variables["QUIRE_MAX_MODEL_LEN"] == "8192"
+    assert variables["QUIRE_ENFORCE_EAGER"] == "true"
+    assert environment_of(container_of(manifests.named("Deployment", "quire-router")))["QUIRE_DRAIN_TIMEOUT"] == "120"
+    assert environment_of(container_of(manifests.named("Job", "quire-download")))["MODEL"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"models": []}, "models"),
+        ({"models": [{"name": "Not A Name"}]}, "models"),
+        ({"models": [{"name": ""}, {"name": "b"}]}, "several models need a name each"),
+        ({"models": [{"name": "a", "download": True, "options": {}}]}, "download needs options.model"),
+        ({"models": [{"name": "a"}, {"name": "b"}], "scaling": "keda"}, "scaling is for a single model"),
+        ({"router": {"replicas": 0}}, "replicas"),
+        ({"scaling": "magic"}, "scaling"),
+        ({"mdoels": []}, "mdoels"),
+        ({"gateway": {"options": {"--port": 1}}}, "--port"),
+    ],
+)
+def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=words):
+        helm(**values)
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    messages = helm_python.lint(MANIFESTS, strict=True)["messages"]
+    assert [message for message in messages if message["error"] != "icon is recommended"] == []

@@ -1,10 +1,12 @@
-"""`quire bench serve`: measures a server with the options and the metrics of `vllm bench serve`."""
+"""`quire bench`: measures a server with the options and the metrics of `vllm bench serve`, or starts a benchmark that
+measures a model without a server."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import gc
+import importlib
 import json
 import math
 import os
@@ -30,17 +32,19 @@ from quire.bench.prompts import (
     Prompt,
     Turn,
     random_prompts,
-    read_sharegpt,
     request_body,
     sharegpt_prompts,
 )
 from quire.bench.report import Traffic, file_name, result, table
 from quire.bench.server import NotServedError, Server, ServerError
 from quire.bench.session import open_session
+from quire.bench.sharegpt import read_turns
 from quire.cli.server_url import check_url, server_root
 from shared.config import ConfigError, option, resolve, stop
 
 PROG = "quire bench serve"
+# Modules of the benchmarks that start their own model. They import more than `serve` needs.
+OWN_MODEL = {"throughput": "quire.offline.benchmarks.throughput", "latency": "quire.offline.benchmarks.latency"}
 OBJECTIVES = ("ttft", "tpot", "e2el")
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -50,11 +54,21 @@ class BenchConfig:
     base_url: str = option("", "URL of the server, with or without /v1. If left out, http://HOST:PORT.")
     host: str = option("127.0.0.1", "Host of the server.")
     port: int = option(8000, "Port of the server.", minimum=1, maximum=65535)
-    endpoint: str = option(COMPLETIONS, "Path to send requests to.", choices=(COMPLETIONS, CHAT))
+    backend: str = option(
+        "openai",
+        "Kind of the server: openai and vllm mean completions, openai-chat chats.",
+        choices=("openai", "vllm", "openai-chat"),
+    )
+    endpoint: str | None = option(
+        None, f"Path to send requests to. If left out, {COMPLETIONS}, or for openai-chat {CHAT}.",
+        choices=(COMPLETIONS, CHAT),
+    )  # fmt: skip
     model: str = option("", "Model to measure. If left out, the server's first one.")
     api_key: tuple[str, ...] = option((), "API key of the server, if it needs one.", secret=True)
     dataset_name: str = option("random", "Source of the prompts.", choices=("random", "sharegpt"))
-    dataset_path: str = option("", "ShareGPT's JSON file.")
+    dataset_path: str = option("", "ShareGPT's JSON file. If left out, it is downloaded from the Hugging Face hub.")
+    input_len: int | None = option(None, "The same as --random-input-len.", minimum=1)
+    output_len: int | None = option(None, "The same as --random-output-len and --sharegpt-output-len.", minimum=1)
     random_input_len: int = option(1024, "Length of a random prompt in tokens.", minimum=1)
     random_output_len: int = option(128, "Tokens to generate for a random prompt.", minimum=1)
     random_range_ratio: float = option(
@@ -106,6 +120,10 @@ class BenchConfig:
     def url(self) -> str:
         return server_root(self.base_url) or f"http://{self.host}:{self.port}"
 
+    @property
+    def path(self) -> str:
+        return self.endpoint or (CHAT if self.backend == "openai-chat" else COMPLETIONS)
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -118,16 +136,23 @@ class Figures:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="quire bench", description="Measures a server.")
-    parser.add_argument("benchmark", choices=("serve",), help="measure a server under load: quire bench serve --help")
-    parser.parse_args(argv[:1])
+    parser = argparse.ArgumentParser(prog="quire bench", description="Measures a server, or a model without one.")
+    parser.add_argument(
+        "benchmark",
+        choices=("serve", *OWN_MODEL),
+        help="serve: a running server under load; throughput: all prompts at once on a model of its own; latency: one "
+        "batch after the other. quire bench NAME --help lists the options",
+    )
+    name = parser.parse_args(argv[:1]).benchmark
+    if name in OWN_MODEL:
+        return int(importlib.import_module(OWN_MODEL[name]).main(argv[1:]))
     config = resolve(BenchConfig, argv[1:], prog=PROG, description="Measures any server with OpenAI's API under load.")
     key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "")
     try:
         if not re.fullmatch("[!-~]*", key):
             raise ConfigError("the API key has a character that an HTTP header cannot contain")
         figures = _check(config)
-        turns = read_sharegpt(config.dataset_path) if config.dataset_name == "sharegpt" else []
+        turns = read_turns(config.dataset_path) if config.dataset_name == "sharegpt" else []
     except (ConfigError, DatasetError) as error:
         stop(PROG, str(error))
     _raise_file_limit()
@@ -152,8 +177,8 @@ def _check(config: BenchConfig) -> Figures:
             raise ConfigError(f"{name} is {value}: use more than 0")
     if not config.random_range_ratio < 1:
         raise ConfigError(f"--random-range-ratio is {config.random_range_ratio}: use less than 1")
-    if (config.dataset_name == "sharegpt") != bool(config.dataset_path):
-        raise ConfigError("--dataset-name sharegpt and --dataset-path must be given together")
+    if config.dataset_path and config.dataset_name != "sharegpt":
+        raise ConfigError("--dataset-path is for --dataset-name sharegpt")
     latencies = tuple(name for name in config.percentile_metrics.split(",") if name)
     if unknown := sorted(set(latencies) - set(LATENCIES)):
         raise ConfigError(f"--percentile-metrics names {unknown[0]!r}: use some of {','.join(LATENCIES)}")
@@ -187,9 +212,9 @@ async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tupl
     async with open_session(key) as session:
         server = Server(session, config.url)
         model = config.model or await server.first_model()
-        options, is_chat = _options(config), config.endpoint == CHAT
+        options, is_chat = _options(config), config.path == CHAT
         requests = [
-            Request(config.url + config.endpoint, request_body(prompt, model, is_chat, options), prompt.num_tokens)
+            Request(config.url + config.path, request_body(prompt, model, is_chat, options), prompt.num_tokens)
             for prompt in await _prompts(config, server, model, turns)
         ]
         measured, warmups = requests[: config.num_prompts], requests[config.num_prompts :]
@@ -218,6 +243,7 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
     rng = random.Random(config.seed)
     count = config.num_prompts + config.num_warmups
     if config.dataset_name == "sharegpt":
+        answer_len = config.sharegpt_output_len or config.output_len
 
         async def num_tokens(text: str) -> int:
             return len(await server.tokenize(model, text))
@@ -225,10 +251,10 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
         try:
             await num_tokens(SAMPLE_TEXT)
         except NotServedError as error:
-            if config.sharegpt_output_len is None:
+            if answer_len is None:
                 raise ServerError(f"{error}; if the server has no /tokenize, set --sharegpt-output-len") from None
-            return await sharegpt_prompts(turns, count, config.sharegpt_output_len, None, rng)
-        return await sharegpt_prompts(turns, count, config.sharegpt_output_len, num_tokens, rng)
+            return await sharegpt_prompts(turns, count, answer_len, None, rng)
+        return await sharegpt_prompts(turns, count, answer_len, num_tokens, rng)
     tokens: Sequence[int]
     if config.random_vocab_size is not None:
         tokens = range(config.random_vocab_size)
@@ -237,9 +263,10 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
             tokens = sorted(set(await server.tokenize(model, SAMPLE_TEXT, special=False)))
         except NotServedError as error:
             raise ServerError(f"{error}; if the server has no /tokenize, set --random-vocab-size") from None
-    lengths = config.random_input_len, config.random_output_len, config.random_range_ratio
+    input_len, output_len = config.input_len or config.random_input_len, config.output_len or config.random_output_len
+    lengths = input_len, output_len, config.random_range_ratio
     prompts = random_prompts(count, tokens, *lengths, rng)
-    if config.endpoint == CHAT:
+    if config.path == CHAT:
         texts = await asyncio.gather(
             *(server.detokenize(model, prompt.content) for prompt in prompts if isinstance(prompt.content, list))
         )
@@ -268,7 +295,7 @@ def _tell(config: BenchConfig, figures: Figures, load: Load, model: str) -> bool
     """Prints the results and saves them if requested. Returns False if saving failed."""
     metrics = summarize(load.measurements, load.duration, figures.percents, figures.objectives)
     traffic = Traffic(
-        backend="openai-chat" if config.endpoint == CHAT else "openai",
+        backend="openai-chat" if config.path == CHAT else config.backend,
         model=model,
         num_prompts=config.num_prompts,
         request_rate=config.request_rate,

@@ -55,7 +55,9 @@ COMMANDS = {
     ),
     "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take on this device, for simulate"),
     "simulate": Command("quire.cli.simulate", "simulator", "simulate a cluster on a trace, in virtual time"),
-    "bench": Command("quire.cli.bench", "local", "measure a server under load: quire bench serve"),
+    "bench": Command(
+        "quire.cli.bench", "local", "measure a server under load, or a model: quire bench serve, throughput, latency"
+    ),
     "doctor": Command("quire.cli.doctor", "local", "check this host before Quire runs on it, and say what to do"),
     "health": Command("quire.cli.health", "telemetry", "check whether a part is serving, for health checks"),
 }

@@ -231,8 +231,10 @@ def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] 
     for name in reversed(SERVICES):
         add_options(parser.add_argument_group(name), SERVICES[name])
     others = parser.add_argument_group()
+    taken = {action.dest for action in parser._actions}
     for option in vllm_options.OPTIONS.values():
-        option.add_to(others)
+        if option.key not in taken:
+            option.add_to(others)
     for action in parser._actions:
         if action.dest in decided:
             action.help = argparse.SUPPRESS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from quire.bench import sharegpt
 from tests.e2e.conftest import ROOT, Server
 from tests.fakes.waiting import HANG_S
 
@@ -167,3 +169,99 @@ def test_ctrl_c_tells_what_came_until_then(server: Server) -> None:
     assert 20 <= int(told["Successful requests"]) < 100_000
     assert told["Failed requests"] == "0"
     assert int(told["Total generated tokens"]) == 4 * int(told["Successful requests"])
+
+
+def share_gpt(cache: Path) -> None:
+    """Puts ShareGPT's file, with conversations of the test's own, where the hub's library keeps its downloads."""
+    folder = cache / f"datasets--{sharegpt.REPOSITORY.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    (folder / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    questions = [f"What is {number} plus 5? Please say it in one sentence." for number in range(6)]
+    messages = [[{"from": "human", "value": question}, {"from": "gpt", "value": question}] for question in questions]
+    conversations = [{"id": str(index), "conversations": each} for index, each in enumerate(messages)]
+    (folder / "snapshots" / ("0" * 40) / sharegpt.FILE).write_text(json.dumps(conversations))
+
+
+def test_the_guides_line_for_a_server(server: Server, tmp_path: Path) -> None:
+    """--backend vllm --dataset-name sharegpt --num-prompts 1000 --request-rate 10, with fewer prompts, and faster."""
+    share_gpt(tmp_path)
+    line = "--backend vllm --dataset-name sharegpt --num-prompts 8 --request-rate 50"
+    done = subprocess.run(
+        command(server, *line.split()),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    table = fields(done.stdout)
+    assert table["Successful requests"] == "8"
+    assert float(table["Request rate configured (RPS)"]) == 50
+
+
+def test_sharegpt_without_a_hub_says_what_to_do(server: Server, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(server, "--dataset-name", "sharegpt"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode != 0
+    assert "cannot be downloaded" in done.stderr
+    assert "--dataset-path" in done.stderr
+
+
+def own_model(benchmark: str, line: str, output: Path) -> tuple[str, dict[str, Any]]:
+    """What a benchmark that starts its own model prints, and its file."""
+    words = [sys.executable, "-m", "quire.cli.main", "bench", benchmark, *line.split(), "--output-json", str(output)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(output.read_text())
+
+
+def test_the_guides_line_for_throughput(tmp_path: Path) -> None:
+    """--input-len 512 --output-len 128 --num-prompts 1000, with fewer and shorter prompts."""
+    line = "--input-len 48 --output-len 8 --num-prompts 10 --max-model-len 256"
+    printed, result = own_model("throughput", line, tmp_path / "result.json")
+    assert re.search(r"^Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s, [\d.]+ output tokens/s$", printed, re.M)
+    assert re.search(r"^Total num prompt tokens:  480$", printed, re.MULTILINE)
+    assert re.search(r"^Total num output tokens:  80$", printed, re.MULTILINE)
+    assert (result["num_requests"], result["total_num_tokens"]) == (10, 560)
+    assert result["tokens_per_second"] == pytest.approx(560 / result["elapsed_time"])
+
+
+def test_the_guides_line_for_latency(tmp_path: Path) -> None:
+    """--input-len 512 --output-len 128 --batch-size 1, with shorter prompts."""
+    line = "--input-len 48 --output-len 8 --batch-size 1 --num-iters-warmup 1 --num-iters 3"
+    printed, result = own_model("latency", line, tmp_path / "result.json")
+    assert f"Avg latency: {result['avg_latency']} seconds" in printed
+    assert re.findall(r"^(\d+)% percentile latency: [\d.e-]+ seconds$", printed, re.M) == [
+        "10",
+        "25",
+        "50",
+        "75",
+        "90",
+        "99",
+    ]
+    assert len(result["latencies"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "line", "words"),
+    [
+        ("throughput", "--dataset-name sharegpt --input-len 5", "--input-len is for random prompts"),
+        ("throughput", "--dataset-path file", "--dataset-path is for --dataset-name sharegpt"),
+        ("throughput", "--port 8000", "gateway"),
+        ("latency", "--batch-size 0", "--batch-size"),
+        ("latency", "--tensor-parallel-size 2", "--tensor-parallel-size is not implemented yet"),
+        ("latency", "--model /nowhere/x", "/nowhere/x"),
+    ],
+)
+def test_bad_options_are_told_in_one_line(benchmark: str, line: str, words: str) -> None:
+    command = [sys.executable, "-m", "quire.cli.main", "bench", benchmark, *line.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

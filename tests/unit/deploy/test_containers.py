@@ -43,7 +43,8 @@ def parse(config_class: type, argv: list[str], environment: dict[str, str]) -> A
 
 def test_hadolint_has_nothing_to_say() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    result = subprocess.run([hadolint, *DOCKERFILES.values()], capture_output=True, text=True)
+    files = sorted((ROOT / "deploy" / "docker").glob("*.Dockerfile"))
+    result = subprocess.run([hadolint, *files], capture_output=True, text=True)
 
     assert (result.returncode, result.stdout) == (0, "")
 

@@ -1,0 +1,27 @@
+# The whole stack in one container: `quire serve`. docker build -f deploy/docker/quire.Dockerfile -t quire .
+# docker run --gpus all -v /path:/model -p 8000:8000 quire --model /model --max-model-len 8192
+# A CPU-only image has a tenth of the size: --build-arg PIP_EXTRA_INDEX_URL=(the index of torch's CPU builds)
+ARG PYTHON=3.12-slim-bookworm
+
+FROM python:${PYTHON} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+ARG PIP_EXTRA_INDEX_URL
+WORKDIR /src
+COPY . .
+RUN python -m venv /opt/quire && /opt/quire/bin/pip install -c constraints.txt '.[local]'
+
+FROM python:${PYTHON}
+# Triton compiles a small C module for each kernel when it first runs.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+LABEL org.opencontainers.image.title="quire" org.opencontainers.image.licenses="Apache-2.0"
+ENV PATH=/opt/quire/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HOME=/models TRITON_CACHE_DIR=/models/triton
+COPY --from=build /opt/quire /opt/quire
+# Models downloaded from the hub, and compiled kernels. Mount a volume here to keep them.
+RUN install -d -o 10001 -g 10001 /models
+VOLUME /models
+USER 10001:10001
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=600s --retries=3 CMD ["quire", "health", "http://localhost:8000"]
+ENV QUIRE_HOST=0.0.0.0
+ENTRYPOINT ["quire", "serve"]

@@ -17,7 +17,7 @@ from tests.integration.router.conftest import Reply, StartRouter, answer_text, f
 
 # gRPC takes so much of an unread stream off the network.
 NARROW = [("grpc.http2.lookahead_bytes", 16_384), ("grpc.http2.bdp_probe", 0)]
-TEXT = " ".join(str(number) for number in range(4000))
+TEXT = " ".join(str(number) for number in range(1200))
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -73,13 +73,14 @@ chaos-replay: .venv/dev .venv-redis/made ## carry out every storm of tests/chaos
 	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-# Unpacks Debian's Prometheus package without installing it. On other systems the test uses the prometheus on the PATH,
-# or is skipped.
+# Unpacks Debian's Prometheus and Alertmanager without installing them. On other systems the tests use those on the PATH,
+# or are skipped.
 .venv-prometheus/made:
 	mkdir -p .venv-prometheus
 	if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then cd .venv-prometheus; \
-	  apt-get download -qq prometheus 2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus; } || true; \
-	  for package in prometheus_*.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
+	  set -- prometheus prometheus-alertmanager; \
+	  apt-get download -qq "$$@" 2>/dev/null || { apt-get update -qq && apt-get download -qq "$$@"; } || true; \
+	  for package in *.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
 	if command -v prometheus >/dev/null || test -x .venv-prometheus/usr/bin/prometheus; then touch $@; fi
 
 # Unpacks Debian's Redis and Sentinel, with the two libraries that they need, without installing them.

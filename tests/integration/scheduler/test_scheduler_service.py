@@ -25,6 +25,7 @@ from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.fleet import Fleet
 from shared.discovery import StaticSource
 from shared.grpc_server import GrpcServer
+from shared.log import TextFormatter
 from shared.metrics import registry_of
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output
@@ -326,7 +327,8 @@ async def test_one_poisoned_sequence_fails_alone_and_the_log_says_whose_it_was(
         await router.submit(2, [98, 1], 20)
         await router.read_until_finished(1, 2)
         assert router.finished[1].reason == sampling_pb2.FINISH_REASON_ERROR
-        assert [message for message in caplog.messages if "from-the-client" in message and "scripted" in message]
+        lines = [TextFormatter("scheduler").format(record) for record in caplog.records]
+        assert [line for line in lines if "scripted" in line and line.endswith("(request from-the-client)")]
         assert router.finished[1].error.message == "scripted failure"
         assert router.outputs[2] == expected_output([98, 1], 20)
 

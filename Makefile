@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-patient test-steady virtual-time test-chaos chaos chaos-replay clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-thorough test-long test-patient test-steady virtual-time test-chaos chaos chaos-replay clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,11 @@ CHAOS := tests/chaos/test_storm.py
 # beside the checks.
 test: ## run everything that CI runs
 	$(MAKE) --no-print-directory --jobs=$(shell expr $$(nproc) + 1) check kernels-check clients test-patient
-	$(BIN)/pytest $(PYTEST_OPTIONS) $(PATIENT:%=--deselect=%) $(CHAOS:%=--deselect=%)
+	$(BIN)/pytest $(PYTEST_OPTIONS) -m "not thorough" $(PATIENT:%=--deselect=%) $(CHAOS:%=--deselect=%)
 	$(MAKE) --no-print-directory test-chaos
+
+test-thorough: .venv/dev ## run the tests that take long and repeat much of what others show
+	$(BIN)/pytest $(PYTEST_OPTIONS) -m thorough
 
 test-patient: .venv/dev ## run the tests that mostly wait, such as for 90 s of silence on a connection
 	$(BIN)/pytest $(PATIENT)

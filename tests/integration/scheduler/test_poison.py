@@ -52,7 +52,7 @@ async def kill_at_random(stack: Stack, workers: list[FakeWorker], num_kills: int
         check(router, number)
 
 
-@pytest.mark.parametrize(("num_workers", "num_kills"), [(1, 50), (3, 250)])
+@pytest.mark.parametrize(("num_workers", "num_kills"), [(1, 50), pytest.param(3, 250, marks=pytest.mark.thorough)])
 async def test_no_innocent_sequence_fails_however_many_workers_are_killed(
     tmp_path: Path, num_workers: int, num_kills: int
 ) -> None:

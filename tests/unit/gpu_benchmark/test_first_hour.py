@@ -39,6 +39,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)  # runs a benchmark to its end, which may take a busy core minutes
 def test_a_lease_measures_an_engine(tmp_path: Path) -> None:
     form = "fp8"  # with pages in fp8: the most kernels
@@ -58,6 +59,7 @@ def test_a_lease_measures_an_engine(tmp_path: Path) -> None:
     assert all(figure["value"] is not None for result in found["results"] for figure in result["figures"])
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)  # runs a benchmark to its end, which may take a busy core minutes
 def test_smoke_runs_kernels_and_every_kind_of_step(tmp_path: Path) -> None:
     kernels = "step inputs|attention fp32, fp8 pages$|products int4 fp32$"

@@ -47,6 +47,7 @@ def test_a_table_is_printed() -> None:
         assert re.fullmatch("[0-9a-f]{10}", inputs)
 
 
+@pytest.mark.thorough
 def test_only_what_changed_is_compiled_again(tmp_path: Path) -> None:
     """And a table is refused that is not what would be written now."""
     table = tmp_path / "table.md"
@@ -201,6 +202,7 @@ print(compiled.fits, compiled.spills_in_a_loop)
 """
 
 
+@pytest.mark.thorough
 def test_what_spills_does_not_fit(tmp_path: Path) -> None:
     script = tmp_path / "spilling.py"  # Triton reads the source
     script.write_text(SPILLING)

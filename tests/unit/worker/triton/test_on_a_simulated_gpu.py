@@ -145,9 +145,11 @@ def qwen3(directory: Path) -> transformers.PreTrainedModel:
     ("make", "arguments", "options", "tolerance"),
     [
         (awq, (), {}, 1e-4),
-        (gptq, (), {"dtype": "float16"}, 0.05),
+        pytest.param(gptq, (), {"dtype": "float16"}, 0.05, marks=pytest.mark.thorough),
         (qwen3, (), {}, 1e-4),
-        (llama, ("--load-format", "dummy", "--quantization", "int8"), {}, np.inf),
+        pytest.param(
+            *(llama, ("--load-format", "dummy", "--quantization", "int8"), {}, np.inf), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_every_form_of_weights_and_pages_is_served_alike(
@@ -161,6 +163,7 @@ def test_every_form_of_weights_and_pages_is_served_alike(
     assert any(graph.num_replays for graph in gpu.graphs)
 
 
+@pytest.mark.thorough
 def test_a_worker_of_one_sequence_compiles_nothing_either(directory: Path) -> None:
     model = llama(directory)
     requests = [Request(prompts(15)[0], 2), *(Request(prompts(4)[0], 2, way) for way in (EVERYTHING, SamplingParams()))]
@@ -194,6 +197,7 @@ def test_pages_in_fp8_use_the_checkpoint_s_scales(directory: Path) -> None:
     check(model, requests, tolerance=0.5)
 
 
+@pytest.mark.thorough
 def test_a_gguf_file_is_served_alike(directory: Path) -> None:
     gguf = pytest.importorskip("gguf")
     from tests.unit.worker.gguf.writing import write_gguf
@@ -279,6 +283,7 @@ def test_a_step_without_memory_fails_its_newest_sequences_and_no_others(director
     assert failed == {1, 3, 4}, "room was to suffice for none and for some"
 
 
+@pytest.mark.thorough
 def test_a_step_takes_no_memory_once_it_has_drawn(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The draw changes last tokens and counts: a step that failed after it would be repeated with wrong ones."""
     llama(directory)

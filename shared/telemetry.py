@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 logger = logging.getLogger(__name__)
+
+# Time that a part that ends gives its last spans.
+LAST_EXPORT_S = 1.0
 
 
 def configure_tracing(service: str) -> bool:
@@ -29,21 +33,24 @@ def configure_tracing(service: str) -> bool:
     except ImportError:
         logger.warning("an OTLP endpoint is set, but no traces are sent, because opentelemetry-sdk is not installed")
         return False
-    provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}))
+    # At exit, OpenTelemetry would wait for an endpoint that does not answer, some seconds in each part.
+    provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return True
 
 
 def shutdown_tracing() -> None:
-    """Exports the buffered spans and stops the exporter."""
+    """Exports the buffered spans, for LAST_EXPORT_S at most, and stops the exporter."""
     try:
         from opentelemetry import trace
     except ImportError:
         return
     shutdown = getattr(trace.get_tracer_provider(), "shutdown", None)
     if shutdown is not None:
-        shutdown()
+        closing = threading.Thread(target=shutdown, daemon=True)
+        closing.start()
+        closing.join(LAST_EXPORT_S)
 
 
 def tracer(name: str) -> Tracer | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -76,3 +77,16 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
         names = {attribute.key for attribute in span.attributes if attribute.key.startswith("gen_ai.")}
         assert "gen_ai.operation.name" in names
         assert names <= conventions
+
+
+def test_an_endpoint_that_does_not_answer_costs_no_answer_and_no_end() -> None:
+    """The server answers and stops with status 0; `serving` checks the latter."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{closed.getsockname()[1]}"}
+        with mock.patch.dict(os.environ, variables), serving(model="quire-chat") as server:
+            client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+            for _ in range(3):
+                answer = client.completions.create(model=server.model, prompt="Hello", max_tokens=5)
+                assert answer.usage is not None
+                assert answer.usage.completion_tokens == 5

@@ -14,9 +14,9 @@ FROM python:${PYTHON}
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 LABEL org.opencontainers.image.title="quire-worker" org.opencontainers.image.licenses="Apache-2.0"
-ENV PATH=/opt/quire/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HOME=/models
+ENV PATH=/opt/quire/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HOME=/models TRITON_CACHE_DIR=/models/triton
 COPY --from=build /opt/quire /opt/quire
-# Models downloaded from the hub. Mount a volume here to keep them.
+# Models downloaded from the hub, and compiled kernels. Mount a volume here to keep them.
 RUN install -d -o 10001 -g 10001 /models
 VOLUME /models
 USER 10001:10001

@@ -30,7 +30,8 @@ from shared.config import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
+# Options that do nothing without a gateway.
+GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
     field.name for name in SERVICES if name != "gateway" for field in fields(SERVICES[name])
 }
 
@@ -233,7 +234,7 @@ def _flags(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in option_names() and name not in OPTIONS:
             raise ConfigError(f"LLM has no option {name!r}; quire serve --help lists the options")
-        if name in _GATEWAY_ONLY:
+        if name in GATEWAY_ONLY:
             raise ConfigError(f"{name} is an option of the gateway, which LLM does not start")
         if value is None:
             continue

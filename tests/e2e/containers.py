@@ -15,7 +15,9 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +99,7 @@ class Project:
     """The running containers. `directory`: for logs, names and the library that resolves them."""
 
     directory: Path
-    services: Mapping[str, Service] = field(default_factory=compose_services)
+    services: Mapping[str, Service]
     containers: dict[str, list[Container]] = field(default_factory=dict)
     _num_started: int = 0
 
@@ -177,3 +179,21 @@ class Project:
         new = self._names.with_suffix(".new")
         new.write_text("".join(lines))
         new.rename(self._names)
+
+
+@contextmanager
+def running(numbers: Mapping[str, int], services: Mapping[str, Service] | None = None) -> Iterator[Project]:
+    """Starts that many containers of each service, in this order, and stops them. Prints their logs if the block or the
+    stop fails. `services`: if left out, those of docker-compose.yml."""
+    with tempfile.TemporaryDirectory(prefix="quire-containers-") as directory:
+        project = Project(Path(directory), services or compose_services())
+        try:
+            for service, number in numbers.items():
+                project.scale(service, number)
+            yield project
+            project.stop()
+        except BaseException:
+            print(project.logs())
+            raise
+        finally:
+            project.kill()

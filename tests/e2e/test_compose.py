@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Self
 
 import openai
 
-from tests.e2e.containers import Container, Project
+from tests.e2e.containers import Container, running
 from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import HANG_S, wait_until
 
@@ -103,23 +100,6 @@ def wait_used(containers: list[Container]) -> None:
         wait_until(is_used, 0.1)
 
 
-@contextmanager
-def composed() -> Iterator[Project]:
-    """All services that `docker compose up` starts, with one replica of each."""
-    with tempfile.TemporaryDirectory(prefix="quire-compose-") as directory:
-        project = Project(Path(directory))
-        try:
-            for service in ("gateway", "router", "scheduler", "worker", "redis"):
-                project.scale(service, 1)
-            yield project
-            project.stop()
-        except BaseException:
-            print(project.logs())
-            raise
-        finally:
-            project.kill()
-
-
 def wait_healthy(url: str) -> None:
     def is_healthy() -> bool:
         with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=HANG_S) as response:
@@ -132,7 +112,7 @@ def wait_healthy(url: str) -> None:
 @needs_redis
 def test_parts_come_and_go_under_load() -> None:
     """Added parts are used, and removed ones end what they do."""
-    with composed() as project:
+    with running(dict.fromkeys(("gateway", "router", "scheduler", "worker", "redis"), 1)) as project:
         (gateway,) = project.containers["gateway"]
         url = f"http://{gateway.address}:8000"
         wait_healthy(url)

@@ -3,11 +3,8 @@ and stop within their grace period."""
 
 from __future__ import annotations
 
-import tempfile
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -16,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.cli.stack import SERVICES
-from tests.e2e.containers import Project, Service
+from tests.e2e.containers import Service, running
 from tests.fakes.redis_server import SERVER
 from tests.fakes.waiting import HANG_S, wait_until
 from tests.unit.deploy.kubernetes import (
@@ -65,30 +62,15 @@ def passes(probe: dict[str, Any], ports: dict[str, int], address: str) -> bool:
     return False
 
 
-@contextmanager
-def running(manifests: Manifests) -> Iterator[Project]:
-    """Every workload with its number of replicas."""
-    with tempfile.TemporaryDirectory(prefix="quire-pods-") as directory:
-        project = Project(Path(directory), services_of(manifests))
-        try:
-            for workload in manifests.of("Deployment", "StatefulSet"):
-                project.scale(workload["metadata"]["name"], workload["spec"]["replicas"])
-            yield project
-            project.stop()
-        except BaseException:
-            print(project.logs())
-            raise
-        finally:
-            project.kill()
-
-
 def test_pods_pass_their_probes_and_answer() -> None:
     manifests = rendered("cpu", COMPONENTS)
-    with running(manifests) as project:
+    workloads = list(manifests.of("Deployment", "StatefulSet"))
+    numbers = {one["metadata"]["name"]: one["spec"]["replicas"] for one in workloads}
+    with running(numbers, services_of(manifests)) as project:
         for name, containers in project.containers.items():
             if not project.services[name].part:
                 continue
-            (workload,) = [one for one in manifests.of("Deployment", "StatefulSet") if one["metadata"]["name"] == name]
+            (workload,) = [one for one in workloads if one["metadata"]["name"] == name]
             definition = container_of(workload)
             ports = {port["name"]: port["containerPort"] for port in definition["ports"]}
             for container in containers:

@@ -7,7 +7,6 @@ import contextlib
 import math
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import yaml
 from deploy.dashboards.boards import BOARDS
 from quire.cli.stack import SERVICES
 from tests.e2e.conftest import Server, serving
-from tests.e2e.containers import Project
+from tests.e2e.containers import running
 from tests.e2e.parts import pid_of
 from tests.e2e.prometheus import PROMETHEUS, RULES, Prometheus, running_prometheus
 from tests.fakes.ports import free_ports
@@ -116,16 +115,9 @@ def test_what_needs_redis_finds_data_in_a_fleet_with_redis(tmp_path: Path) -> No
     panels = [panel for board in BOARDS for panel in board.panels if panel.needs == "Redis"]
     queries = {query.expression.replace("$__rate_interval", WINDOW) for panel in panels for query in panel.queries}
     assert queries
-    with tempfile.TemporaryDirectory(prefix="quire-compose-") as directory:
-        project = Project(Path(directory))
-        try:
-            parts = {name: project.scale(name, 1)[0] for name in ("redis", "worker", "scheduler", "router")}
-            targets = {name: [f"{part.address}:9000"] for name, part in parts.items() if name != "redis"}
-            with running_prometheus(tmp_path, targets) as prometheus:
-                wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
-            project.stop()
-        except BaseException:
-            print(project.logs())
-            raise
-        finally:
-            project.kill()
+    with running(dict.fromkeys(("redis", "worker", "scheduler", "router"), 1)) as project:
+        targets = {
+            name: [f"{one.address}:9000" for one in project.containers[name]] for name in SERVICES if name != "gateway"
+        }
+        with running_prometheus(tmp_path, targets) as prometheus:
+            wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)

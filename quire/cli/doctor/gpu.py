@@ -17,13 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from quire.cli.doctor.finding import Finding, ok, problem, unused, warning
+from services.worker.config import WorkerConfig
 from shared.host_memory import in_words
 from shared.python_child import child_environment, python_command
 
 # Longest time in which torch must be imported and CUDA's driver must answer.
 DRIVER_TIMEOUT_S = 60.0
-# Share of a GPU's memory that a worker takes by default (--gpu-memory-utilization).
-UTILIZATION = 0.9
+# Share of a GPU's memory that a worker takes by default.
+UTILIZATION = WorkerConfig().gpu_memory_utilization
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,15 @@ def _wrong_packages() -> Iterator[str]:
 
 
 def _requirements(of: Requirement, seen: set[str]) -> Iterator[Requirement]:
-    """Returns the packages that Quire with the extras of `of` requires itself, not what those require."""
+    """Returns what Quire itself requires with the extras of `of`, not what those packages require. `seen`: extras that
+    are done; the empty one stands for what Quire always requires."""
     from packaging.requirements import Requirement
 
-    for extra in of.extras - seen:
+    for extra in {"", *of.extras} - seen:
         seen.add(extra)
-        for line in requires("quire") or ():
-            requirement = Requirement(line)
-            needs_extra = requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
-            if not needs_extra or requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+        for requirement in map(Requirement, requires("quire") or ()):
+            is_of_extra = requirement.marker is not None and "extra" in str(requirement.marker)
+            if is_of_extra != bool(extra) or (requirement.marker and not requirement.marker.evaluate({"extra": extra})):
                 continue
             if requirement.name == "quire":
                 yield from _requirements(requirement, seen)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from quire.bench.prompts import SAMPLE_TEXT, DatasetError, Prompt, random_prompts, sharegpt_prompts
 from quire.bench.sharegpt import read_turns
 from quire.cli.serve import add_stack_options
-from quire.cli.stack import SERVICES, WIRING
+from quire.cli.stack import WIRING
 from quire.cli.supervisor import StackError
 from quire.client import QuireError
-from quire.offline.llm import LLM
+from quire.offline.llm import GATEWAY_ONLY, LLM
 from shared.config import ConfigError, add_options, build
 from shared.option_parser import OptionParser
 
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-
-# Options of quire serve that do nothing without a gateway.
-_GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
-    field.name for name in SERVICES if name != "gateway" for field in fields(SERVICES[name])
-}
 
 
 def run(
@@ -41,7 +36,7 @@ def run(
     group.add_argument(
         "--model", metavar="MODEL", default=argparse.SUPPRESS, help="Model to measure, as for quire serve."
     )
-    add_stack_options(parser, WIRING | _GATEWAY_ONLY)
+    add_stack_options(parser, WIRING | GATEWAY_ONLY)
     flags: dict[str, Any] = vars(parser.parse_args(argv))
     if flags.pop("config") is not None:
         parser.error("--config is for quire serve")

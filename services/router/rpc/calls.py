@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 # A call ends if its client reads nothing for this long. The call's sequences then leave the scheduler's batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
-# A server that is too busy is not at fault, and a line for each request that it refuses would make it busier.
-_OWN_FAULTS = (ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.INTERNAL)
+# Errors that clients cannot avoid. A server that is too busy is not at fault, and a line for each request that it
+# refuses would make it busier; deadlines are the clients' own.
+_OWN_FAULTS = (ErrorKind.UNAVAILABLE, ErrorKind.INTERNAL)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -126,7 +127,7 @@ def metadata_of(context: Any, name: str) -> str:
 class Caller:
     """Information about a caller from the call's metadata (for HTTP requests, from the headers)."""
 
-    # See `begin_request`.
+    # The caller's x-request-id, or a random id: see `begin_request`.
     request_id: str
     # The x-tenant-id that the gateway or the caller sets, or empty.
     tenant: str

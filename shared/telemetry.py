@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Time that a part that ends gives its last spans.
+# Longest time that a part waits at its end until its last spans are sent.
 LAST_EXPORT_S = 1.0
 
 

@@ -1,7 +1,7 @@
 """Checks of NVIDIA's driver, of the GPUs, and of what Triton needs to compile kernels for them.
 
-A process of its own asks, because CUDA keeps memory and threads in the process that uses it, and because a driver that
-hangs must not stop the other checks.
+A separate process asks the driver, because CUDA keeps memory and threads in the process that uses it, and because a
+driver that hangs must not stop the other checks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gpu:
 @dataclass(frozen=True, slots=True)
 class Cuda:
     """What torch and CUDA's driver say. `torch_cuda`: the CUDA release that torch is built for; None for a CPU build.
-    `driver_cuda`: the newest CUDA release that the driver knows, such as 13.0; None without a driver. `error`: why
+    `driver_cuda`: the newest CUDA release that the driver supports, such as 13.0; None without a driver. `error`: why
     torch sees no GPU although there is a driver."""
 
     torch: str
@@ -50,7 +50,8 @@ class Cuda:
 
 
 def ask_cuda() -> Cuda | str:
-    """Returns what a process of its own finds, or why it found nothing."""
+    """Asks torch and CUDA's driver in a separate process. Returns their answers, or a sentence that says why there are
+    none."""
     try:
         asked = subprocess.run(
             python_command("quire.cli.doctor.gpu"),
@@ -86,10 +87,13 @@ def check_gpus(cuda: Cuda | str) -> Iterator[Finding]:
         return
     if not cuda.gpus:
         why = cuda.error or "torch sees no GPU"
-        remedy = f"the driver must know CUDA {cuda.torch_cuda}, it knows {cuda.driver_cuda}; check CUDA_VISIBLE_DEVICES"
+        remedy = f"the driver must support CUDA {cuda.torch_cuda}, and supports {cuda.driver_cuda}; check CUDA_VISIBLE_DEVICES"
         yield problem("gpu", why, f"{remedy}, and that the container has GPUs (--gpus all)")
         return
-    yield ok("driver", f"knows CUDA {cuda.driver_cuda}; torch {cuda.torch} is built for CUDA {cuda.torch_cuda}")
+    yield ok(
+        "driver",
+        f"NVIDIA's driver supports CUDA {cuda.driver_cuda}; torch {cuda.torch} is built for CUDA {cuda.torch_cuda}",
+    )
     for index, gpu in enumerate(cuda.gpus):
         yield _check_gpu(index, gpu)
 

@@ -28,7 +28,7 @@ def check_cores() -> Finding:
     cores = physical_cores()
     words = f"{cores} physical core{'s' * (cores != 1)} of {allowed} CPUs that the system shows"
     if cores == 1:
-        return warning("cores", words, "give Quire at least 2: parts on one core wait for each other")
+        return warning("cores", words, "give Quire at least 2 cores: on one, its parts wait for each other")
     return ok("cores", words)
 
 
@@ -55,13 +55,13 @@ def check_descriptors(max_connections: int) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_connections + OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        shown = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
-        return ok("files", f"{shown} of open files, enough for {max_connections:,} clients")
+        shown = "any number of" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+        return ok("files", f"{shown} files may be open: enough for {max_connections:,} clients")
     may = hard == resource.RLIM_INFINITY or hard >= needed
     remedy = f"ulimit -n {needed}" if may else f"raise the hard limit to {needed} (limits.conf, LimitNOFILE, --ulimit)"
     return warning(
         "files",
-        f"{soft:,} files may be open: further clients than about {max(0, soft - OWN_DESCRIPTORS):,} are refused",
+        f"{soft:,} files may be open: enough for about {max(0, soft - OWN_DESCRIPTORS):,} clients; more are refused",
         f"{remedy}; or --max-connections {max(1, soft - OWN_DESCRIPTORS)}",
     )
 

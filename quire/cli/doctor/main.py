@@ -24,16 +24,15 @@ _WIDTH = max(map(len, Verdict))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorConfig(DiscoveryOptions):
     model: str = option(
-        "", "Model to check, too: a directory, a GGUF file or a name on the Hugging Face hub. If left out, the bundled "
-        "model.", positional=True,
+        "", "Model to check: a directory, a GGUF file or a name on the Hugging Face hub. If left out, the bundled model.", positional=True,
     )  # fmt: skip
-    device: str = option("auto", "Device that the model shall run on: auto, cpu, cuda or cuda:N.")
+    device: str = option("auto", "Device to run the model on: auto, cpu, cuda or cuda:N.")
     quantization: str | None = option(None, "Quantization at load, as for quire serve.", short="-q")
     download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")
-    host: str = option("127.0.0.1", "Address that shall be served on.")
-    port: int = option(8000, "TCP port that shall be served on.", minimum=0, maximum=65535)
+    host: str = option("127.0.0.1", "Address to serve on, as for quire serve.")
+    port: int = option(8000, "TCP port to serve on, as for quire serve.", minimum=0, maximum=65535)
     max_connections: int = option(
-        GatewayConfig().max_connections, "Number of clients that shall be connected at a time.", minimum=1
+        GatewayConfig().max_connections, "Number of clients that are connected at a time.", minimum=1
     )
     json: bool = option(False, "Print one JSON object per finding.")
 

@@ -1,1 +1,1 @@
-"""`quire bench throughput` and `quire bench latency`: a model on this host without a server, as vLLM measures one."""
+"""`quire bench throughput` and `quire bench latency`: measure a model on this host without a server, as vLLM does."""

@@ -1,4 +1,4 @@
-"""`quire bench latency`: how long a batch of equal size takes from its start to its last token."""
+"""`quire bench latency`: measures how long a batch of prompts takes, from its start to its last token."""
 
 from __future__ import annotations
 

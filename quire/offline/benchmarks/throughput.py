@@ -1,4 +1,5 @@
-"""`quire bench throughput`: how much a model on this host generates if all prompts are there from the start."""
+"""`quire bench throughput`: measures how many tokens per second a model on this host generates when all prompts are
+submitted at once."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class ThroughputConfig:
 def main(argv: Sequence[str]) -> int:
     return run(
         "quire bench throughput",
-        "Measures how much a model on this host generates if all prompts are there from the start. Takes the options "
-        "of quire serve.",
+        "Measures how many tokens per second a model on this host generates when all prompts are submitted at once. "
+        "Takes the options of quire serve.",
         ThroughputConfig,
         argv,
         measure,

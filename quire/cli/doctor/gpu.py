@@ -87,8 +87,9 @@ def check_gpus(cuda: Cuda | str) -> Iterator[Finding]:
         return
     if not cuda.gpus:
         why = cuda.error or "torch sees no GPU"
-        remedy = f"the driver must support CUDA {cuda.torch_cuda}, and supports {cuda.driver_cuda}; check CUDA_VISIBLE_DEVICES"
-        yield problem("gpu", why, f"{remedy}, and that the container has GPUs (--gpus all)")
+        versions = f"the driver must support CUDA {cuda.torch_cuda}, and supports {cuda.driver_cuda}"
+        others = "check CUDA_VISIBLE_DEVICES, and that the container has GPUs (--gpus all)"
+        yield problem("gpu", why, f"{versions}; {others}")
         return
     yield ok(
         "driver",

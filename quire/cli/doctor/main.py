@@ -24,8 +24,10 @@ _WIDTH = max(map(len, Verdict))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorConfig(DiscoveryOptions):
     model: str = option(
-        "", "Model to check: a directory, a GGUF file or a name on the Hugging Face hub. If left out, the bundled model.", positional=True,
-    )  # fmt: skip
+        "",
+        "Model to check: a directory, a GGUF file or a name on the Hugging Face hub. If left out, the bundled model.",
+        positional=True,
+    )
     device: str = option("auto", "Device to run the model on: auto, cpu, cuda or cuda:N.")
     quantization: str | None = option(None, "Quantization at load, as for quire serve.", short="-q")
     download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")

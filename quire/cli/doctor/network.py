@@ -93,9 +93,11 @@ def check_redis(options: DiscoveryOptions) -> Finding:
         return unused("redis", "--redis is not set; quire serve does not need it")
     from shared.discovery.redis import RedisUnavailableError
 
+    # The finding says what the connection would log.
+    logger = logging.getLogger("shared.discovery")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
-        # The finding says what the connection would log.
-        logging.getLogger("shared.discovery").setLevel(logging.CRITICAL)
         counts = asyncio.run(_count_parts(options))
     except ConfigError as error:
         return problem("redis", str(error), "pip install redis, or check --redis-ca")
@@ -105,6 +107,8 @@ def check_redis(options: DiscoveryOptions) -> Finding:
             f"{options.redis}: {error}",
             "check the address and QUIRE_REDIS_PASSWORD; the user needs the ACL rule in docs/operations.md, Discovery",
         )
+    finally:
+        logger.setLevel(level)
     known = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count)
     return ok("redis", f"{options.redis} runs the scripts; registered: {known or 'no parts'}")
 

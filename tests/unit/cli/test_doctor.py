@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import shutil
@@ -260,7 +261,7 @@ def test_a_model_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
 
 
 @needs_redis
-def test_redis_must_run_the_scripts_of_discovery(tmp_path: Path) -> None:
+def test_redis_must_run_the_scripts_of_discovery(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with redis_server(tmp_path) as redis:
         redis.command("ACL", "SETUSER", "quire", "on", ">secret", "~quire:*", "+@read")
         found = network.check_redis(DiscoveryOptions(redis=redis.url))
@@ -275,6 +276,10 @@ def test_redis_must_run_the_scripts_of_discovery(tmp_path: Path) -> None:
     assert "invalid username-password pair" in refused.what
     assert "no permissions" in forbidden.what
     assert "secret" not in forbidden.what
+    # The connection's own lines would say the same again; whoever calls this keeps his.
+    assert not caplog.text
+    logging.getLogger("shared.discovery.redis").warning("still heard")
+    assert "still heard" in caplog.text
 
 
 def test_redis_is_not_needed() -> None:

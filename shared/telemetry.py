@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+    from shared.span_endpoint import SpanEndpoint
+
 logger = logging.getLogger(__name__)
 
 # Longest time that a part waits at its end until its last spans are sent.
 LAST_EXPORT_S = 1.0
+# Where the process sends its spans, once it does.
+_endpoint: SpanEndpoint | None = None
 
 
 def configure_tracing(service: str) -> bool:
@@ -30,24 +34,30 @@ def configure_tracing(service: str) -> bool:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        from shared.span_endpoint import SpanEndpoint
     except ImportError:
         logger.warning("an OTLP endpoint is set, but no traces are sent, because opentelemetry-sdk is not installed")
         return False
     # At exit, OpenTelemetry would wait for an endpoint that does not answer, some seconds in each part.
     provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    endpoint = SpanEndpoint(OTLPSpanExporter())
+    provider.add_span_processor(BatchSpanProcessor(endpoint))
     trace.set_tracer_provider(provider)
+    global _endpoint
+    _endpoint = endpoint
     return True
 
 
 def shutdown_tracing() -> None:
-    """Exports the buffered spans, for LAST_EXPORT_S at most, and stops the exporter."""
+    """Exports the buffered spans, for LAST_EXPORT_S at most, and stops the exporter. Does not wait for an endpoint that
+    is down."""
     try:
         from opentelemetry import trace
     except ImportError:
         return
     shutdown = getattr(trace.get_tracer_provider(), "shutdown", None)
-    if shutdown is not None:
+    if shutdown is not None and not (_endpoint is not None and _endpoint.is_down):
         closing = threading.Thread(target=shutdown, daemon=True)
         closing.start()
         closing.join(LAST_EXPORT_S)

@@ -1,0 +1,55 @@
+"""Sends spans, and knows whether their endpoint answers, so that one that is down costs neither time nor log lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from shared import clock
+
+# Of the OTLP exporter, which logs attempts that fail, for as long as the endpoint is down.
+LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
+# An endpoint that has not taken spans for so long counts as down.
+PATIENCE_S = 1.0
+
+
+class SpanEndpoint(SpanExporter):
+    """Passes spans on to an exporter, which tries again until its timeout."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._has_failed = False
+        # When the export that runs began.
+        self._began: float | None = None
+        self._has_spoken = False
+        logging.getLogger(LOGGER).addFilter(self._speaks)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._began = clock.now()
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            self._began = None
+        self._has_failed = result is not SpanExportResult.SUCCESS
+        self._has_spoken &= self._has_failed
+        return result
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+        logging.getLogger(LOGGER).removeFilter(self._speaks)
+
+    @property
+    def is_down(self) -> bool:
+        began = self._began
+        return self._has_failed or (began is not None and clock.now() - began > PATIENCE_S)
+
+    def _speaks(self, _: logging.LogRecord) -> bool:
+        """Lets the exporter log one line for each time that the endpoint is down."""
+        self._has_spoken, had_spoken = True, self._has_spoken
+        return not had_spoken

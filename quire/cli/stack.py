@@ -42,7 +42,8 @@ CALLED = {"gateway": "router", "router": "scheduler", "scheduler": "worker"}
 # Options that the stack sets itself.
 # They include those of discovery, because the parts of a stack find each other without it.
 WIRING = frozenset(
-    {"listen", "router", "scheduler", "worker", "status_fd"} | {field.name for field in dataclasses.fields(PartOptions)}
+    {"listen", "router", "scheduler", "worker", "worker_model", "status_fd"}
+    | {field.name for field in dataclasses.fields(PartOptions)}
 )
 # Maximum length, in bytes, of the path of the directory that contains the stack's directory quire-xxxxxxxx. The kernel
 # allows 107 bytes for a Unix socket's path, and the longest path below the stack's directory is the gateway's admin

@@ -18,6 +18,11 @@ class SchedulerConfig(PartOptions):
         "Address of a worker group's rank 0. Repeatable. A host name stands for all of its addresses. With --redis, "
         "workers are also found there. All groups must serve the same model.",
     )
+    worker_model: str = option(
+        "",
+        "Model whose workers the scheduler uses, as NAME or NAME@VERSION; workers of others are left alone. If left "
+        "out, the model of the first worker.",
+    )
     model_weight: int = option(
         100,
         "Weight of the model's version (--model-version): routers divide new conversations between the versions of one "

@@ -73,7 +73,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     addresses = await server.start(config.listen)
     if config.metrics_port is not None:
         collector = LoadCollector(
-            lambda: (fleet.model.info.name, fleet.model.info.version) if fleet.model.is_known else ("", ""),
+            lambda: fleet.model.name_and_version,
             servicer.load,
             servicer.throughput.rates,
         )

@@ -72,6 +72,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     version: str = ""
     steps: int = 0
     epoch: int = 0
+    # Models of all claimants so far, by name.
+    claimed_for: list[str] = field(default_factory=list)
     # Grammars of all PrepareGrammar messages so far.
     grammars: list[str] = field(default_factory=list)
     heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,6 +102,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             first = None
         if first is None or not first.HasField("claim"):
             raise MalformedRequestError("the first message of a stream must be a claim")
+        self.claimed_for.append(first.claim.model)
         info = self.hello(self.make_model(), self.epoch).model
         try:
             check_model(first.claim, info.name, info.version)

@@ -172,13 +172,13 @@ class Claimer:
             self._turns.lost(address, clock.now(), has_worked=end is ServiceEnd.LOST_AT_WORK)
 
     def _claimant(self, address: str) -> Claimant:
-        model = self._fleet.model
+        model, model_version = self._fleet.model.name_and_version
         return Claimant(
             self._fleet.scheduler_id,
             self._fleet.num_ready,
             # A worker that another scheduler held a moment ago answers soon. An address that cannot be reached would
             # keep the scheduler from asking elsewhere until the attempt times out.
             asks_owner=not self._is_asking and self._turns.was_held_elsewhere(address),
-            model=model.info.name if model.is_known else "",
-            model_version=model.info.version if model.is_known else "",
+            model=model,
+            model_version=model_version,
         )

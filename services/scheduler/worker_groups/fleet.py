@@ -23,7 +23,7 @@ class Fleet:
 
     scheduler_id: str
     config: SchedulerConfig
-    model: FleetModel = field(default_factory=FleetModel)
+    model: FleetModel = field(init=False)
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
     engines: Engines = field(default_factory=Engines)
@@ -38,6 +38,7 @@ class Fleet:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.model = FleetModel(self.config.worker_model)
         self.accusations = Accusations(self.config.worker_timeout)
 
     def add_group(self, address: str) -> WorkerGroup:

@@ -27,7 +27,9 @@ class FleetModel:
     """The description of the model that all workers serve. The first worker that is claimed sets it; later workers must
     match it."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: str = "") -> None:
+        """`expected`: NAME or NAME@VERSION of the model that the first worker must serve; empty if it may be any."""
+        self._expected = expected
         self._info: model_pb2.ModelInfo | None = None
 
     @property
@@ -40,12 +42,23 @@ class FleetModel:
     def is_known(self) -> bool:
         return self._info is not None
 
+    @property
+    def name_and_version(self) -> tuple[str, str]:
+        """Of the model that workers must serve. Both are empty if it may be any."""
+        if self._info is not None:
+            return self._info.name, self._info.version
+        name, _, version = self._expected.partition("@")
+        return name, version
+
     def adopt(self, info: model_pb2.ModelInfo) -> None:
-        """Takes the model of the first claimed worker, and checks the model of every later worker. Routers know only
-        the first model, so a later model must have the same name, version, vocabulary size, tokenizer, embeddings and
-        classes, must be an encoder if the first is one, and must have at least the first model's context. Otherwise
-        raises OtherModelError."""
+        """Takes the model of the first claimed worker if it is the expected one, and checks the model of every later
+        worker. Routers know only the first model, so a later model must have the same name, version, vocabulary size,
+        tokenizer, embeddings and classes, must be an encoder if the first is one, and must have at least the first
+        model's context. Otherwise raises OtherModelError."""
         if self._info is None:
+            label = f"{info.name}@{info.version}" if info.version else info.name
+            if self._expected not in ("", label):
+                raise OtherModelError(f"its model is {label}, not {self._expected}")
             self._info = info
             return
         for name in _SAME:

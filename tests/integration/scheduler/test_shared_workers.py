@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from quire.client import AsyncClient
+from services.scheduler.config import SchedulerConfig
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
@@ -30,9 +31,10 @@ class Shared:
 
 
 @asynccontextmanager
-async def shared_workers(directory: Path, number: int) -> AsyncIterator[Shared]:
+async def shared_workers(directory: Path, number: int, versions: Sequence[str] = ("",)) -> AsyncIterator[Shared]:
+    """`versions`: of their model; the workers have them in turn."""
     addresses = [f"unix:{directory}/w{index}" for index in range(number)]
-    workers = [talking_worker() for _ in addresses]
+    workers = [talking_worker(version=versions[index % len(versions)]) for index in range(number)]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
     try:
         yield Shared(directory, addresses, workers, servers)
@@ -62,6 +64,20 @@ async def test_schedulers_that_start_one_after_another_share_the_workers(
                 )
             )
             print(f"{len(schedulers)} schedulers, {num_workers} workers: equal after {time.monotonic() - since:.2f} s")
+
+
+async def test_schedulers_told_their_model_leave_the_workers_of_others_alone(tmp_path: Path) -> None:
+    async with shared_workers(tmp_path, 4, versions=("", "2")) as shared, AsyncExitStack() as stack:
+        for index, model in enumerate(("fake@2", "fake", "other")):
+            config = SchedulerConfig(worker_model=model)
+            running = running_scheduler(f"unix:{tmp_path}/s{index}", *shared.addresses, config=config)
+            scheduler = await stack.enter_async_context(running)
+            if model == "other":
+                await until(lambda: all("other" in worker.claimed_for for worker in shared.workers))
+                assert num_ready(scheduler) == 0
+            else:
+                await until(lambda: num_ready(scheduler) == 2)  # noqa: B023 - called in this turn of the loop
+                assert "@".join(filter(None, scheduler.fleet.model.name_and_version)) == model
 
 
 async def test_one_of_two_schedulers_is_left_and_takes_all_workers(tmp_path: Path) -> None:

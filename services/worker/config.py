@@ -16,7 +16,7 @@ from shared.discovery import PartOptions
 class WorkerConfig(PartOptions):
     model: str = option(
         "",
-        "Model directory, GGUF file, or name on the Hugging Face hub. If left out, the bundled model.",
+        "Model directory, GGUF file, or name on the Hugging Face hub. If left out, the bundled model, quire-chat.",
         positional=True,
     )
     listen: tuple[str, ...] = option(("127.0.0.1:50071",), "Address to serve gRPC on, host:port or unix:/path.")

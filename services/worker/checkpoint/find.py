@@ -109,7 +109,7 @@ def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> 
 def find_local(config: WorkerConfig) -> Checkpoint | None:
     """Returns the model if it is on this machine: the bundled model, a directory or a GGUF file. Returns None if
     `config` names a model on the hub. Raises ModelError for a path that does not exist."""
-    if not config.model:
+    if not config.model or (config.model == BUNDLED and not Path(BUNDLED).exists()):
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():
             raise ModelError(f"the bundled model is missing from this installation ({directory}); name a model instead")

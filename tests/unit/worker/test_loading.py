@@ -18,7 +18,7 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from quire.inference.v1 import model_pb2
-from services.worker.checkpoint.find import find_checkpoint
+from services.worker.checkpoint.find import find_checkpoint, find_local
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
@@ -43,6 +43,20 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_tokenizer(directory: Path, **config: Any) -> None:
     Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def test_the_bundled_model_has_a_name_that_a_directory_of_that_name_takes(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    unnamed = find_local(WorkerConfig())
+    assert unnamed is not None
+    assert unnamed.path.is_dir()
+    assert find_local(WorkerConfig(model="quire-chat")) == unnamed
+    shutil.copytree(directory, "quire-chat")
+    own = find_local(WorkerConfig(model="quire-chat"))
+    assert own is not None
+    assert own.path == Path("quire-chat")
 
 
 def bundle_config(files: TokenizerFiles) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.gpu.__main__ import OF_A_FORM, OF_FLOATS
 from tests.bare_tree import HIDDEN, ROOT, environment
 
@@ -26,6 +28,7 @@ def test_what_is_hidden_cannot_be_imported(tmp_path: Path) -> None:
     assert "numpy" in numpy
 
 
+@pytest.mark.thorough
 def test_every_part_runs_without_a_gpu_and_keeps_nothing(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in RESULTS.glob("*.json")}
     result = subprocess.run(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import zlib
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,27 @@ from tests.interpreter import complete_the_interpreter
 HAS_GPU = os.environ["TRITON_INTERPRET"] != "1" and find_gpu()[0] is not None
 if not HAS_GPU:
     complete_the_interpreter()
+_KERNEL_TESTS = (Path(__file__).parent, Path(__file__).parents[1] / "sampling")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks cases of kernel tests as thorough that the interpreter need not run each time: those whose values of
+    parameters all appear in other cases of the same test. A GPU runs all cases."""
+    if HAS_GPU:
+        return
+    cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent in _KERNEL_TESTS and hasattr(item, "callspec"):
+            cases[item.path, item.originalname].append(item)
+    for each in cases.values():
+        seen: set[tuple[str, str]] = set()
+        # In an order that has nothing to do with the values: the pairs of values that remain differ.
+        for item in sorted(each, key=lambda item: zlib.crc32(item.name.encode())):
+            values = {(name, str(value)) for name, value in item.callspec.params.items()}
+            if values <= seen:
+                item.add_marker("thorough")
+            seen |= values
 
 
 @pytest.fixture(scope="session", params=[pytest.param("cuda:0", marks=pytest.mark.gpu)] if HAS_GPU else ["cpu"])

@@ -149,7 +149,7 @@ def test_every_form_equals_the_exact_attention(device: torch.device, model: Mode
     assert all(torch.equal(*pair) for pair in zip(step.inputs(), before, strict=True))
 
 
-@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("batch_invariant", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_layers_of_several_shapes_share_a_plan(device: torch.device, batch_invariant: bool) -> None:
     models = [
         Model(),
@@ -166,7 +166,7 @@ def test_layers_of_several_shapes_share_a_plan(device: torch.device, batch_invar
         assert_exact(step, step.run(attention, work))
 
 
-@pytest.mark.parametrize("window", [None, 600])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.thorough), 600])
 def test_more_parts_are_joined_than_at_once(device: torch.device, window: int | None) -> None:
     """The greatest scores come first, so that the later parts weigh little, or last."""
     model = Model(1, 2, window=window)

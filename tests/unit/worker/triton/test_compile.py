@@ -33,6 +33,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 ONE = ("-m", ahead.__name__, "--only", "quantize_rows bf16 576 to int8")
 
 
+@pytest.mark.thorough
 def test_a_table_is_printed() -> None:
     result = run(*ONE)
     assert result.returncode == 0, result.stderr
@@ -219,6 +220,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_too_much_shared_memory_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "misfit.py"
     script.write_text(MISFIT)

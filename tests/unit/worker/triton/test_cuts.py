@@ -84,7 +84,7 @@ CUTS = [
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in divide")  # of the interpreter: x / 1e-3 may be -inf
-@pytest.mark.parametrize("vocab_size", [1, 37, TILE + 451])
+@pytest.mark.parametrize("vocab_size", [1, 37, pytest.param(TILE + 451, marks=pytest.mark.thorough)])
 def test_cuts_keep_what_the_hosts_stages_keep(device: torch.device, vocab_size: int) -> None:
     """A third of the cuts on each kind of row."""
     for which, (name, row) in enumerate(adversarial_rows(vocab_size).items()):

@@ -42,7 +42,13 @@ def test_the_likeliest_tokens_are_transformers_own(
 
 
 @pytest.mark.parametrize(
-    "name", ["deepseek_v3", "gemma4_text, experts", "gpt_oss", "mimo_v2_flash, transformers' code"]
+    "name",
+    [
+        "deepseek_v3",
+        pytest.param("gemma4_text, experts", marks=pytest.mark.thorough),
+        "gpt_oss",
+        pytest.param("mimo_v2_flash, transformers' code", marks=pytest.mark.thorough),
+    ],
 )
 def test_networks_of_other_layers_give_transformers_tokens(device: torch.device, tmp_path: Path, name: str) -> None:
     """A latent cache with groups of experts; heads of several sizes with experts beside an MLP; sinks, windows and

@@ -73,7 +73,11 @@ def test_chunks_decodes_and_every_way_to_sample_wait_for_nothing_and_compile_not
 
 
 @pytest.mark.parametrize(
-    ("kind", "argument"), [(PoolingKind.LAST, "--enforce-eager"), (PoolingKind.MEAN, "--batch-invariant")]
+    ("kind", "argument"),
+    [
+        (PoolingKind.LAST, "--enforce-eager"),
+        pytest.param(PoolingKind.MEAN, "--batch-invariant", marks=pytest.mark.thorough),
+    ],
 )
 def test_masks_prompt_logprobs_and_pooled_sequences_wait_for_nothing(
     directory: Path, kind: PoolingKind, argument: str

@@ -53,7 +53,11 @@ class InFp8OneByOne(OneByOne, InFp8):
 
 
 @pytest.mark.parametrize(
-    ("family", "fused", "one_by_one"), [("Llama", InBytes, InBytesOneByOne), ("Qwen3", InFp8, InFp8OneByOne)]
+    ("family", "fused", "one_by_one"),
+    [
+        pytest.param("Llama", InBytes, InBytesOneByOne, marks=pytest.mark.thorough),
+        ("Qwen3", InFp8, InFp8OneByOne),
+    ],
 )
 def test_logprobs_are_the_same_bits(
     device: torch.device, tmp_path: Path, family: str, fused: type[InBytes], one_by_one: type[InBytes]

@@ -46,8 +46,10 @@ class Service:
 
 
 def compose_services() -> dict[str, Service]:
-    """The services of docker-compose.yml that have something to do with Quire."""
-    services: Mapping[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    """The services of docker-compose.yml that have something to do with Quire, those of profiles included."""
+    text = (ROOT / "docker-compose.yml").read_text()
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: os.environ.get(found[1]) or found[2], text)
+    services: Mapping[str, Any] = yaml.safe_load(text)["services"]
     found = {}
     for name, definition in services.items():
         if "build" not in definition and name != "redis":
@@ -55,7 +57,7 @@ def compose_services() -> dict[str, Service]:
         variables = definition.get("environment", {})
         given = {key: os.environ.get(key) if value is None else value for key, value in variables.items()}
         found[name] = Service(
-            part=name if "build" in definition else "",
+            part=Path(definition["build"]["dockerfile"]).stem if "build" in definition else "",
             command=tuple(definition["command"]),
             environment={key: value for key, value in given.items() if value is not None},
             grace_s=float(definition.get("stop_grace_period", "10s").removesuffix("s")),

@@ -1,4 +1,5 @@
-"""`docker compose up --scale`, run as processes: parts come and go under load, and no answer fails or differs."""
+"""`docker compose up --scale` and `--profile models`, run as processes: parts come and go under load, and no answer
+fails or differs."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class Load:
     """Clients that ask without a pause, and compare each answer with the first one to the same question."""
 
     def __init__(self, url: str) -> None:
-        self._client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
-        self._expected = {prompt: self._ask(prompt) for prompt in PROMPTS}
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
+        self._expected = {prompt: self.ask(prompt) for prompt in PROMPTS}
         self._stop = threading.Event()
         self.num_answers = 0
         self.wrong: list[str] = []
@@ -44,9 +45,9 @@ class Load:
         self._pool = ThreadPoolExecutor(len(PROMPTS))
         self._clients = [self._pool.submit(self._run, prompt) for prompt in PROMPTS]
 
-    def _ask(self, prompt: str) -> str:
-        stream = self._client.chat.completions.create(
-            model="quire-chat",
+    def ask(self, prompt: str, model: str = "quire-chat") -> str:
+        stream = self.client.chat.completions.create(
+            model=model,
             messages=[{"role": "user", "content": prompt}],
             temperature=0,
             max_tokens=80,
@@ -57,7 +58,7 @@ class Load:
     def _run(self, prompt: str) -> None:
         while not self._stop.wait(PAUSE_S):
             try:
-                answer = self._ask(prompt)
+                answer = self.ask(prompt)
                 wrong = "" if answer == self._expected[prompt] else f"{prompt}: {answer!r}"
             except openai.APIError as error:
                 wrong = f"{prompt}: {error!r}"
@@ -84,7 +85,8 @@ def work(container: Container) -> float:
     with suppress(OSError):
         with urllib.request.urlopen(f"http://{container.address}:9000/metrics", timeout=HANG_S) as response:
             lines = response.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(WORK[container.service]))
+        counter = WORK[container.service.removesuffix("-second")]
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(counter))
     return 0.0
 
 
@@ -124,5 +126,12 @@ def test_parts_come_and_go_under_load() -> None:
                 wait_used(containers)
                 print(f"{service}={number}: {scaled - started:.1f} s, used after {time.monotonic() - scaled:.1f} s")
                 load.ask_more()
+            # --profile models: a second model, with parts of its own.
+            second = [*project.scale("worker-second", 1), *project.scale("scheduler-second", 1)]
+            wait_until(lambda: "second" in {model.id for model in load.client.models.list()}, 0.1)
+            before = [work(one) for one in second]
+            assert load.ask(PROMPTS[0], "second")
+            assert all(work(one) > count for one, count in zip(second, before, strict=True))
+            load.ask_more()
         assert load.wrong == [], f"of {load.num_answers} answers"
         print(f"{load.num_answers} answers, all right")

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,12 @@ from shared.config import add_options, build
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILES = {name: ROOT / "deploy" / "docker" / f"{name}.Dockerfile" for name in SERVICES}
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+# With the values that variables have if they are left out.
+COMPOSE: dict[str, Any] = yaml.safe_load(
+    re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "docker-compose.yml").read_text())
+)
+# The service of --profile models or gpu that stands for each part.
+FURTHER = {"scheduler-second": "scheduler", "worker-second": "worker", "worker-gpu": "worker"}
 
 
 def instructions(name: str, keyword: str) -> list[str]:
@@ -39,6 +45,13 @@ def parse(config_class: type, argv: list[str], environment: dict[str, str]) -> A
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_options(parser, config_class)
     return build(config_class, vars(parser.parse_args(argv)), environment)
+
+
+def config_of(service: str) -> Any:
+    """Returns the options that the part of a service has, if the variables that are passed on are not set."""
+    part, definition = FURTHER.get(service, service), COMPOSE["services"][service]
+    given = {name: value for name, value in definition["environment"].items() if value is not None}
+    return parse(SERVICES[part], definition["command"], image_environment(part) | given)
 
 
 def test_hadolint_has_nothing_to_say() -> None:
@@ -77,7 +90,7 @@ def test_a_container_runs_the_command_that_quire_serve_runs(name: str, tmp_path:
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_part_understands_its_command_and_is_reached_where_the_others_look(name: str) -> None:
     service = COMPOSE["services"][name]
-    config = parse(SERVICES[name], service["command"], image_environment(name))
+    config = config_of(name)
     (port,) = instructions(name, "EXPOSE")
 
     listens = (f"{config.host}:{config.port}",) if name == "gateway" else config.listen
@@ -95,7 +108,7 @@ def test_each_part_understands_its_command_and_is_reached_where_the_others_look(
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_container_gets_the_time_to_drain_that_its_part_takes(name: str) -> None:
     service = COMPOSE["services"][name]
-    config = parse(SERVICES[name], service["command"], image_environment(name))
+    config = config_of(name)
 
     assert float(service["stop_grace_period"].removesuffix("s")) >= getattr(config, "drain_timeout", 0) + 5
 
@@ -114,4 +127,32 @@ def test_prometheus_scrapes_every_part() -> None:
     config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
 
     scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in config["scrape_configs"]}
-    assert scraped == {name: {"names": [name], "type": "A", "port": 9000} for name in SERVICES}
+    for part in SERVICES:
+        names = [part, *(service for service, of in FURTHER.items() if of == part)]
+        assert scraped.pop(part) == {"names": names, "type": "A", "port": 9000}
+    assert not scraped
+
+
+def test_the_second_model_has_parts_of_its_own() -> None:
+    scheduler, worker = config_of("scheduler-second"), config_of("worker-second")
+    (port,) = instructions("worker", "EXPOSE")
+
+    assert scheduler.redis
+    assert scheduler.worker == (f"worker-second:{port}",)
+    assert (scheduler.worker_model,) == worker.served_model_name
+    assert not worker.redis, "the first model's scheduler would find it"
+    assert COMPOSE["services"]["worker"]["environment"]["QUIRE_MODEL"] is None
+
+
+def test_the_worker_on_a_gpu_differs_by_its_device() -> None:
+    on_gpu = config_of("worker-gpu")
+    assert on_gpu.device == "cuda"
+    assert replace(on_gpu, device="cpu") == config_of("worker")
+    (device,) = COMPOSE["services"]["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}
+
+
+@pytest.mark.parametrize("service", ["worker", "worker-gpu", "worker-second"])
+def test_every_worker_gets_the_token_of_the_hub_by_both_names(service: str) -> None:
+    environment = COMPOSE["services"][service]["environment"]
+    assert {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} <= {name for name, value in environment.items() if value is None}

@@ -69,7 +69,7 @@ class Fleet:
         ready = [group for group in ready if group.is_healthy] or ready
         if ready:
             return min(ready, key=lambda group: group.num_unfinished)
-        return min(groups, key=lambda group: group.silent_s, default=None)
+        return min(groups, key=lambda group: group.steps.silent_s, default=None)
 
     async def wait_ready(self) -> None:
         """Waits until a group has a worker."""

@@ -1,10 +1,8 @@
-"""One worker group: the core that plans for it, and the loop that keeps plans in flight.
+"""One worker group: its sequences, and the service of its worker from the claim to the loss.
 
-All code in this module runs on the event loop's thread. The step loop never waits for a worker or router: separate
-tasks send the plans and the tokens. When a worker is lost, its KV blocks and the steps in flight are lost, too. The
-core keeps the sequences. Another group takes the sequences over, or this group continues them when a worker is claimed
-at its address again. If the scheduler has no worker left, routers move the sequences to another scheduler of the model
-that has a worker.
+When a worker is lost, its KV blocks and the steps in flight are lost, too. The core keeps the sequences. Another group
+takes the sequences over, or this group continues them when a worker is claimed at its address again. If the scheduler
+has no worker left, routers move the sequences to another scheduler of the model that has a worker.
 """
 
 from __future__ import annotations
@@ -19,11 +17,7 @@ from enum import Enum, auto
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.converters import (
-    WorkerHello,
-    logprobs_from_proto,
-    result_from_proto,
-)
+from services.scheduler.converters import WorkerHello
 from services.scheduler.core import (
     CoreConfig,
     ErrorKind,
@@ -31,7 +25,6 @@ from services.scheduler.core import (
     FinishedSequence,
     FinishReason,
     RefusedError,
-    RunAhead,
     Scheduler,
     Sequence,
     TurnRate,
@@ -41,17 +34,13 @@ from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpan
 from services.scheduler.worker_groups.accusations import Accusations, Acquittal, newly_suspected
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
-from services.scheduler.worker_groups.outputs import deliver, report, report_interruptions
-from services.scheduler.worker_groups.progress import Patience
+from services.scheduler.worker_groups.outputs import report, report_interruptions
+from services.scheduler.worker_groups.step_loop import StepLoop
 from services.scheduler.worker_groups.worker_link import Loss, WorkerLink, WorkerLostError
 from services.scheduler.worker_groups.worker_options import core_config, options_problem, seed_step_times
 from shared import clock
 
 logger = logging.getLogger(__name__)
-
-# Maximum number of seconds that one call of `tick` counts as silence of the worker. `tick` is due every 100 ms. A much
-# longer time between two calls means that this process was paused or busy, not that the worker was silent.
-_LONGEST_TICK_S = 0.25
 
 
 class UnusableWorkerError(Exception):
@@ -72,9 +61,9 @@ class ServiceEnd(Enum):
 
 
 class WorkerGroup:
-    """The scheduler core of one worker group, and the connection to the group's worker. Not thread-safe.
+    """The scheduler core of one worker group, and the step loop on the group's worker. Not thread-safe.
 
-    `ready` is set while a worker is claimed.
+    `ready` is set while a worker is claimed that is not stopping.
     """
 
     def __init__(
@@ -104,17 +93,8 @@ class WorkerGroup:
         # Whether the claimed worker is stopping. `ready` is not set then.
         self._is_draining = False
         self.core: Scheduler[RoutedRequest] | None = None
+        self.steps = StepLoop(address, config, spans)
         self._config = config
-        self._link: WorkerLink | None = None
-        self._pump_due: asyncio.Handle | None = None
-        # While the next plan is held back: the timer that calls `_pump` when the plan is due.
-        self._held: asyncio.TimerHandle | None = None
-        # Seconds since the last result, or since the worker was lost, without the time for which this process was
-        # paused. While a worker is claimed, the number is meaningful only if plans are in flight.
-        self.silent_s = 0.0
-        self._last_tick = clock.now()
-        self._run_ahead = RunAhead(config.run_ahead)
-        self._patience = Patience(config.step_timeout)
         self._turn_rate = TurnRate()
         self._accusations = accusations
         self._boot_id = 0  # of the claimed worker
@@ -144,44 +124,40 @@ class WorkerGroup:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
         self._model.check_task(request)
         self._spans.start(self.core.submit(request))
-        self._pump_soon()
+        self.steps.pump_soon()
 
     def abort(self, key: SequenceKey) -> bool:
         if self.core is None or not self.core.abort(key):
             return False
         self._spans.end(key, "aborted")
-        self._pump_soon()
+        self.steps.pump_soon()
         return True
 
     def tick(self, now: float) -> None:
         """Ends sequences whose deadline is past. Fails all sequences if the worker is lost for longer than
         --worker-timeout.
         """
-        self.silent_s += min(now - self._last_tick, _LONGEST_TICK_S)
-        self._last_tick = now
+        self.steps.tick(now)
         if self.core is None:
             return
         self._finish(self.core.expire(now))
         self._turn_rate.observe(now, self.core.counters.starts)
-        if self._is_draining and self._link is not None and not self.num_unfinished:
-            self._link.cancel()  # the worker waits for this
+        if self._is_draining and self.steps.link is not None and not self.num_unfinished:
+            self.steps.link.cancel()  # the worker waits for this
         is_lost = not self.ready.is_set() and not self._is_draining
-        if is_lost and self.silent_s > self._config.worker_timeout:
+        if is_lost and self.steps.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
-        self._pump_soon()
+        self.steps.pump_soon()
 
     def give_up(self) -> None:
         """Closes the stream to a worker that sends nothing. Its sequences then move to other groups."""
         logger.error(
             "worker %s sent no result for %.1f s, but its steps were expected to take less; closing its stream",
             self.address,
-            self.silent_s,
+            self.steps.silent_s,
         )
-        self.silent_s = 0.0
-        self._patience.gave_up()
-        if self._link is not None:
-            self._link.cancel()
+        self.steps.give_up()
 
     def drain_lost(self) -> list[Sequence[RoutedRequest]]:
         """Removes and returns the sequences of all other groups that have no worker, except sequences that do not fit
@@ -192,7 +168,7 @@ class WorkerGroup:
 
     @property
     def is_claimed(self) -> bool:
-        return self._link is not None
+        return self.steps.link is not None
 
     @property
     def engine(self) -> Engine | None:
@@ -207,19 +183,17 @@ class WorkerGroup:
     @property
     def silence(self) -> float:
         """Time without a result, in units of the time after which the group is late. 0 if no plan is in flight."""
-        is_claimed = self.ready.is_set() or self._is_draining
-        is_in_flight = is_claimed and self.core is not None and self.core.num_in_flight
-        return self.silent_s / self._patience.seconds if is_in_flight else 0.0
+        return self.steps.silence
 
     @property
     def stalled_s(self) -> float:
         """Seconds since the last result while plans are in flight, else 0."""
-        return self.silent_s if self.silence else 0.0
+        return self.steps.silent_s if self.silence else 0.0
 
     @property
     def num_queued(self) -> int:
         """Number of messages that wait to be sent to the worker."""
-        return 0 if self._link is None else self._link.num_queued
+        return 0 if self.steps.link is None else self.steps.link.num_queued
 
     @property
     def num_unfinished(self) -> int:
@@ -231,7 +205,7 @@ class WorkerGroup:
         """Runs steps on a claimed worker until it is lost or given away. Raises UnusableWorkerError if it is the
         scheduler's first worker and cannot be used.
         """
-        steps = 0 if self.core is None else self.core.counters.steps
+        steps_before = 0 if self.core is None else self.core.counters.steps
         end, loss = ServiceEnd.LOST, Loss.PLANNED
         try:
             end = await self._serve(link)
@@ -246,7 +220,7 @@ class WorkerGroup:
             self._on_lost(loss)
             await link.close()
         if end is ServiceEnd.LOST and self.core is not None:
-            has_worked = self.core.counters.steps > steps + self._run_ahead.depth
+            has_worked = self.core.counters.steps > steps_before + self.steps.depth
             end = ServiceEnd.LOST_AT_WORK if has_worked else ServiceEnd.LOST
         return end
 
@@ -262,9 +236,9 @@ class WorkerGroup:
 
     async def tokenizer_chunks(self) -> list[bytes]:
         """Returns the serialized TokenizerBundle, in pieces. Raises WorkerLostError if no worker is claimed."""
-        if self._link is None:
+        if self.steps.link is None:
             raise WorkerLostError(f"worker {self.address} is not connected")
-        return [chunk async for chunk in self._link.tokenizer_chunks()]
+        return [chunk async for chunk in self.steps.link.tokenizer_chunks()]
 
     async def _serve(self, link: WorkerLink) -> ServiceEnd:
         """Returns when the worker is given away, or is stopping and has nothing to do. Raises WorkerLostError if it is
@@ -273,15 +247,13 @@ class WorkerGroup:
         self._check_options(hello)
         self._model.adopt(hello.model)
         try:
-            self._adopt_core(core_config(hello, self._config), hello)
+            core = self._adopt_core(core_config(hello, self._config), hello)
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
-        self._link = link
+        self.steps.begin(link, core)
         self._boot_id = hello.boot_id
         for acquittal in self._accusations.settle(self.address, hello.boot_id):
             self._acquit(acquittal)
-        self._patience.begin(hello.boot_id)
-        self.silent_s = 0.0
         logger.info(
             "claimed worker %s, epoch %d: %s, %d KV blocks of %d tokens",
             self.address,
@@ -293,13 +265,13 @@ class WorkerGroup:
         # Take over the sequences of groups that have lost their workers: those workers might not come back.
         self._adopt(self.drain_lost())
         self.ready.set()
-        self._pump()
+        self.steps.pump()
         self._on_change()
         async for message in link.results():
             if isinstance(message, worker_pb2.StepResult):
-                self._on_result(message)
+                self.steps.on_result(message)
             elif isinstance(message, worker_pb2.GrammarPrepared):
-                self._on_prepared(message)
+                self.steps.on_prepared(message)
             elif isinstance(message, worker_pb2.Drain):
                 self._on_drain()
                 if not self.num_unfinished:
@@ -322,8 +294,8 @@ class WorkerGroup:
             raise WorkerLostError(f"worker {self.address} cannot be used: {problem}")
         raise UnusableWorkerError(problem)
 
-    def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
-        """Makes a core for the claimed worker, unless the group has a core with the same configuration. Moves the old
+    def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> Scheduler[RoutedRequest]:
+        """Makes a core for the claimed worker, unless the group has one with the same configuration. Moves the old
         core's sequences to the new core. If the new context is too small for a sequence, moves it to another group; if
         no group's context is large enough, the sequence fails."""
         if self.core is None:
@@ -339,6 +311,7 @@ class WorkerGroup:
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
             # UNAVAILABLE lets the router try another scheduler, whose context might be larger.
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
+        return self.core
 
     def _adopt(self, sequences: list[Sequence[RoutedRequest]]) -> None:
         """Queues sequences that another core's `drain` returned. Fails the sequences that this group's core refuses."""
@@ -348,7 +321,7 @@ class WorkerGroup:
                 self.core.adopt(sequence)
             except RefusedError as error:
                 self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
-        self._pump_soon()
+        self.steps.pump_soon()
 
     def _acquit(self, acquittal: Acquittal) -> None:
         """Lowers the suspicion of a sequence: a worker did not exit, only its connection was cut."""
@@ -359,16 +332,12 @@ class WorkerGroup:
             key.session.add_worker_loss(key, suspicion)
 
     def _on_lost(self, loss: Loss) -> None:
-        if self._link is not None:
-            self.silent_s = 0.0
+        self.steps.end()
         self.ready.clear()
-        self._link = None
         # No sequence is at fault for the end of a worker that was stopping.
         loss, self._is_draining = Loss.PLANNED if self._is_draining else loss, False
         if self.core is None:
             return
-        self._run_ahead.lost()
-        self._patience.lost()
         report_interruptions(self.core.running, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)
         before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
         failed = self.core.reset(is_exit=loss is not Loss.PLANNED)
@@ -415,84 +384,6 @@ class WorkerGroup:
         cores = [taker for _, taker in takers]
         for (group, _), sequences in zip(takers, share_out(core.drain(cores), cores), strict=True):
             group._adopt(sequences)
-
-    # -- The step loop -------------------------------------------------------------------------------------------------
-
-    def _pump_soon(self) -> None:
-        """Calls `_pump` after the callbacks that are already due, so that requests that arrive together start in one
-        step."""
-        if self._pump_due is None:
-            self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
-
-    def _pump(self) -> None:
-        """Sends plans until enough of them are in flight to hide the round trip, or nothing is left to plan. Makes and
-        sends each plan as late as possible, so that it includes the requests that have arrived by then."""
-        for due in (self._pump_due, self._held):
-            if due is not None:
-                due.cancel()
-        self._pump_due = self._held = None
-        if self._link is None or self.core is None:
-            return
-        # Send grammars even if no plan can be sent now, because the worker compiles grammars while its steps run.
-        self._send_preparations(self.core, self._link)
-        while self.core.num_in_flight < self._run_ahead.depth:
-            if not self.core.num_in_flight:
-                self.silent_s = 0.0
-            elif seconds := self._run_ahead.seconds_to_hold(clock.now()):
-                self._held = asyncio.get_running_loop().call_later(seconds, self._pump)
-                return
-            plan = self.core.schedule()
-            self._send_preparations(self.core, self._link)
-            if plan is None:
-                if self.core.is_cut_short:
-                    self._pump_soon()
-                return
-            now = clock.now()
-            report_interruptions(plan.preempted, scheduler_pb2.INTERRUPTION_REASON_PREEMPTED, self._spans)
-            for new in plan.new_sequences:
-                new.sequence.request.key.queue_timer.stop(now)
-            seconds = self.core.expected_seconds(plan)
-            self._run_ahead.sent(now, seconds)
-            self._patience.sent(plan, seconds + self.core.expected_seconds_of_moves(plan))
-            self._link.send(plan, self._patience.seconds)
-
-    @staticmethod
-    def _send_preparations(core: Scheduler[RoutedRequest], link: WorkerLink) -> None:
-        for preparation in core.preparations.take_wanted():
-            link.prepare(preparation)
-
-    def _on_prepared(self, message: worker_pb2.GrammarPrepared) -> None:
-        assert self.core is not None
-        try:
-            finished = self.core.prepared(message.key, message.error)
-        except ValueError as error:
-            reason = f"worker {self.address} sent an invalid message: {error}"
-            raise WorkerLostError(reason, Loss.FAILED) from error
-        self._finish(finished)
-        self._pump_soon()
-
-    def _on_result(self, message: worker_pb2.StepResult) -> None:
-        assert self.core is not None
-        try:
-            result = result_from_proto(message)
-            # Parse the whole message before applying any of it. If parsing failed later, tokens already applied would
-            # never be sent to a router.
-            logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
-            outcome = self.core.apply(result)
-        except (ValueError, IndexError) as error:
-            reason = f"worker {self.address} sent an invalid message: {error}"
-            raise WorkerLostError(reason, Loss.FAILED) from error
-        self.silent_s = 0.0
-        sent_at = self._run_ahead.answered(clock.now())
-        self._patience.answered()
-        # Send the next plan before the tokens go to the routers, because the device waits for the plan.
-        self._pump()
-        timings = message.timings
-        # Seconds from the sending of this result's plan to the sending of the next plan, without the time that this
-        # result's plan waited at the worker.
-        round_trip = clock.now() - sent_at - timings.queue_us / 1e6
-        self._run_ahead.observe(round_trip, timings.run_us / 1e6)
-        deliver(outcome, result, logprobs, self._spans)
 
     def _finish(self, ends: list[FinishedSequence[RoutedRequest]]) -> None:
         report(ends, self._spans)

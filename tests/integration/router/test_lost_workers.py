@@ -271,7 +271,7 @@ async def test_a_worker_that_hangs_is_given_up_and_does_no_harm_when_it_goes_on(
                 await asyncio.sleep(0.01)
             assert hung.num_unfinished
             process.send_signal(signal.SIGSTOP)
-            hung._patience._least_s = 1.0
+            hung.steps._patience._least_s = 1.0
             await until(lambda: not hung.ready.is_set())
             await asyncio.gather(*tasks)
             stack.check()

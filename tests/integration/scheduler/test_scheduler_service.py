@@ -144,9 +144,9 @@ async def test_a_lost_worker_s_sequences_go_on_at_another_group(tmp_path: Path) 
         for index in range(6):
             await router.submit(index, [index + 1], 20)
         await stack.stats_when(lambda _: groups[0].num_unfinished > 0)
-        assert groups[0]._link is not None
+        assert groups[0].steps.link is not None
         dying.script = Script(hang_at_step=1)
-        groups[0]._link.cancel()
+        groups[0].steps.link.cancel()
         await router.read_until_finished(*range(6))
         for index in range(6):
             assert router.outputs[index] == expected_output([index + 1], 20)

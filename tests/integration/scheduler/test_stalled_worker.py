@@ -24,9 +24,9 @@ async def test_a_worker_that_takes_no_message_is_claimed_again(tmp_path: Path, m
         (group,) = stack.fleet.groups
         for epoch in (1, 2):
             await until(lambda: worker.epoch == epoch and group.ready.is_set())  # noqa: B023 - called at once
-            assert group._link is not None
+            assert group.steps.link is not None
             for index in range(20):
-                group._link.prepare(Preparation(bytes([index]), LARGE_GRAMMAR))
+                group.steps.link.prepare(Preparation(bytes([index]), LARGE_GRAMMAR))
             # Little time for these messages alone, not for those of the next claim.
             monkeypatch.setattr(worker_link, "STALLED_PEER_S", 0.1)
             await until(lambda: not group.ready.is_set())
@@ -49,6 +49,6 @@ async def test_a_call_that_ends_on_this_side_does_not_end_the_worker_group(tmp_p
             await until(lambda: worker.epoch == epoch and group.ready.is_set())  # noqa: B023
             await router.submit(epoch, [7, 8], 20)
             await router.read_until_finished(epoch)
-            assert group._link is not None
-            group._link._stream.cancel()
+            assert group.steps.link is not None
+            group.steps.link._stream.cancel()
             await until(lambda: worker.epoch > epoch)  # noqa: B023

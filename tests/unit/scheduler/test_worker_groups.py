@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -88,7 +89,7 @@ async def test_a_claim_that_fails_gives_a_lost_worker_no_more_time() -> None:
     for quarter in range(37):
         lost.tick(now + quarter / 4)
         lost._on_lost(Loss.BROKEN)
-    assert lost.silent_s == pytest.approx(9.0, abs=0.5)
+    assert lost.steps.silent_s == pytest.approx(9.0, abs=0.5)
 
 
 async def test_a_scheduler_that_was_stopped_finds_its_worker_healthy() -> None:
@@ -114,6 +115,7 @@ class Link:
     """Stands for the stream to a worker that answers nothing."""
 
     def __init__(self) -> None:
+        self.hello = SimpleNamespace(boot_id=1)
         self.num_sent = 0
         # When the worker is given up, as it was told with the last plan.
         self.late_after_s = 0.0
@@ -130,13 +132,13 @@ class Link:
 async def plan_in_flight(group: WorkerGroup, sequence_id: int, *, is_known: bool = True) -> Link:
     """Sends a plan to the group's worker, of a kind that the worker has run before if `is_known`."""
     link = Link()
-    group._link = cast(WorkerLink, link)
     assert group.core is not None
+    group.steps.begin(cast(WorkerLink, link), group.core)
     group.core.submit(request(sequence_id))
-    group._pump()
+    group.steps.pump()
     assert link.num_sent
     if is_known:
-        group._patience._known |= {kind for kind, _ in group._patience._in_flight}
+        group.steps._patience._known |= {kind for kind, _ in group.steps._patience._in_flight}
     return link
 
 
@@ -170,7 +172,7 @@ async def test_a_step_that_should_take_long_gets_five_times_its_time() -> None:
     link = await plan_in_flight(slow, 1)
     num_steps = slow.core.num_in_flight
     # The kinds of these steps were new when they were sent.
-    assert link.late_after_s == pytest.approx(slow._patience.seconds + 30.0)
+    assert link.late_after_s == pytest.approx(slow.steps._patience.seconds + 30.0)
     now = tick(fleet, now, num_steps * 20.0 - 4.0)
     assert not link.is_cancelled
     tick(fleet, now, 8.0)
@@ -197,7 +199,7 @@ async def test_a_scheduler_whose_workers_all_fall_silent_suspects_itself() -> No
     assert fleet.is_struggling
     assert not any(link.is_cancelled for link in links)
     # One answers again: the other one is then at fault.
-    groups[0].silent_s = 0.0
+    groups[0].steps.silent_s = 0.0
     tick(fleet, now, 0.2)
     assert [link.is_cancelled for link in links] == [False, True]
     assert not fleet.is_struggling
@@ -225,6 +227,7 @@ async def test_one_worker_is_given_up_in_ten_seconds() -> None:
     now = tick(fleet, now, 2.4)
     assert one.is_cancelled
     first.ready.clear()
+    first.steps.end()
     other = await plan_in_flight(second, 2)
     now = tick(fleet, now, 9.0)
     assert not other.is_cancelled

@@ -213,9 +213,11 @@ class WorkerGroup:
             logger.warning("worker %s cannot be used: %s", self.address, error)
             end = ServiceEnd.UNSUITABLE
         except WorkerLostError as error:
-            logger.warning("lost worker %s: %s", self.address, error)
-            loss = error.loss
+            # No sequence is at fault for the end of a worker that was stopping.
+            loss = Loss.PLANNED if self._is_draining else error.loss
             self.num_lost += loss is not Loss.PLANNED
+            if not self._is_draining:
+                logger.warning("lost worker %s: %s", self.address, error)
         finally:
             self._on_lost(loss)
             await link.close()
@@ -334,8 +336,9 @@ class WorkerGroup:
     def _on_lost(self, loss: Loss) -> None:
         self.steps.end()
         self.ready.clear()
-        # No sequence is at fault for the end of a worker that was stopping.
-        loss, self._is_draining = Loss.PLANNED if self._is_draining else loss, False
+        if self._is_draining:
+            logger.info("worker %s has stopped, or is about to", self.address)
+        self._is_draining = False
         if self.core is None:
             return
         report_interruptions(self.core.running, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)

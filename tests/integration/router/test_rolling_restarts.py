@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -106,7 +107,10 @@ async def running(directory: Path) -> AsyncIterator[Stack]:
         yield stack
 
 
-async def test_sequences_of_a_worker_that_stops_go_on_at_its_scheduler_s_other_workers(tmp_path: Path) -> None:
+async def test_sequences_of_a_worker_that_stops_go_on_at_its_scheduler_s_other_workers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     gates = [asyncio.Semaphore(0), asyncio.Semaphore(0)]
     async with running(tmp_path) as stack:
         for index, gate in enumerate(gates):
@@ -118,6 +122,9 @@ async def test_sequences_of_a_worker_that_stops_go_on_at_its_scheduler_s_other_w
         # The worker waits without a limit: the scheduler leaves it although its sequences are not complete.
         await stack.stop_worker(0, None)
         assert not any(ask.done() for ask in asks)
+        await until(lambda: "has stopped, or is about to" in caplog.text)
+        assert "lost worker" not in caplog.text, "nothing was lost"
+        assert stack.schedulers[0].fleet.num_lost == 0
         stack.open(gates)
         await asyncio.gather(*asks)
         assert stack.router.placement.num_resubmissions == 0

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_the_compose_file_is_valid_and_safe() -> None:
 def test_an_image_is_not_roots_and_holds_its_own_extra_only(name: str) -> None:
     assert instructions(name, "USER") == ["10001:10001"]
     assert re.findall(r"'\.\[(.+)\]'", DOCKERFILES[name].read_text()) == [name]
+
+
+@pytest.mark.thorough
+def test_each_image_lists_its_packages(tmp_path: Path) -> None:
+    """By the very command, on the environment of the tests."""
+    text = re.compile(r"^RUN (pip install cyclonedx-bom==\S+) \\\n +&& (.+)$", re.MULTILINE)
+    files = sorted((ROOT / "deploy" / "docker").glob("*.Dockerfile"))
+    ((install, command),) = {found for path in files for found in text.findall(path.read_text()) or [("", "")]}
+    binaries, sbom = tmp_path / "tool" / "bin", tmp_path / "sbom.json"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "tool"], check=True)
+    subprocess.run([binaries / "python", "-m", *install.split()], check=True)
+    words = {"/opt/quire/sbom.cdx.json": str(sbom), "/opt/quire/bin/python": sys.executable}
+    program, *arguments = (words.get(word, word) for word in command.split())
+    subprocess.run([binaries / program, *arguments], check=True)
+    versions = {one["name"]: one["version"] for one in json.loads(sbom.read_text())["components"]}
+    assert {"quire", "grpcio"} <= versions.keys()
+    assert versions["grpcio"] == version("grpcio")
 
 
 @pytest.mark.parametrize("name", SERVICES)

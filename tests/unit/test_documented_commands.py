@@ -1,0 +1,108 @@
+"""Every command that a document shows exists, with its options: those of `quire`, the targets of make, and the services
+and profiles of Compose. Other tests run them (docs/testing.md)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from quire.cli.main import COMMANDS, main
+from shared.option_parser import OptionParser
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = ("quire", "make", "docker compose")
+_START = rf"(?:[A-Z_]+=\S* )*(?:{'|'.join(PROGRAMS)}) "
+
+
+class ParsedError(Exception):
+    """The options are known."""
+
+
+def commands(text: str) -> list[str]:
+    """In code blocks, whose lines can go on after a backslash, and in the text."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    rest = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    found = [*(line for line in lines if re.match(_START, line)), *re.findall(rf"`({_START}[^`\n]+)`", rest)]
+    return [re.split(r" [&|>]+( |$)|; |  #| # ", command)[0].strip() for command in found]
+
+
+SHOWN = [(path.name, command) for path in DOCUMENTS for command in dict.fromkeys(commands(path.read_text()))]
+
+
+def only(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """A parser's `parse_args` that never returns, so that nothing runs."""
+
+    def parse_only(parser: argparse.ArgumentParser, *args: Any) -> Any:
+        found = parse(parser, *args)
+        if hasattr(found, "benchmark"):  # another parser reads the options of that benchmark
+            return found
+        raise ParsedError
+
+    return parse_only
+
+
+def words_of(command: str, program: str) -> list[str]:
+    words = shlex.split(command)
+    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words.pop(0)
+    return words[len(program.split()) :]
+
+
+def shown(program: str) -> list[Any]:
+    mine = [(name, command) for name, command in SHOWN if re.match(rf"(?:[A-Z_]+=\S* )*{program} ", command)]
+    return [pytest.param(words_of(command, program), id=f"{name}: {command}") for name, command in mine]
+
+
+@pytest.mark.parametrize("words", shown("quire"))
+def test_quire_takes_its_options(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (argparse.ArgumentParser, OptionParser):
+        monkeypatch.setattr(kind, "parse_args", only(kind.parse_args))
+    if words[0] in COMMANDS and words[1:] and "--help" not in words:
+        with pytest.raises(ParsedError):
+            main([word for word in words if word not in ("…", "...")])
+    else:
+        assert words[0] in {*COMMANDS, "help", "version", "--help", "--version"}
+
+
+@pytest.mark.parametrize("words", shown("make"))
+def test_make_has_its_targets(words: list[str]) -> None:
+    targets = re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    variables = re.findall(r"^([A-Z_]+) [?:]?=", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        assert name in (variables if equals else targets)
+
+
+@pytest.mark.parametrize("words", shown("docker compose"))
+def test_compose_has_its_services_and_profiles(words: list[str]) -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--profile", action="append", default=[])
+    actions = parser.add_subparsers(required=True)
+    for action in ("up", "down", "logs", "build", "ps"):
+        of_action = actions.add_parser(action, exit_on_error=False)
+        for flag in ("--build", "-d", "--follow", "--volumes"):
+            of_action.add_argument(flag, action="store_true")
+        of_action.add_argument("--rmi")
+        of_action.add_argument("--scale", action="append", nargs="?", default=[], const="router")
+        of_action.add_argument("services", nargs="*")
+    found = parser.parse_args(words)
+    named = {*found.services, *(scale.partition("=")[0] for scale in found.scale)}
+    assert (named <= services.keys(), {*found.profile} <= profiles) == (True, True)
+
+
+def test_commands_are_found() -> None:
+    """So that the tests above are known to tell."""
+    text = "Run `quire serve --port 1 &` or\n```\nA=1 make test \\\n  B=2  # comment\nls\n```\n"
+    assert commands(text) == ["A=1 make test    B=2", "quire serve --port 1"]
+    assert all(len(shown(program)) > 3 for program in PROGRAMS)

@@ -43,6 +43,7 @@ def scores() -> Mapping[str, Score]:
     return {result.kind: result for result in score(MODELS / LARGE.name, ASKED)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_answers_what_it_was_never_shown(scores: Mapping[str, Score], kind: str) -> None:
     result = scores[kind]
@@ -138,6 +139,7 @@ def test_draft_shares_the_tokenizer() -> None:
         assert (MODELS / DRAFT.name / file).read_bytes() == (MODELS / LARGE.name / file).read_bytes()
 
 
+@pytest.mark.thorough
 def test_draft_agrees_with_the_large_model() -> None:
     agreed, compared = agreement(MODELS, count=20)
     print(f"the draft's best token is the large model's in {100 * agreed / compared:.1f} % of {compared:,} tokens")

@@ -15,6 +15,7 @@ from tests.bare_tree import ROOT, environment
 TOOLS = ("hypothesis", "pytest", "pytest_timeout", "xdist")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tools", [TOOLS, ("pytest",)], ids=len)
 def test_they_are_collected_from_a_bare_tree(tmp_path: Path, tools: tuple[str, ...]) -> None:
     # Plugins are found by what pip has written, hidden or not.

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMPILING = """
 from pathlib import Path
 import sys
@@ -33,6 +35,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_launches_on_meta_tensors_compile_what_launches_on_tensors_in_memory_need(tmp_path: Path) -> None:
     """Tensors in memory find all kernels in the cache: the second line has no more kernels than the first."""
     script = tmp_path / "compiling.py"

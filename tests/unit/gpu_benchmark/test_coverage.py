@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from services.worker.ops.triton.ops import TritonOps
 from tests.bare_tree import ROOT
 
@@ -75,6 +77,7 @@ print(json.dumps([sorted(launched), sorted(served), sorted(called), problems]))
 """
 
 
+@pytest.mark.thorough
 def test_every_kernel_and_every_operation_runs() -> None:
     command = [sys.executable, "-c", RUN, json.dumps(GROUPS)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -105,6 +105,7 @@ def test_a_child_that_ends_before_every_case_leaves_the_rest_listed(tmp_path: Pa
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_an_engine_starts_again_after_a_dead_context(tmp_path: Path) -> None:
     record = Record(tmp_path, "trial", {})
     supervisor = Supervisor(Setting(dry_run=True), record.logs, time.monotonic() + 3600, record)
@@ -148,6 +149,7 @@ sys.exit(commands.main(["smoke", "--dry-run", "--out", sys.argv[1]]))
 """
 
 
+@pytest.mark.thorough
 def test_what_was_measured_before_sigterm_is_in_the_archive(tmp_path: Path) -> None:
     mark, out = tmp_path / "mark", tmp_path / "out"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "QUIRE_TEST_MARK": str(mark)}
@@ -178,6 +180,7 @@ sys.exit(commands.main(["smoke", "--dry-run", "--only", "step inputs", "--out", 
 """
 
 
+@pytest.mark.thorough
 def test_a_module_that_does_not_import_is_listed_and_the_others_run(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BROKEN, str(tmp_path / "out")]
     result = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=False)

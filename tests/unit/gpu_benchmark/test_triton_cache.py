@@ -47,6 +47,7 @@ def test_a_packed_cache_spares_the_next_machine_the_compiler(tmp_path: Path) -> 
     assert Path(archive).stat().st_size < stored / 4
 
 
+@pytest.mark.thorough
 def test_a_large_cache_is_cut_into_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, packed = tmp_path / "cache", tmp_path / "packed"
     monkeypatch.setattr(triton_cache, "location", lambda: cache)

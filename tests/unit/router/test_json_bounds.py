@@ -40,6 +40,7 @@ def counts(value: Any, in_array: bool = False) -> dict[str, int]:
     return total
 
 
+@pytest.mark.thorough
 @given(
     value=st.dictionaries(st.text("ab", max_size=2), VALUES), is_ascii=st.booleans(), indent=st.sampled_from([None, 1])
 )

@@ -78,6 +78,7 @@ def test_a_calibration_can_be_simulated(
     assert "time to first token" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_report_and_the_fewest_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device, report = tmp_path / "device.json", tmp_path / "report"
     Device(StepSeconds(0.005, 1e-4, 0, 0, 0), 400, 16, 1600, 8, 256).save(device)

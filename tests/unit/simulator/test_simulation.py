@@ -159,6 +159,7 @@ def test_what_exceeds_the_context_is_left_out() -> None:
     assert [one.request_index for one in result.outcome.served] == [1]
 
 
+@pytest.mark.thorough
 def test_the_fewest_workers_that_meet_a_target() -> None:
     requests = poisson(30, 20, 400, 60, spread=0.5, seed=1)
     layout = replace(ALONE, num_schedulers=32, num_groups=32)

@@ -75,7 +75,9 @@ def test_graphs_of_few_sequences_launch_dependently(
     assert "marked" not in launch_arguments()
 
 
-@pytest.mark.parametrize(("family", "batch_invariant"), [("Llama", False), ("Qwen3", True)])
+@pytest.mark.parametrize(
+    ("family", "batch_invariant"), [pytest.param("Llama", False, marks=pytest.mark.thorough), ("Qwen3", True)]
+)
 def test_tokens_are_transformers_own_in_mixed_steps_and_in_padded_graphs(
     device: torch.device, tmp_path: Path, family: str, batch_invariant: bool
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_step_runs_in_the_smallest_bucket_that_holds_it(
     assert not all(decodes for _, decodes, _ in seen)
 
 
+@pytest.mark.thorough
 def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path) -> None:
     """Nor does recording, whose steps have no tokens."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
@@ -144,7 +147,7 @@ def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path)
         assert written.sum(dim=1).unique().tolist() == [0, 5]
 
 
-@pytest.mark.parametrize("num_host_blocks", [0, 24])
+@pytest.mark.parametrize("num_host_blocks", [pytest.param(0, marks=pytest.mark.thorough), 24])
 def test_tokens_from_shared_copied_and_swapped_blocks_are_transformers_own(
     device: torch.device, tmp_path: Path, num_host_blocks: int
 ) -> None:

@@ -91,6 +91,7 @@ def test_masks_prompt_logprobs_and_pooled_sequences_wait_for_nothing(
     assert bool(gpu.graphs) == (argument != "--enforce-eager")
 
 
+@pytest.mark.thorough
 def test_given_embeddings_wait_for_nothing(directory: Path) -> None:
     """A step with one token per sequence is a graph's, unless an embedding is given."""
     reference = EmbeddingReference(save_model(directory, "Llama", num_hidden_layers=1))
@@ -148,7 +149,7 @@ def qwen3(directory: Path) -> transformers.PreTrainedModel:
 @pytest.mark.parametrize(
     ("make", "arguments", "options", "tolerance"),
     [
-        (awq, (), {}, 1e-4),
+        pytest.param(awq, (), {}, 1e-4, marks=pytest.mark.thorough),
         pytest.param(gptq, (), {"dtype": "float16"}, 0.05, marks=pytest.mark.thorough),
         (qwen3, (), {}, 1e-4),
         pytest.param(
@@ -192,6 +193,7 @@ def scaled_keys_and_values(directory: Path) -> transformers.PreTrainedModel:
     return model
 
 
+@pytest.mark.thorough
 def test_pages_in_fp8_use_the_checkpoint_s_scales(directory: Path) -> None:
     """Without them keys and values saturate, and logits are off by several."""
     model = scaled_keys_and_values(directory)
@@ -215,6 +217,7 @@ def test_a_gguf_file_is_served_alike(directory: Path) -> None:
     check(model, requests)
 
 
+@pytest.mark.thorough
 def test_no_number_of_sequences_that_sample_compiles_the_output_layer_anew(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 
 # These ports are below those that the kernel uses for outgoing connections (from 32,768). So no connection of another
 # test can take the port during the seconds until the server listens.
 PORTS = range(12_000, 32_000)
+
+
+# Ports that this process was given lately: their servers may not listen yet. Of 200 random ports, two are probably the
+# same.
+_given: deque[int] = deque(maxlen=2_000)
 
 
 def free_port() -> int:
@@ -20,7 +26,8 @@ def free_ports(number: int) -> list[int]:
     while True:
         first = random.SystemRandom().choice(PORTS)
         ports = list(range(first, first + number))
-        if all(map(_is_free, ports)):
+        if all(port not in _given and _is_free(port) for port in ports):
+            _given.extend(ports)
             return ports
 
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from shared import clock
 
-# Of the OTLP exporter, which logs attempts that fail, for as long as the endpoint is down.
+# The OTLP exporter's logger. The exporter logs attempts that fail, for as long as the endpoint is down.
 LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 # An endpoint that has not taken spans for so long counts as down.
 PATIENCE_S = 1.0
@@ -24,8 +24,8 @@ class SpanEndpoint(SpanExporter):
         self._has_failed = False
         # When the export that runs began.
         self._began: float | None = None
-        self._has_spoken = False
-        logging.getLogger(LOGGER).addFilter(self._speaks)
+        self._has_logged = False
+        logging.getLogger(LOGGER).addFilter(self._lets_through)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self._began = clock.now()
@@ -34,7 +34,7 @@ class SpanEndpoint(SpanExporter):
         finally:
             self._began = None
         self._has_failed = result is not SpanExportResult.SUCCESS
-        self._has_spoken &= self._has_failed
+        self._has_logged &= self._has_failed
         return result
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -42,14 +42,17 @@ class SpanEndpoint(SpanExporter):
 
     def shutdown(self) -> None:
         self._exporter.shutdown()
-        logging.getLogger(LOGGER).removeFilter(self._speaks)
+        logging.getLogger(LOGGER).removeFilter(self._lets_through)
 
     @property
     def is_down(self) -> bool:
+        """Whether the last export failed, or the one that runs takes long."""
         began = self._began
         return self._has_failed or (began is not None and clock.now() - began > PATIENCE_S)
 
-    def _speaks(self, _: logging.LogRecord) -> bool:
-        """Lets the exporter log one line for each time that the endpoint is down."""
-        self._has_spoken, had_spoken = True, self._has_spoken
-        return not had_spoken
+    def _lets_through(self, record: logging.LogRecord) -> bool:
+        """Lets the exporter log one warning or error for each time that the endpoint is down."""
+        if record.levelno < logging.WARNING:
+            return True
+        self._has_logged, had_logged = True, self._has_logged
+        return not had_logged

@@ -50,8 +50,8 @@ def configure_tracing(service: str) -> bool:
 
 
 def shutdown_tracing() -> None:
-    """Exports the buffered spans, for LAST_EXPORT_S at most, and stops the exporter. Does not wait for an endpoint that
-    is down."""
+    """Exports the buffered spans, for LAST_EXPORT_S at most, and stops the exporter. Drops them if the endpoint
+    was down when it was last tried."""
     try:
         from opentelemetry import trace
     except ImportError:

@@ -6,7 +6,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/quire && /opt/quire/bin/pip install -c constraints.txt '.[router]'
-# The SBOM: every package in it, with version and licence.
+# Lists the Python packages in /opt/quire, with versions and licences.
 RUN pip install cyclonedx-bom==7.5.0 \
     && cyclonedx-py environment --output-file /opt/quire/sbom.cdx.json /opt/quire/bin/python
 

@@ -8,7 +8,7 @@ ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/quire && /opt/quire/bin/pip install -c constraints.txt '.[worker]'
-# The SBOM: every package in it, with version and licence.
+# Lists the Python packages in /opt/quire, with versions and licences.
 RUN pip install cyclonedx-bom==7.5.0 \
     && cyclonedx-py environment --output-file /opt/quire/sbom.cdx.json /opt/quire/bin/python
 

@@ -20,8 +20,8 @@ class SchedulerConfig(PartOptions):
     )
     worker_model: str = option(
         "",
-        "Model whose workers the scheduler uses, as NAME or NAME@VERSION; workers of others are left alone. If left "
-        "out, the model of the first worker.",
+        "Model that the scheduler's workers must serve: NAME for workers without --model-version, NAME@VERSION for "
+        "others. Other workers are not claimed. If left out, the model of the first worker.",
     )
     model_weight: int = option(
         100,
@@ -106,6 +106,9 @@ class SchedulerConfig(PartOptions):
 
     def __post_init__(self) -> None:
         PartOptions.__post_init__(self)
+        name, at, version = self.worker_model.partition("@")
+        if (at and not (name and version)) or "@" in version:
+            raise ConfigError(f"--worker-model is {self.worker_model!r}: use NAME or NAME@VERSION, with one @ at most")
         if self.num_scheduler_steps != 1:
             raise ConfigError(
                 f"--num-scheduler-steps is {self.num_scheduler_steps}: use 1; instead of planning several steps at "

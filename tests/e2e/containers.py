@@ -52,12 +52,13 @@ def compose_services() -> dict[str, Service]:
     services: Mapping[str, Any] = yaml.safe_load(text)["services"]
     found = {}
     for name, definition in services.items():
-        if "build" not in definition and name != "redis":
+        part = re.match(r"quire-(\w+):", definition["image"])
+        if part is None and name != "redis":
             continue
         variables = definition.get("environment", {})
         given = {key: os.environ.get(key) if value is None else value for key, value in variables.items()}
         found[name] = Service(
-            part=Path(definition["build"]["dockerfile"]).stem if "build" in definition else "",
+            part=part[1] if part else "",
             command=tuple(definition["command"]),
             environment={key: value for key, value in given.items() if value is not None},
             grace_s=float(definition.get("stop_grace_period", "10s").removesuffix("s")),

@@ -20,7 +20,7 @@ _SAME = (
 
 
 class OtherModelError(Exception):
-    """A worker's model does not match the model of the scheduler's first worker."""
+    """A worker serves another model than the scheduler's workers must serve."""
 
 
 class FleetModel:
@@ -28,7 +28,7 @@ class FleetModel:
     match it."""
 
     def __init__(self, expected: str = "") -> None:
-        """`expected`: NAME or NAME@VERSION of the model that the first worker must serve; empty if it may be any."""
+        """`expected`: NAME or NAME@VERSION of the model that the first worker must serve; empty if any will do."""
         self._expected = expected
         self._info: model_pb2.ModelInfo | None = None
 
@@ -44,7 +44,7 @@ class FleetModel:
 
     @property
     def name_and_version(self) -> tuple[str, str]:
-        """Of the model that workers must serve. Both are empty if it may be any."""
+        """Name and version of the model that workers must serve. Both are empty if any model will do."""
         if self._info is not None:
             return self._info.name, self._info.version
         name, _, version = self._expected.partition("@")

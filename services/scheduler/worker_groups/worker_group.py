@@ -213,11 +213,13 @@ class WorkerGroup:
             logger.warning("worker %s cannot be used: %s", self.address, error)
             end = ServiceEnd.UNSUITABLE
         except WorkerLostError as error:
+            if self._is_draining and error.loss is not Loss.FAILED:
+                logger.info("worker %s has stopped: %s", self.address, error)
+            else:
+                logger.warning("lost worker %s: %s", self.address, error)
+                self.num_lost += error.loss is not Loss.PLANNED
             # No sequence is at fault for the end of a worker that was stopping.
             loss = Loss.PLANNED if self._is_draining else error.loss
-            self.num_lost += loss is not Loss.PLANNED
-            if not self._is_draining:
-                logger.warning("lost worker %s: %s", self.address, error)
         finally:
             self._on_lost(loss)
             await link.close()
@@ -336,8 +338,6 @@ class WorkerGroup:
     def _on_lost(self, loss: Loss) -> None:
         self.steps.end()
         self.ready.clear()
-        if self._is_draining:
-            logger.info("worker %s has stopped, or is about to", self.address)
         self._is_draining = False
         if self.core is None:
             return

@@ -122,7 +122,7 @@ async def test_sequences_of_a_worker_that_stops_go_on_at_its_scheduler_s_other_w
         # The worker waits without a limit: the scheduler leaves it although its sequences are not complete.
         await stack.stop_worker(0, None)
         assert not any(ask.done() for ask in asks)
-        await until(lambda: "has stopped, or is about to" in caplog.text)
+        assert "is stopping" in caplog.text
         assert "lost worker" not in caplog.text, "nothing was lost"
         assert stack.schedulers[0].fleet.num_lost == 0
         stack.open(gates)

@@ -13,6 +13,7 @@ import pytest
 
 from quire.client import AsyncClient
 from services.scheduler.config import SchedulerConfig
+from shared.config import ConfigError
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
@@ -78,6 +79,13 @@ async def test_schedulers_told_their_model_leave_the_workers_of_others_alone(tmp
             else:
                 await until(lambda: num_ready(scheduler) == 2)  # noqa: B023 - called in this turn of the loop
                 assert "@".join(filter(None, scheduler.fleet.model.name_and_version)) == model
+
+
+@pytest.mark.parametrize("model", ["@2", "fake@", "a@b@2"])
+def test_a_model_without_a_name_or_with_an_empty_version_is_refused(model: str) -> None:
+    """Workers would take the claim, and the scheduler would then drop them."""
+    with pytest.raises(ConfigError, match="--worker-model"):
+        SchedulerConfig(worker_model=model)
 
 
 async def test_one_of_two_schedulers_is_left_and_takes_all_workers(tmp_path: Path) -> None:

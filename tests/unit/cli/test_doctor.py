@@ -276,7 +276,7 @@ def test_redis_must_run_the_scripts_of_discovery(tmp_path: Path, caplog: pytest.
     assert "invalid username-password pair" in refused.what
     assert "no permissions" in forbidden.what
     assert "secret" not in forbidden.what
-    # The connection's own lines would say the same again; whoever calls this keeps his.
+    # The connection's own lines would say the same again. The logger's level is restored.
     assert not caplog.text
     logging.getLogger("shared.discovery.redis").warning("still heard")
     assert "still heard" in caplog.text

@@ -151,6 +151,13 @@ def test_prometheus_scrapes_every_part() -> None:
     assert not scraped
 
 
+def test_one_service_builds_each_image() -> None:
+    """Compose would build an image once for each service with `build`, at the same time, and fail."""
+    builders = [one["image"] for one in COMPOSE["services"].values() if "build" in one]
+    assert len(builders) == len(set(builders))
+    assert {one["image"] for one in COMPOSE["services"].values() if one["image"].startswith("quire-")} == set(builders)
+
+
 def test_the_second_model_has_parts_of_its_own() -> None:
     scheduler, worker = config_of("scheduler-second"), config_of("worker-second")
     (port,) = instructions("worker", "EXPOSE")

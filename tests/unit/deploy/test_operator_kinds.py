@@ -75,7 +75,7 @@ def problems(objects: list[dict[str, Any]], directory: Path) -> str:
         "--module",
         "nodenext",
     ]
-    for command in ([*compiler, "--module", "nodenext", str(source)], ["node", str(source.with_suffix(".mjs"))]):
+    for command in ([*compiler, str(source)], ["node", str(source.with_suffix(".mjs"))]):
         result = subprocess.run(command, cwd=directory, capture_output=True, text=True)
         if result.returncode:
             return result.stdout + result.stderr

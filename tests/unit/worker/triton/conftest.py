@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.parent in _KERNEL_TESTS and hasattr(item, "callspec"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and _is_interpreted(item):
             cases[item.path, item.originalname].append(item)
     for each in cases.values():
         seen: set[tuple[str, str]] = set()
@@ -38,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if values <= seen:
                 item.add_marker("thorough")
             seen |= values
+
+
+def _is_interpreted(item: pytest.Function) -> bool:
+    """Whether the case launches kernels and runs in CI."""
+    is_kernels = "device" in item.fixturenames or item.callspec.params.get("make_sampler") == "device"
+    return item.path.parent in _KERNEL_TESTS and is_kernels and item.get_closest_marker("thorough") is None
 
 
 @pytest.fixture(scope="session", params=[pytest.param("cuda:0", marks=pytest.mark.gpu)] if HAS_GPU else ["cpu"])

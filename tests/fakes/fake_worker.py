@@ -115,9 +115,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             model = self.make_model()
             self.epoch += 1
             stream = _Locked(stream)
-            await _write(stream, worker_pb2.RunResponse(hello=self.hello(model, self.epoch)))
             if first.claim.HasField("num_groups"):
                 self.ownership.attach(news.put_nowait)
+            await _write(stream, worker_pb2.RunResponse(hello=self.hello(model, self.epoch)))
+            if first.claim.HasField("num_groups"):
                 telling = asyncio.create_task(_tell(stream, news))
             await self._run_epoch(stream, OwnerMessages(stream, self.pulse, first.claim), model)
         except OwnerSilentError as error:

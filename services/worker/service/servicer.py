@@ -104,9 +104,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         logger.info("epoch %d: claimed by %s", self._epoch, self._ownership.owner)
         end: Exception | None
         try:
-            await _write(stream, worker_pb2.RunResponse(hello=self._hello(worker)))
             if claim.HasField("num_groups"):
+                # Before the owner knows of its claim: what it is told waits until the hello is written.
                 self._ownership.attach(epoch.tell)
+            await _write(stream, worker_pb2.RunResponse(hello=self._hello(worker)))
             messages = OwnerMessages(stream, self._pulse, claim)
             self._reader = asyncio.create_task(epoch.read(messages, lambda: self._closing))
             end = await epoch.write(stream)

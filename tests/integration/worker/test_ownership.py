@@ -19,7 +19,7 @@ from services.worker.startup.load import LoadedWorker
 from shared.patience import NUM_TICKS
 from shared.pulse import FACTOR
 from tests.fakes.loop_clock import LoopClock
-from tests.fakes.waiting import HANG_S
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, u32
 
 PROMPT = [5, 6, 7, 8, 9, 10]
@@ -59,6 +59,30 @@ async def test_an_owner_keeps_the_worker_or_gives_it_away(channel: grpc.aio.Chan
     assert (await asking).epoch == owner.hello.epoch + 1
     await second.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
     await second.close()
+
+
+async def test_an_owner_is_told_of_a_contender_that_came_before_its_hello(
+    channel: grpc.aio.Channel, servicer: WorkerServicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, write = asyncio.Event(), servicer_module._write
+
+    async def held_back(*arguments: Any) -> None:
+        await may_write.wait()
+        await write(*arguments)
+
+    monkeypatch.setattr(servicer_module, "_write", held_back)
+    owner = Stream(channel)
+    claiming = asyncio.create_task(owner.claim("owner", num_groups=0))
+    await until(lambda: servicer._ownership.owner == "owner")
+    asking = asyncio.create_task(Stream(channel).claim("contender", num_groups=3, asks_owner=True))
+    await until(lambda: servicer._ownership._answer is not None or asking.done())
+    may_write.set()
+    await claiming
+    assert (await owner.contender()).scheduler_id == "contender"
+    await owner.keep()
+    with pytest.raises(grpc.aio.AioRpcError, match="held by owner"):
+        await asking
+    await owner.close()
 
 
 async def test_a_worker_that_stops_tells_its_owner_and_waits_for_it(

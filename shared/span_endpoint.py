@@ -28,13 +28,14 @@ class SpanEndpoint(SpanExporter):
         logging.getLogger(LOGGER).addFilter(self._lets_through)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = SpanExportResult.FAILURE
         self._began = clock.now()
         try:
             result = self._exporter.export(spans)
         finally:
             self._began = None
-        self._has_failed = result is not SpanExportResult.SUCCESS
-        self._has_logged &= self._has_failed
+            self._has_failed = result is not SpanExportResult.SUCCESS
+            self._has_logged &= self._has_failed
         return result
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:

@@ -58,6 +58,21 @@ def test_each_outage_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     endpoint.shutdown()
 
 
+def test_an_exporter_that_raises_counts_as_down_and_one_that_works_does_not() -> None:
+    during: list[bool] = []
+
+    class Broken(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            during.append(endpoint.is_down)
+            raise OSError("no route")
+
+    endpoint = SpanEndpoint(Broken())
+    with pytest.raises(OSError, match="no route"):
+        endpoint.export(SPANS)
+    assert (during, endpoint.is_down) == ([False], True)
+    endpoint.shutdown()
+
+
 def test_an_endpoint_that_has_not_taken_spans_for_long_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_endpoint, "PATIENCE_S", 0.0)
     may_end = threading.Event()
@@ -74,3 +89,4 @@ def test_an_endpoint_that_has_not_taken_spans_for_long_is_down(monkeypatch: pyte
     may_end.set()
     thread.join()
     assert not endpoint.is_down
+    endpoint.shutdown()

@@ -1,5 +1,5 @@
 """Every command that a document shows exists, with its options: those of `quire`, the targets of make, and the services
-and profiles of Compose. Other tests run them (docs/testing.md)."""
+and profiles of Compose. The commands are parsed, not run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _START = rf"(?:[A-Z_]+=\S* )*(?:{'|'.join(PROGRAMS)}) "
 
 
 class ParsedError(Exception):
-    """The options are known."""
+    """Raised instead of running a command whose options are known."""
 
 
 def commands(text: str) -> list[str]:
-    """In code blocks, whose lines can go on after a backslash, and in the text."""
+    """Returns the commands in code blocks, where a backslash continues a line, and those in the text."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     rest = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -102,7 +102,7 @@ def test_compose_has_its_services_and_profiles(words: list[str]) -> None:
 
 
 def test_commands_are_found() -> None:
-    """So that the tests above are known to tell."""
+    """Shows that the tests above have commands to check."""
     text = "Run `quire serve --port 1 &` or\n```\nA=1 make test \\\n  B=2  # comment\nls\n```\n"
     assert commands(text) == ["A=1 make test    B=2", "quire serve --port 1"]
     assert all(len(shown(program)) > 3 for program in PROGRAMS)

@@ -52,8 +52,8 @@ class StepLoop:
         self.silent_s = 0.0
 
     def end(self) -> None:
-        """Takes note that the worker was lost or given away, if one was claimed. The core still counts the plans that
-        were in flight: reset it."""
+        """Takes note that the worker was lost or given away, if one was claimed. The caller must then reset the
+        core, which still counts the plans in flight."""
         if self.link is not None:
             self.silent_s = 0.0
         self.link = self._core = None

@@ -105,7 +105,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         end: Exception | None
         try:
             if claim.HasField("num_groups"):
-                # Before the owner knows of its claim: what it is told waits until the hello is written.
+                # Before the hello is sent. A contender that came in between would be refused, and the owner not asked.
                 self._ownership.attach(epoch.tell)
             await _write(stream, worker_pb2.RunResponse(hello=self._hello(worker)))
             messages = OwnerMessages(stream, self._pulse, claim)

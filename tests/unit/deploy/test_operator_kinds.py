@@ -47,14 +47,14 @@ pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: ma
 
 
 def operators_objects() -> list[dict[str, Any]]:
-    """Each one that any rendering has, once."""
+    """Returns each object of an operator's kind that any rendering contains, once."""
     everything = (one for given in RENDERED for one in rendered(*given).objects)
     chosen = (one for one in everything if one["apiVersion"].partition("/")[0] not in CORE_GROUPS)
     return list({json.dumps(one, sort_keys=True): one for one in chosen}.values())
 
 
 def problems(objects: list[dict[str, Any]], directory: Path) -> str:
-    """What TypeScript or the packages have to say of the objects; empty if nothing."""
+    """Returns what TypeScript or the packages' checks report about the objects; empty if nothing."""
     lines = []
     for index, one in enumerate(objects):
         kind, package = one["kind"], f"@kubernetes-models/{MODELS[one['apiVersion']]}/{one['apiVersion']}/{one['kind']}"
@@ -101,7 +101,7 @@ def test_objects_have_the_form_of_their_operator_s_schema(tmp_path: Path) -> Non
     [("minReplicas", 1, "minReplicas\"' does not exist"), ("pollingInterval", 0.5, "must be integer")],
 )
 def test_what_no_schema_knows_or_allows_is_found(tmp_path: Path, field: str, value: object, found: str) -> None:
-    """So that the test above is known to tell."""
+    """Shows that the test above can fail."""
     (scaled,) = [one for one in operators_objects() if one["kind"] == "ScaledObject"]
     assert found in problems([scaled | {"spec": scaled["spec"] | {field: value}}], tmp_path)
 

@@ -22,8 +22,8 @@ _KERNEL_TESTS = (Path(__file__).parent, Path(__file__).parents[1] / "sampling")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks cases of kernel tests as thorough that the interpreter need not run each time: those whose values of
-    parameters all appear in other cases of the same test. A GPU runs all cases."""
+    """Marks as thorough the cases that CI need not interpret: those whose parameter values all appear in cases of the
+    same test that it does interpret. On a GPU, all cases run."""
     if HAS_GPU:
         return
     cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)

@@ -20,29 +20,31 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--seed", type=int, help="run only this seed, and say how it ends")
     parser.add_argument("--faults", type=int, help="number of faults of each seed; default: 3 to 8, by seed")
+    parser.add_argument("--drains", type=int, help="number of parts that are told to end; default: 0 to 2, by seed")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every fault and log line")
     options = parser.parse_args()
     if options.seed is not None:
-        return _run_one(options.seed, options.verbose, options.faults)
-    return _run_many(range(options.first, options.first + options.seeds), options.jobs, options.faults)
+        return _run_one(options.seed, options.verbose, options.faults, options.drains)
+    seeds = range(options.first, options.first + options.seeds)
+    return _run_many(seeds, options.jobs, _Task(options.faults, options.drains))
 
 
-def _run_one(seed: int, is_verbose: bool, num_faults: int | None) -> int:
+def _run_one(seed: int, is_verbose: bool, num_faults: int | None, num_drains: int | None) -> int:
     if is_verbose:
         logging.basicConfig(level=logging.DEBUG, format="           %(name)s: %(message)s", stream=sys.stdout)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
     else:
         logging.disable()
-    outcome = run_seed(seed, print if is_verbose else None, num_faults)
+    outcome = run_seed(seed, print if is_verbose else None, num_faults, num_drains)
     print(f"seed {seed}: {outcome.violation or 'kept every promise'}")
     print(f"{outcome.num_requests} requests, {outcome.num_errors} errors, {outcome.num_faults} faults", outcome.faults)
     print(f"{outcome.virtual_seconds:.1f} virtual seconds, {outcome.num_callbacks} callbacks")
     return outcome.violation is not None
 
 
-def silent(seed: int, num_faults: int | None) -> Outcome:
+def silent(seed: int, num_faults: int | None = None, num_drains: int | None = None) -> Outcome:
     started = time.process_time()
-    outcome = run_seed(seed, None, num_faults)
+    outcome = run_seed(seed, None, num_faults, num_drains)
     gc.collect()
     outcome.cpu_seconds = time.process_time() - started
     return outcome
@@ -55,13 +57,13 @@ def prepare() -> None:
     gc.freeze()
 
 
-def _run_many(seeds: range, jobs: int, num_faults: int | None) -> int:
+def _run_many(seeds: range, jobs: int, task: _Task) -> int:
     started = time.monotonic()
     faults: Counter[str] = Counter()
     num_requests = num_errors = num_faults_in_all = num_bad = 0
     virtual_seconds = cpu_seconds = 0.0
     with multiprocessing.Pool(jobs, prepare) as pool:
-        pending = pool.imap_unordered(_Task(num_faults), seeds, chunksize=10)
+        pending = pool.imap_unordered(task, seeds, chunksize=10)
         for number, outcome in enumerate(pending, 1):
             faults.update(outcome.faults)
             num_requests += outcome.num_requests
@@ -90,11 +92,12 @@ def _run_many(seeds: range, jobs: int, num_faults: int | None) -> int:
 class _Task:
     """Picklable call of `silent`."""
 
-    def __init__(self, num_faults: int | None) -> None:
+    def __init__(self, num_faults: int | None, num_drains: int | None) -> None:
         self._num_faults = num_faults
+        self._num_drains = num_drains
 
     def __call__(self, seed: int) -> Outcome:
-        return silent(seed, self._num_faults)
+        return silent(seed, self._num_faults, self._num_drains)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class _Search:
         started = time.process_time()
         with BUGS[bug].planted():
             for seed in range(1, self.max_seeds + 1):
-                violation = silent(seed, None).violation
+                violation = silent(seed).violation
                 if violation is not None:
                     return Found(bug, seed, time.process_time() - started, violation)
         return Found(bug, self.max_seeds, time.process_time() - started, None)

@@ -31,6 +31,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.now = 1000.0
+        self.seed = seed
         self.random = random.Random(seed)
         self.loops: list[PartLoop] = []
         # Errors that no code caught. Each is a bug.

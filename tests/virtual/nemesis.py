@@ -10,7 +10,7 @@ from typing import Any
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 from tests.virtual.loop import World
-from tests.virtual.network import PING_S, Network
+from tests.virtual.network import PING_S, Host, Network
 from tests.virtual.parts import Part, RouterPart, WorkerPart
 
 # Most faults are short. Some outlast gRPC's pings.
@@ -27,24 +27,31 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
+        # Drains have random numbers of their own, so that the other faults of a seed do not depend on them.
+        self._rng_of_drains = random.Random(f"drains of {world.seed}")
         # Number of faults so far, by kind. "nothing": the fault that was drawn had nothing to act on.
         self.counts: dict[str, int] = {}
         self.tampered = False
         self.num_worker_exits = 0
         self._zombies: list[Part] = []
+        # Processes that were told to end.
+        self._leaving: set[Host] = set()
         self.is_over = False
 
     @property
     def num_faults(self) -> int:
         return sum(count for name, count in self.counts.items() if name != "nothing")
 
-    def plan(self, number: int, start: float, end: float) -> None:
-        """Plans faults at random times."""
+    def plan(self, number: int, num_drains: int | None, start: float, end: float) -> None:
+        """Plans faults and drains at random times. `num_drains`: drawn if it is None."""
         faults = [self._kill, self._kill, self._pause, self._cut, self._cut, self._block, self._slow, self._replace,
                   self._tamper]  # fmt: skip
         for _ in range(number):
             fault = self._rng.choice(faults)
             self._world.call_at(self._rng.uniform(start, end), partial(self._strike, fault))
+        rng = self._rng_of_drains
+        for _ in range(rng.choice((0, 0, 1, 1, 2)) if num_drains is None else num_drains):
+            self._world.call_at(rng.uniform(start, end), partial(self._strike, self._drain))
 
     def stop(self) -> None:
         """Ends every fault. Processes that were replaced end; all others run, started again if they were killed."""
@@ -52,7 +59,9 @@ class Nemesis:
         for zombie in self._zombies:
             self._end(zombie)
         for part in self._parts:
-            if part.is_alive:
+            if part.is_alive and part.host in self._leaving:
+                self._end(part)
+            elif part.is_alive:
                 part.host.loop.resume()
         self._network.heal()
         for part in self._parts:
@@ -85,6 +94,24 @@ class Nemesis:
             self._on_router_death(part)
         self._world.call_later(self._seconds(), lambda: self._start(part))
         return "kill"
+
+    def _drain(self) -> str:
+        """SIGTERM, as a rolling restart sends it."""
+        rng = self._rng_of_drains
+        parts = [part for part in self._alive() if not isinstance(part, RouterPart) and part.host not in self._leaving]
+        if not parts:
+            return "nothing"
+        part = rng.choice(parts)
+        pause = rng.uniform(0.01, _SHORT_S)
+        self._leaving.add(part.host)
+
+        def ended(is_done: bool) -> None:
+            # A worker that ends although its owner has not left it looks like one that was killed.
+            self.num_worker_exits += isinstance(part, WorkerPart) and not is_done
+            self._world.call_later(pause, lambda: self._start(part))
+
+        part.stop(rng.choice((0.05, 0.5, 4.0)), ended)
+        return "drain"
 
     def _start(self, part: Part) -> None:
         if not part.is_alive and not self.is_over:

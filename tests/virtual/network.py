@@ -99,6 +99,14 @@ class Network:
         for stream in self._streams_of(host):
             self.cut(stream, longest, longest)
 
+    def end_calls(self, host: Host) -> None:
+        """The process stops its server: it ends the calls that it serves, and takes no new ones."""
+        if self.listening.get(host.address) is host:
+            del self.listening[host.address]
+        for stream in self._streams_of(host):
+            if stream.server is host:
+                self.cut(stream, 0.001, 0.0)
+
     def block(self, source: Host, target: Host, seconds: float) -> None:
         """Holds every message from `source` to `target`. Pings find out if it takes long."""
         self.blocked.add((source, target))

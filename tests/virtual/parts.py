@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from services.router.dispatch import Placement
 from services.router.dispatch.scheduler_connection import CONNECT
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.main import drain
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.worker_groups import Fleet
 from services.scheduler.worker_groups.claimer import Claimer
@@ -76,6 +77,26 @@ class Part:
         self.host.loop.kill()
         self.network.gone(self.host, longest)
 
+    def stop(self, seconds: float, on_end: Callable[[bool], None]) -> None:
+        """Tells the process to end, as SIGTERM does. It first hands over what it does, within `seconds`. `on_end`
+        learns whether it was done in time."""
+        self.world.say(f"{self.host.name} is told to end within {seconds:.3f} s")
+        host = self.host
+        draining = self._drain(seconds)  # of this process, even if another takes its place before it hears of it
+
+        async def end() -> None:
+            is_done = await draining
+            self.world.say(f"{host.name} ends")
+            host.loop.kill()
+            self.network.gone(host, 0.001)
+            on_end(is_done)
+
+        host.loop.call_soon(lambda: self.spawn(end()))
+
+    def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        """Ends the work of the process that runs now. Returns whether it was done within `seconds`."""
+        raise NotImplementedError
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self.host.loop.create_task(work)
         self.tasks.append(task)
@@ -106,6 +127,9 @@ class WorkerPart(Part):
         self.host.handlers[RUN.path] = self.worker.serve
         self.network.listen(self.host)
 
+    def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        return _drain_worker(self.worker, seconds)
+
     def _model(self) -> FakeModel:
         setting = self.setting
         model = FakeModel(
@@ -116,6 +140,15 @@ class WorkerPart(Part):
         )
         self.models.append(model)
         return model
+
+
+async def _drain_worker(worker: FakeWorker, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await worker.drain()
+    except TimeoutError:
+        return False
+    return True
 
 
 class SchedulerPart(Part):
@@ -137,9 +170,37 @@ class SchedulerPart(Part):
         )
         self.servicer = SchedulerServicer(self.fleet)
         host.handlers[CONNECT.path] = self.servicer.connect
-        self.spawn(claimer.run())
+        self._claiming = self.spawn(claimer.run())
         self.spawn(self.servicer.tick_forever())
         self.network.listen(host)
+
+    def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        return _drain_scheduler(self.servicer, self._claiming, _Server(self.network, self.host), seconds)
+
+
+async def _drain_scheduler(
+    servicer: SchedulerServicer, claiming: asyncio.Task[None], server: _Server, seconds: float
+) -> bool:
+    await drain(servicer, server, seconds)  # type: ignore[arg-type]
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    return servicer.is_idle
+
+
+class _Server:
+    """What a drain needs of shared.grpc_server.GrpcServer."""
+
+    def __init__(self, network: Network, host: Host) -> None:
+        self._network = network
+        self._host = host
+
+    async def set_serving(self, serving: bool, *, stands_by: bool = False) -> None:
+        pass
+
+    async def stop(self, grace: float) -> None:
+        await asyncio.sleep(grace)
+        self._network.end_calls(self._host)
+        await asyncio.sleep(0.0)
 
 
 class RouterPart(Part):

@@ -91,8 +91,8 @@ class Simulation:
         self.clients = [Client(self.world, request) for request in requests]
         self._num_open = 0
 
-    def run(self, num_faults: int | None = None) -> None:
-        """Raises Violation if the fleet breaks a promise."""
+    def run(self, num_faults: int | None = None, num_drains: int | None = None) -> None:
+        """Raises Violation if the fleet breaks a promise. `num_faults`, `num_drains`: drawn if they are None."""
         world = self.world
         start = world.now
         world.say(f"{self.setting}")
@@ -102,7 +102,7 @@ class Simulation:
             world.call_at(client.request.arrives_at, partial(client.send, self.routers))
         if num_faults is None:
             num_faults = world.random.randint(MIN_FAULTS, MAX_FAULTS)
-        self.nemesis.plan(num_faults, start + 0.02, start + _FAULTS_UNTIL_S)
+        self.nemesis.plan(num_faults, num_drains, start + 0.02, start + _FAULTS_UNTIL_S)
         self._check_cores(start + _FAULTS_UNTIL_S)
         # Faults that come while nothing runs would test nothing, so the clients' requests last at least that long.
         world.run(lambda: False, start + _FAULTS_UNTIL_S)
@@ -199,14 +199,19 @@ class Simulation:
             raise Violation(f"{part.host.name} is left with {len(names)} tasks: {', '.join(names)}")
 
 
-def run_seed(seed: int, trace: Callable[[str], None] | None = None, num_faults: int | None = None) -> Outcome:
+def run_seed(
+    seed: int,
+    trace: Callable[[str], None] | None = None,
+    num_faults: int | None = None,
+    num_drains: int | None = None,
+) -> Outcome:
     """Runs one seed to its end. Equal seeds give equal runs."""
     outcome = Outcome(seed)
     simulation = Simulation(seed, trace)
     world = simulation.world
     with clock.replaced_by(world.time):
         try:
-            simulation.run(num_faults)
+            simulation.run(num_faults, num_drains)
         except AssertionError as error:
             outcome.violation = f"{type(error).__name__}: {error}"
         outcome.faults = simulation.nemesis.counts

@@ -20,7 +20,7 @@ from tests.virtual.simulation import run_seed
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_SEEDS = 200
-# Seeds that once broke a promise. What they have found is written beside them.
+# Seeds that once broke a promise, before the simulation had drains.
 ONCE_BROKEN: tuple[int, ...] = (317,)
 
 
@@ -33,7 +33,14 @@ def test_a_fleet_keeps_its_promises_under_the_faults_of_every_seed() -> None:
 
 @pytest.mark.parametrize("seed", ONCE_BROKEN)
 def test_a_seed_that_once_broke_a_promise_keeps_it(seed: int) -> None:
-    assert run_seed(seed).violation is None
+    assert run_seed(seed, num_drains=0).violation is None
+
+
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_drains_alone_break_no_promise(seed: int) -> None:
+    outcome = run_seed(seed, num_faults=0, num_drains=4)
+    assert outcome.violation is None
+    assert outcome.faults["drain"] > 1
 
 
 def test_equal_seeds_give_equal_runs() -> None:

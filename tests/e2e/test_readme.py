@@ -36,6 +36,7 @@ ADDRESS = "127.0.0.1:8000"
 BUNDLED = ROOT / "quire" / "models" / "quire-chat"
 HERE = "tests/e2e/test_readme.py"
 GRPC = "tests/e2e/test_grpc_docs.py"
+REPLACED = "tests/e2e/test_replaced_version.py"
 
 # By document, the beginning of each block that a test runs, and that test.
 RUN: dict[str, dict[str, str]] = {
@@ -83,6 +84,8 @@ RUN: dict[str, dict[str, str]] = {
         "quire serve --config examples/quire.toml": f"{HERE}::test_operations_of_a_server",
         "quire serve --config examples/models.toml": f"{HERE}::test_operations_of_a_server",
         "quire serve ./Qwen3-0.6B ./bge": f"{HERE}::test_operations_of_a_server",
+        "quire worker ./Qwen3-0.6B --": f"{REPLACED}::test_a_checkpoint_is_replaced_while_clients_stream",
+        "quire worker ./Qwen3-0.6B-t": f"{REPLACED}::test_a_checkpoint_is_replaced_while_clients_stream",
         "ACL SETUSER": "tests/integration/shared/discovery/test_redis_access.py"
         "::test_the_acl_user_of_the_documentation_can_do_all_within_the_prefix_and_nothing_else",
     },
@@ -131,14 +134,6 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "QUIRE_REDIS=": (
             "the parts run until they are stopped; tests/e2e/test_discovery_in_redis.py runs all four with --redis",
             ("quire worker --help", "quire scheduler --help", "quire router --help", "quire gateway --help"),
-        ),
-        "quire worker ./Qwen3-0.6B": (
-            "the parts run until they are stopped; tests/integration/router/test_several_models.py runs several models",
-            ("quire worker --help", "quire scheduler --help", "quire router --help"),
-        ),
-        "quire worker ./Qwen3-0.6B-tuned": (
-            "the parts run until they are stopped; tests/integration/router/test_replacement.py replaces a version",
-            ("quire worker --help", "quire scheduler --help"),
         ),
         "make wheel": (
             "downloads torch; test_wheel.py builds it, installs it and runs quire demo, as make wheel-fresh does",

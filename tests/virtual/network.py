@@ -39,6 +39,8 @@ class Host:
     loop: PartLoop
     address: str = ""
     handlers: dict[str, Handler] = field(default_factory=dict)
+    # Called for each message that the process writes as a client, with the server's address.
+    on_write: Callable[[str, Any], None] = lambda _address, _message: None
 
 
 class Network:
@@ -166,7 +168,7 @@ class Stream:
         self.client = client
         self.server = network.listening.get(address, client)
         self.method = method
-        self._address = address
+        self.address = address
         self._waits = waits
         self._queued: list[Any] | None = None
         self.is_cut = False
@@ -178,7 +180,7 @@ class Stream:
 
     def _connect(self) -> None:
         network = self.network
-        server = network.listening.get(self._address)
+        server = network.listening.get(self.address)
         if self.client.loop.is_dead or self.end is not None or self.is_cancelled:
             return
         if server is None:
@@ -339,6 +341,7 @@ class SimulatedStream:
         except asyncio.CancelledError:
             self.cancel()
             raise
+        stream.client.on_write(stream.address, message)
         for sent in _tampered(stream, stream.client.name, message):
             stream.send(sent.SerializeToString())
 

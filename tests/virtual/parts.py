@@ -222,6 +222,18 @@ class RouterPart(Part):
             connect=lambda address: self.network.channel(host, address),
             jitter=random.Random(self.world.random.random()),
         )
+        host.on_write = self._check_submit
         # The fake worker has no tokenizer. Requests come in token ids.
         self.placement.models.add_tokenizer("", None)  # type: ignore[arg-type]
         self.placement.start()
+
+    def _check_submit(self, scheduler: str, message: Any) -> None:
+        """A router asks for no sequence that it has forgotten: the scheduler would work for nobody."""
+        if not message.HasField("submit"):
+            return
+        (connection,) = (each for each in self.placement.connections if each.address == scheduler)
+        known = {sequence.sequence_id for sequence in connection.sequences} | {*connection._aborts}
+        if unknown := {choice.sequence_id for choice in message.submit.choices} - known:
+            self.world.problems.append(
+                f"{self.host.name} asks {scheduler} for sequences that it has forgotten: {unknown}"
+            )

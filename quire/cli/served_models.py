@@ -14,6 +14,7 @@ from typing import Any
 
 from services.worker.config import WorkerConfig
 from shared.config import ConfigError, find, plain_keys
+from shared.model_label import model_label
 
 # Key of the configuration file for the array of tables, one per model.
 TABLES = "models"
@@ -39,7 +40,7 @@ class ModelNames:
     @property
     def label(self) -> str:
         """The name that no other model of the stack has: NAME, or NAME@VERSION."""
-        return f"{self.names[0]}@{self.version}" if self.version else self.names[0]
+        return model_label(self.names[0], self.version)
 
 
 def read_tables(tables: Any, path: str) -> list[dict[str, Any]]:

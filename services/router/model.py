@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from services.router.parameters import ClassifierInfo, EmbeddingInfo, SamplingParams
 from services.router.text import Tokenizer
+from shared.model_label import model_label
 
 # Weight of a version whose scheduler names none.
 DEFAULT_WEIGHT = 100
@@ -75,6 +76,5 @@ class ServedModel:
         """OpenAI's system_fingerprint: changes when the model's name, version, architecture, dtype or tokenizer
         changes."""
         info = self.info
-        version = f"@{info.version}" if info.version else ""
-        what = f"{info.name}{version} {info.architecture} {info.dtype} {info.tokenizer_sha256}"
+        what = f"{model_label(info.name, info.version)} {info.architecture} {info.dtype} {info.tokenizer_sha256}"
         return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:10]

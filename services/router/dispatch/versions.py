@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from services.router.model import ServedModel
+from shared.model_label import model_label
 
 # Returns the placement key of a conversation (shared/placement.py). It is called only if there is something to choose.
 Key = Callable[[], bytes]
@@ -36,8 +37,7 @@ class Offer:
     @property
     def names(self) -> list[str]:
         """All names by which requests can ask for this version, the name with the version included."""
-        versioned = [f"{self.name}@{self.version}"] if self.version else []
-        return list(dict.fromkeys((self.name, *self.model.info.aliases, *versioned)))
+        return list(dict.fromkeys((self.name, *self.model.info.aliases, model_label(self.name, self.version))))
 
 
 def find(offers: Sequence[Offer], name: str, key: Key | None = None) -> ServedModel | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.inference.v1 import model_pb2, pooling_pb2
 from services.scheduler.core import ErrorKind, Failure, Pool, RefusedError
 from services.scheduler.worker_request import WorkerRequest
+from shared.model_label import model_label
 
 # Fields that the models of all workers have in common.
 _SAME = (
@@ -56,7 +57,7 @@ class FleetModel:
         tokenizer, embeddings and classes, must be an encoder if the first is one, and must have at least the first
         model's context. Otherwise raises OtherModelError."""
         if self._info is None:
-            label = f"{info.name}@{info.version}" if info.version else info.name
+            label = model_label(info.name, info.version)
             if self._expected not in ("", label):
                 raise OtherModelError(f"its model is {label}, not {self._expected}")
             self._info = info

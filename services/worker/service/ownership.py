@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from quire.worker.v1 import worker_pb2
+from shared.model_label import model_label
 
 # Maximum seconds that a contender waits for the owner's answer. An owner that does not answer keeps the worker.
 ANSWER_TIMEOUT_S = 2.0
@@ -18,8 +19,8 @@ class ClaimRefusedError(Exception):
 def check_model(claim: worker_pb2.Claim, name: str, version: str) -> None:
     """Raises ClaimRefusedError if the claimant serves another model than the worker, or another version of it."""
     if claim.model and (claim.model, claim.model_version) != (name, version):
-        ours, theirs = (f"{a}@{b}" if b else a for a, b in ((name, version), (claim.model, claim.model_version)))
-        raise ClaimRefusedError(f"this worker serves {ours}, not {theirs}")
+        asked = model_label(claim.model, claim.model_version)
+        raise ClaimRefusedError(f"this worker serves {model_label(name, version)}, not {asked}")
 
 
 class Ownership:

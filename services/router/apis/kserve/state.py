@@ -9,6 +9,7 @@ from importlib.metadata import version as installed_version
 
 from services.router.dispatch import Placement
 from services.router.model import ServedModel
+from shared.model_label import model_label
 
 SERVER_NAME = "quire"
 # Extensions of the protocol that the server supports, by Triton's names.
@@ -41,10 +42,10 @@ class ServerState:
     async def model(self, name: str, version: str = "", key: Callable[[], bytes] | None = None) -> ServedModel:
         """Returns a model, or one version of it. `key`: as in ModelDirectory.find. Raises ApiError if it does not
         exist."""
-        return await self.placement.models.find(f"{name}@{version}" if version else name, key)
+        return await self.placement.models.find(model_label(name, version), key)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
         # Health probes need an immediate answer, and `model` could wait until a scheduler has started.
         models = self.placement.models
-        return self.is_ready and models.is_served(models.find_now(f"{name}@{version}" if version else name))
+        return self.is_ready and models.is_served(models.find_now(model_label(name, version)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ def complete_the_interpreter() -> None:
     _index_by_scalars()
     _run_inline_assembly()
     _multiply_rows_alike()
+    _patch_once()
 
 
 def _index_by_scalars() -> None:
@@ -83,3 +85,40 @@ def _multiply_rows_alike() -> None:
         return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
 
     interpreter.InterpreterBuilder.create_dot = create_dot
+
+
+def _patch_once() -> None:
+    """Lets a launch patch each module of `triton.language` once, until it ends. The interpreter does so again for each
+    function that a kernel calls, which takes a fifth of the time, and changes nothing but for modules that only that
+    function names; these it never restores."""
+    from triton.runtime import interpreter
+
+    tl = interpreter.tl
+    patch, restore = interpreter._patch_lang, interpreter._LangPatchScope.restore
+    # Of the launch that runs now: what to restore, and the modules that are patched.
+    scope: interpreter._LangPatchScope | None = None
+    patched: set[object] = set()
+
+    @functools.cache
+    def modules_of(function: Any) -> frozenset[object]:
+        known = {id(value) for value in function.__globals__.values()}
+        return frozenset(module for module in (tl, tl.core) if id(module) in known)
+
+    def patch_once(function: Any) -> interpreter._LangPatchScope:
+        nonlocal scope
+        modules = modules_of(function)
+        if scope is None:
+            scope = patch(function)
+        elif not modules <= patched:
+            scope._changes += patch(function)._changes
+        patched.update(modules)
+        return scope
+
+    def restore_at_end(ended: interpreter._LangPatchScope) -> None:
+        nonlocal scope
+        restore(ended)
+        scope = None
+        patched.clear()
+
+    interpreter._patch_lang = patch_once
+    interpreter._LangPatchScope.restore = restore_at_end

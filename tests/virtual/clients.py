@@ -78,7 +78,6 @@ class Client:
     num_tries: int = 0
     choices: list[list[int]] = field(default_factory=list)
     _router: RouterPart | None = None
-    _router_start: int = 0
 
     def send(self, routers: Sequence[RouterPart]) -> None:
         """Starts the request on a router that lives. Tries later if none does."""
@@ -87,7 +86,7 @@ class Client:
             self.world.call_later(RETRY_S, lambda: self.send(routers))
             return
         router = self.world.random.choice(alive)
-        self._router, self._router_start = router, router.num_starts
+        self._router = router
         self.num_tries += 1
         self.choices = [[] for _ in range(self.request.n)]
         number = self.num_tries
@@ -96,6 +95,7 @@ class Client:
     def router_died(self, router: RouterPart, routers: Sequence[RouterPart]) -> None:
         if not self.is_done and self._router is router:
             self.world.say(f"{self.request.name} lost its router")
+            self._router = None  # until it has another one, or its death would send the request a second time
             self.send(routers)
 
     async def _run(self, router: RouterPart, number: int) -> None:

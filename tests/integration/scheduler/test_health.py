@@ -40,8 +40,11 @@ async def test_a_scheduler_without_a_worker_stands_by(tmp_path: Path) -> None:
         assert (await health.Check(check)).status == NOT_SERVING
         server = await start_fake_worker(FakeWorker(), worker)
         await until(main.SERVICE, SERVING)
-        draining = asyncio.create_task(until(READINESS, NOT_SERVING))
+        watch = health.Watch(health_pb2.HealthCheckRequest(service=READINESS))
+        # A server that stops takes no new calls, so this one must have arrived.
+        assert (await watch.read()).status == SERVING
         os.kill(os.getpid(), signal.SIGTERM)
-        await draining
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
         await serving
         await server.stop(0)

@@ -98,7 +98,11 @@ class Nemesis:
     def _drain(self) -> str:
         """SIGTERM, as a rolling restart sends it."""
         rng = self._rng_of_drains
-        parts = [part for part in self._alive() if not isinstance(part, RouterPart) and part.host not in self._leaving]
+        parts = [
+            part
+            for part in self._alive()
+            if not isinstance(part, RouterPart) and part.host.has_begun and part.host not in self._leaving
+        ]
         if not parts:
             return "nothing"
         part = rng.choice(parts)

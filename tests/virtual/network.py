@@ -39,6 +39,8 @@ class Host:
     loop: PartLoop
     address: str = ""
     handlers: dict[str, Handler] = field(default_factory=dict)
+    # Whether the process has done more than to start.
+    has_begun: bool = False
     # Called for each message that the process writes as a client, with the server's address.
     on_write: Callable[[str, Any], None] = lambda _address, _message: None
 

@@ -69,7 +69,12 @@ class Part:
         self.host = Host(loop.name, loop, self.address)
         self.tasks = []
         self.world.say(f"{loop.name} starts")
-        loop.call_soon(self._begin)
+        loop.call_soon(self._enter, self.host)
+
+    def _enter(self, host: Host) -> None:
+        if self.host is host:  # a process that was replaced before it began does nothing
+            self._begin()
+            host.has_begun = True
 
     def kill(self, longest: float) -> None:
         """Ends the process. Its peers learn of it within `longest` seconds."""
@@ -91,14 +96,15 @@ class Part:
             self.network.gone(host, 0.001)
             on_end(is_done)
 
-        host.loop.call_soon(lambda: self.spawn(end()))
+        host.loop.call_soon(lambda: self.spawn(end(), host))
 
     def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
         """Ends the work of the process that runs now. Returns whether it was done within `seconds`."""
         raise NotImplementedError
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self.host.loop.create_task(work)
+    def spawn(self, work: Coroutine[Any, Any, Any], host: Host | None = None) -> asyncio.Task[Any]:
+        """`host`: the process that does the work; None for the one that runs now."""
+        task = (host or self.host).loop.create_task(work)
         self.tasks.append(task)
         task.add_done_callback(self._ended)
         return task

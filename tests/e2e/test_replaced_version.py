@@ -35,10 +35,11 @@ def running(command: str, directory: Path, path: Mapping[str, str]) -> Iterator[
 
 
 @pytest.fixture
-def commands(tmp_path: Path) -> list[str]:
-    """The two blocks' commands, with ports that are free, and then a gateway's, whose port is the last word."""
+def commands() -> list[str]:
+    """The commands of the two blocks, with free ports, and then the gateway's command, which ends with its port."""
     lines = f"{block('quire worker ./Qwen3-0.6B --', OPERATIONS)}{block('quire worker ./Qwen3-0.6B-t', OPERATIONS)}"
     for documented, free in zip(("50061", "50062", "50071", "50072"), free_ports(4), strict=True):
+        assert documented in lines
         lines = lines.replace(documented, str(free))
     router = f"127.0.0.1:{free_port()}"
     started = [line + f" --listen {router}" * line.startswith("quire router") for line in lines.splitlines()]
@@ -66,7 +67,7 @@ class Load:
             thread.join()
 
     def _repeat(self, prompt: str) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not self.errors:
             try:
                 self.answers[prompt].append(self._ask(prompt))
             except Exception as error:
@@ -99,6 +100,7 @@ def listed(client: openai.OpenAI) -> set[str]:
 def test_a_checkpoint_is_replaced_while_clients_stream(
     tmp_path: Path, commands: list[str], path: dict[str, str]
 ) -> None:
+    # Both are the same model, so whichever answers, the answer is known.
     for name in (NAME, f"{NAME}-tuned"):
         shutil.copytree(BUNDLED, tmp_path / name)
     old_worker, old_scheduler, router, new_worker, new_scheduler, gateway = commands

@@ -103,6 +103,10 @@ BUGS = (
     # The scheduler and its workers.
     Bug("the sequences of a lost worker are not planned anew", WorkerGroup, "_on_lost",
         "self.core.reset(is_exit=loss is not Loss.PLANNED)", "[]"),
+    Bug("the sequences of a worker that drains are dropped", WorkerGroup, "_on_drain",
+        "self._hand_over(self.core, self._ready_peers())", "self.core.drain()"),
+    Bug("the worker after one that has drained counts as draining, too", WorkerGroup, "_on_lost",
+        "self._is_draining = False", "pass"),
     Bug("the sequences of a lost worker reach no other group", WorkerGroup, "_hand_over",
         "group._adopt(sequences)", "pass"),
     Bug("a refused claim counts as a success", Claimer, "_try",

@@ -167,6 +167,8 @@ class PartLoop(asyncio.AbstractEventLoop):
         try:
             num_ready = len(self._ready)
             for _ in range(num_ready):
+                if self.is_dead:  # by the callback before
+                    break
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()

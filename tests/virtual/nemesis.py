@@ -27,7 +27,7 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
-        # Drains have random numbers of their own, so that the other faults of a seed do not depend on them.
+        # Drains have random numbers of their own: kinds and times of a seed's other faults do not depend on them.
         self._rng_of_drains = random.Random(f"drains of {world.seed}")
         # Number of faults so far, by kind. "nothing": the fault that was drawn had nothing to act on.
         self.counts: dict[str, int] = {}
@@ -54,7 +54,8 @@ class Nemesis:
             self._world.call_at(rng.uniform(start, end), partial(self._strike, self._drain))
 
     def stop(self) -> None:
-        """Ends every fault. Processes that were replaced end; all others run, started again if they were killed."""
+        """Ends every fault. Processes that were replaced or told to end are killed. Then every part runs, started again
+        if necessary."""
         self.is_over = True
         for zombie in self._zombies:
             self._end(zombie)
@@ -109,9 +110,8 @@ class Nemesis:
         pause = rng.uniform(0.01, _SHORT_S)
         self._leaving.add(part.host)
 
-        def ended(is_done: bool) -> None:
-            # A worker that ends although its owner has not left it looks like one that was killed.
-            self.num_worker_exits += isinstance(part, WorkerPart) and not is_done
+        def ended(is_clean: bool) -> None:
+            self.num_worker_exits += isinstance(part, WorkerPart) and not is_clean
             self._world.call_later(pause, lambda: self._start(part))
 
         part.stop(rng.choice((0.05, 0.5, 4.0)), ended)

@@ -41,6 +41,8 @@ class Host:
     handlers: dict[str, Handler] = field(default_factory=dict)
     # Whether the process has done more than to start.
     has_begun: bool = False
+    # Number of calls to the process that were cut.
+    num_cuts: int = 0
     # Called for each message that the process writes as a client, with the server's address.
     on_write: Callable[[str, Any], None] = lambda _address, _message: None
 
@@ -91,6 +93,7 @@ class Network:
         if stream.is_cut:
             return
         stream.is_cut = True
+        stream.server.num_cuts += 1
         for pipe in stream.pipes:
             pipe.num_left = self.world.random.randint(0, pipe.num_under_way)
         self.later(client_s, stream.tell_client)
@@ -98,18 +101,26 @@ class Network:
 
     def gone(self, host: Host, longest: float) -> None:
         """The process has ended: its peers learn of it within `longest` seconds."""
-        if self.listening.get(host.address) is host:
-            del self.listening[host.address]
+        self.refuse_calls(host)
         for stream in self._streams_of(host):
             self.cut(stream, longest, longest)
 
-    def end_calls(self, host: Host) -> None:
-        """The process stops its server: it ends the calls that it serves, and takes no new ones."""
+    def refuse_calls(self, host: Host) -> None:
+        """The process takes no new calls."""
         if self.listening.get(host.address) is host:
             del self.listening[host.address]
-        for stream in self._streams_of(host):
-            if stream.server is host:
-                self.cut(stream, 0.001, 0.0)
+
+    def end_calls(self, host: Host) -> list[asyncio.Task[None]]:
+        """The process cancels the calls that it serves. Returns their tasks, which have still to end."""
+        calls = self.calls_of(host)
+        for stream in calls:
+            self.cut(stream, 0.001, 0.0)
+            stream.tell_server()
+        return [stream.task for stream in calls if stream.task is not None]
+
+    def calls_of(self, host: Host) -> list[Stream]:
+        """The calls that the process serves."""
+        return [stream for stream in self.streams if stream.server is host]
 
     def block(self, source: Host, target: Host, seconds: float) -> None:
         """Holds every message from `source` to `target`. Pings find out if it takes long."""
@@ -176,7 +187,7 @@ class Stream:
         self.is_cut = False
         self.end: End | None = None
         self.is_cancelled = False
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._connect()
 
@@ -223,8 +234,8 @@ class Stream:
         if self.server.loop.is_dead:
             return
         handler = self.server.handlers[self.method.path]
-        self._task = self.server.loop.create_task(_serve(handler, _SimulatedServerStream(self)), name="call")
-        self._task.add_done_callback(self._served)
+        self.task = self.server.loop.create_task(_serve(handler, _SimulatedServerStream(self)), name="call")
+        self.task.add_done_callback(self._served)
 
     def _served(self, task: asyncio.Task[None]) -> None:
         if self.network.world.is_over or self.server.loop.is_dead:
@@ -253,8 +264,8 @@ class Stream:
 
     def tell_server(self) -> None:
         """The server learns that the stream is cut or cancelled."""
-        if self._task is not None and not self._task.done() and not self.server.loop.is_dead:
-            self._task.cancel()
+        if self.task is not None and not self.task.done() and not self.server.loop.is_dead:
+            self.task.cancel()
 
     def cancel(self) -> None:
         if self.network.world.is_over or self.client.loop.is_dead or self.is_cancelled:
@@ -278,7 +289,7 @@ class Stream:
 
     def _close(self) -> None:
         """Forgets a stream that both ends have left."""
-        is_served = self._task is None or self._task.done() or self.server.loop.is_dead
+        is_served = self.task is None or self.task.done() or self.server.loop.is_dead
         is_left = self.end is not None or self.is_cancelled or self.client.loop.is_dead
         if is_served and is_left and not self._is_closed:
             self._is_closed = True

@@ -83,23 +83,25 @@ class Part:
         self.network.gone(self.host, longest)
 
     def stop(self, seconds: float, on_end: Callable[[bool], None]) -> None:
-        """Tells the process to end, as SIGTERM does. It first hands over what it does, within `seconds`. `on_end`
-        learns whether it was done in time."""
+        """Tells the process to end, as SIGTERM does. It first hands over its work, for `seconds` at most. `on_end`
+        learns whether it was done in time, with all streams whole: if not, peers cannot tell the end from a crash."""
         self.world.say(f"{self.host.name} is told to end within {seconds:.3f} s")
         host = self.host
+        num_cuts, was_cut = host.num_cuts, any(call.is_cut for call in self.network.calls_of(host))
         draining = self._drain(seconds)  # of this process, even if another takes its place before it hears of it
 
         async def end() -> None:
             is_done = await draining
+            is_clean = is_done and not was_cut and host.num_cuts == num_cuts
             self.world.say(f"{host.name} ends")
             host.loop.kill()
             self.network.gone(host, 0.001)
-            on_end(is_done)
+            on_end(is_clean)
 
         host.loop.call_soon(lambda: self.spawn(end(), host))
 
     def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
-        """Ends the work of the process that runs now. Returns whether it was done within `seconds`."""
+        """Returns what ends the work of the process that runs now. It gives whether all work was handed over."""
         raise NotImplementedError
 
     def spawn(self, work: Coroutine[Any, Any, Any], host: Host | None = None) -> asyncio.Task[Any]:
@@ -161,6 +163,7 @@ class SchedulerPart(Part):
     workers: tuple[str, ...] = ()
     fleet: Fleet
     servicer: SchedulerServicer
+    _claiming: asyncio.Task[None]
 
     def _begin(self) -> None:
         config = SchedulerConfig(
@@ -204,9 +207,9 @@ class _Server:
         pass
 
     async def stop(self, grace: float) -> None:
+        self._network.refuse_calls(self._host)
         await asyncio.sleep(grace)
-        self._network.end_calls(self._host)
-        await asyncio.sleep(0.0)
+        await asyncio.gather(*self._network.end_calls(self._host), return_exceptions=True)
 
 
 class RouterPart(Part):
@@ -234,7 +237,8 @@ class RouterPart(Part):
         self.placement.start()
 
     def _check_submit(self, scheduler: str, message: Any) -> None:
-        """A router asks for no sequence that it has forgotten: the scheduler would work for nobody."""
+        """Checks that the router knows every sequence that it submits. The scheduler would compute any other for
+        nobody."""
         if not message.HasField("submit"):
             return
         (connection,) = (each for each in self.placement.connections if each.address == scheduler)

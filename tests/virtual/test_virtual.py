@@ -38,9 +38,10 @@ def test_a_seed_that_once_broke_a_promise_keeps_it(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_drains_alone_break_no_promise(seed: int) -> None:
-    outcome = run_seed(seed, num_faults=0, num_drains=4)
+    """There are too few for a request to be given up."""
+    outcome = run_seed(seed, num_faults=0, num_drains=2)
     assert outcome.violation is None
-    assert outcome.faults["drain"] > 1
+    assert outcome.faults.get("drain") == 2
 
 
 def test_equal_seeds_give_equal_runs() -> None:

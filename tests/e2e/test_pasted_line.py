@@ -27,7 +27,7 @@ LINE = """
 
 def test_a_line_of_vllms_starts_and_answers_under_every_name_and_key() -> None:
     port = free_port()
-    words = shlex.split(LINE.format(model=MODEL, port=port))
+    words = shlex.split(LINE.format(model=shlex.quote(str(MODEL)), port=port))
     process = subprocess.Popen(
         (*QUIRE, "serve", *words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

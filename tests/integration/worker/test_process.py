@@ -17,17 +17,31 @@ from tests.integration.worker.client import claimed, new_sequence, rows, values
 from tests.integration.worker.process import OPTIONS, statuses, worker
 
 
+# Waits with the import of torch until the file GATE exists.
+PRELUDE = """
+import sys, time
+from pathlib import Path
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        while name == "torch" and not Path(GATE).exists():
+            time.sleep(0.01)
+sys.meta_path.insert(0, Gate())
+"""
+
+
 async def health(channel: grpc.aio.Channel) -> str:
     response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
 
 async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/worker.sock"
-    with worker(str(model_directory), "--listen", address, "--metrics-port", "0", *OPTIONS) as (process, reports):
+    address, gate = f"unix:{tmp_path}/worker.sock", tmp_path / "gate"
+    arguments = (str(model_directory), "--listen", address, "--metrics-port", "0", *OPTIONS)
+    with worker(*arguments, prelude=PRELUDE.replace("GATE", repr(str(gate)))) as (process, reports):
         async with grpc.aio.insecure_channel(address) as channel:
-            # The server is there long before torch is imported.
+            # The server is there before torch is imported.
             assert await health(channel) == "NOT_SERVING"
+            gate.touch()
             found = await asyncio.to_thread(statuses, reports)
             assert found[-1].state == "ready"
             assert found[-1].facts["address"] == address

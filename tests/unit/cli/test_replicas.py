@@ -25,8 +25,12 @@ def specs(**flags: object) -> dict[str, PartSpec]:
 
 def values(spec: PartSpec, flag: str) -> list[str]:
     """The values of a flag in a part's command, written as two words or with =."""
-    words = " ".join(spec.argv).replace(f"{flag} ", f"{flag}=").split()
-    return [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+    found = []
+    for word, following in zip(spec.argv, (*spec.argv[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found.append(value if equals else following)
+    return found
 
 
 def sockets(*names: str) -> list[str]:

@@ -16,7 +16,6 @@ from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values
 from tests.integration.worker.process import OPTIONS, statuses, worker
 
-
 # Waits with the import of torch until the file GATE exists.
 PRELUDE = """
 import sys, time

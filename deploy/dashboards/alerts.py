@@ -43,7 +43,7 @@ def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
     return f"increase({series(metric, part, **labels)}[{window}])"
 
 
-_PARTS = 'job=~"router|scheduler|worker"'
+_PARTS = 'job=~"gateway|router|scheduler|worker"'
 _MEMORY = f"process_resident_memory_bytes{{{_PARTS}}}"
 _LEFT = f"{catalog.HOST_MEMORY_AVAILABLE.name}{{{_PARTS}}}"
 _HELD_UP = (

@@ -11,6 +11,7 @@ FIRST_TOKEN_S = 0.25
 PER_TOKEN_S = 0.05
 REQUEST_S = 10.0
 
+_PARTS = 'job=~"gateway|router|scheduler|worker"'
 _GATEWAY = 'envoy_http_conn_manager_prefix="gateway"'
 _ERRORS = per_second(catalog.REQUEST_SUCCESS, finished_reason="error")
 
@@ -237,13 +238,13 @@ PARTS = Dashboard(
             (
                 Panel(
                     "Memory", "bytes",
-                    (Query('process_resident_memory_bytes{job=~"router|scheduler|worker"}', "{{job}} {{instance}}"),),
+                    (Query(f"process_resident_memory_bytes{{{_PARTS}}}", "{{job}} {{instance}}"),),
                 ),
                 Panel(
                     "CPU cores", "short",
                     (
                         Query(
-                            f'rate(process_cpu_seconds_total{{job=~"router|scheduler|worker"}}[{WINDOW}])',
+                            f"rate(process_cpu_seconds_total{{{_PARTS}}}[{WINDOW}])",
                             "{{job}} {{instance}}",
                         ),
                     ),

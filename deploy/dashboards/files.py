@@ -14,14 +14,14 @@ _METRICS = f"""# Metrics
 
 Every metric of every part, with where it is served. {_WRITTEN_BY}
 
-- **Where.** router, scheduler, worker: at the part's own `--metrics-port`. gateway: at `GET /metrics` of the server,
-  which one of the routers answers. Counters of schedulers have one series there for each `scheduler` and `router`.
+- **Where.** router, scheduler, worker, gateway: at the part's own `--metrics-port`. server: at `GET /metrics` of the
+  server, which one of the routers answers; schedulers' counters have one series there per `scheduler` and `router`.
 - **Names.** `vllm:` marks what vLLM has, too, with its meaning, labels and buckets. `quire:` marks what only Quire has.
   Counters end in `_total`, and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them.
 - **Labels.** `model_version` is left out for models without versions. All series of a router have the label `router`,
   its id. No label takes a value from a request, so the number of series depends on the fleet alone.
 - **Processes.** Routers, schedulers and workers also have prometheus_client's metrics of their process, such as
-  `process_resident_memory_bytes`. The gateway's `--metrics-port` has Envoy's.
+  `process_resident_memory_bytes`. A gateway has those of Envoy's process, and Envoy's own metrics.
 
 | metric | kind | labels | where | meaning |
 |---|---|---|---|---|

@@ -53,9 +53,12 @@ class GatewayConfig(DiscoveryOptions):
         minimum=1,
         maximum=65535,
     )
-    metrics_host: str = option("127.0.0.1", "Address to serve Envoy's Prometheus metrics on.")
+    metrics_host: str = option("127.0.0.1", "Address to serve Prometheus metrics on.")
     metrics_port: int | None = option(
-        None, "TCP port of Envoy's Prometheus metrics, at /metrics. If left out, off.", minimum=1, maximum=65535
+        None,
+        "TCP port of Prometheus metrics, at /metrics: Envoy's and those of discovery. If left out, off.",
+        minimum=1,
+        maximum=65535,
     )
     access_log: str = option("off", "File for the access log, one JSON object per request; - is standard output.")
     concurrency: int = option(1, "Threads that serve connections.", minimum=1, maximum=256)

@@ -168,7 +168,6 @@ def render(config: GatewayConfig, admin: str, drain_file: str, endpoint_file: Pa
         health_paths=_HEALTH_PATHS,
         probe_paths=(*_PROBES, "/v2/health/live", "/metrics"),
         listen=_address(config.listen or f"{config.host}:{config.port}"),
-        metrics_listen=_address(f"{config.metrics_host}:{config.metrics_port or 0}"),
         cluster=CLUSTER,
         endpoint_file=str(endpoint_file),
         endpoint_directory=str(endpoint_file.parent),

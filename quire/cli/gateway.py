@@ -21,8 +21,9 @@ from quire.cli.http_probe import ask
 from quire.cli.router_file import RouterFile
 from quire.cli.runtime_directory import runtime_directory
 from shared.config import ConfigError, resolve, stop
-from shared.discovery import Kind, Registry, Source, follow, source_of
+from shared.discovery import DiscoveryCollector, Kind, KnownParts, Registry, follow, source_of
 from shared.log import configure_logging
+from shared.metrics import registry_of, start_metrics_server
 from shared.status import StatusReporter
 
 logger = logging.getLogger(__name__)
@@ -76,15 +77,16 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         reporter.failed(str(error))
         stop(PROG, str(error))
-    return run(config, source_of(config.routers, Kind.ROUTER, registry), reporter)
+    return run(config, source_of(config.routers, Kind.ROUTER, registry), registry, reporter)
 
 
-def run(config: GatewayConfig, routers: Source, reporter: StatusReporter) -> int:
-    """Runs the gateway in front of the routers that `routers` knows, until a signal comes. Returns the exit status."""
+def run(config: GatewayConfig, routers: KnownParts, registry: Registry, reporter: StatusReporter) -> int:
+    """Runs the gateway in front of the routers that `routers` knows, until a signal comes; then closes `registry`.
+    Returns the exit status."""
     try:
         config = with_real_address(config)
         with runtime_directory("quire-gateway-", Path(tempfile.gettempdir())) as directory:
-            return asyncio.run(_run(config, directory, routers, reporter))
+            return asyncio.run(_run(config, directory, routers, registry, reporter))
     except GatewayError as error:
         reporter.failed(str(error))
         print(f"quire gateway: {error}", file=sys.stderr)
@@ -136,7 +138,9 @@ def envoy_command(config: GatewayConfig, configuration: Path) -> list[str]:
     ]
 
 
-async def _run(config: GatewayConfig, directory: Path, source: Source, reporter: StatusReporter) -> int:
+async def _run(
+    config: GatewayConfig, directory: Path, source: KnownParts, registry: Registry, reporter: StatusReporter
+) -> int:
     admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
     drain = DrainFile(directory / "drain")
     (directory / "routers").mkdir()
@@ -158,10 +162,38 @@ async def _run(config: GatewayConfig, directory: Path, source: Source, reporter:
         *envoy_command(config, configuration), start_new_session=True, preexec_fn=die_with_parent()
     )
     try:
+        _serve_metrics(config, envoy, admin, DiscoveryCollector([source], registry))
         return await _watch(envoy, config, admin, drain, routers, reporter, stop, hurry)
     finally:
         following.cancel()
         await _end(envoy)
+        await registry.close()
+
+
+def _serve_metrics(
+    config: GatewayConfig, envoy: asyncio.subprocess.Process, admin: str, discovery: DiscoveryCollector
+) -> None:
+    """Serves Envoy's metrics, those of its process, and those of discovery. Raises GatewayError if the address is
+    taken."""
+    if config.metrics_port is None:
+        return
+
+    def of_envoy() -> bytes:
+        return asyncio.run(ask(admin, "/stats/prometheus")).body.encode()
+
+    try:
+        start_metrics_server(
+            config.metrics_host,
+            config.metrics_port,
+            registry_of(discovery),
+            pid=lambda: envoy.pid,
+            further=of_envoy,
+        )
+    except OSError as error:
+        raise GatewayError(
+            f"cannot serve metrics on {config.metrics_host}:{config.metrics_port}: "
+            f"{(error.strerror or str(error)).lower()}; choose another port with --metrics-port"
+        ) from error
 
 
 async def _first_of(*events: asyncio.Event) -> None:

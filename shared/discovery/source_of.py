@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from shared.discovery.dns_source import DnsSource, split_name
 from shared.discovery.known_parts import KnownParts
+from shared.discovery.named_parts import NamedParts
 from shared.discovery.parts import Kind
 from shared.discovery.registry import Registry
 from shared.discovery.source import TimedSource
@@ -20,4 +21,4 @@ def source_of(addresses: Iterable[str], kind: Kind, registry: Registry | None = 
     sources: list[TimedSource] = [StaticSource(address for address in given if split_name(address) is None)]
     sources += [DnsSource(name, port) for name, port in names]
     registered = None if registry is None else registry.source(kind)
-    return KnownParts(kind, sources if registered is None else [*sources, registered])
+    return KnownParts(kind, sources if registered is None else [*sources, NamedParts(registered)])

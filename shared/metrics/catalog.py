@@ -1,4 +1,4 @@
-"""Every metric of every part. docs/metrics.md is made of this module (`python -m deploy.metrics_table`).
+"""Every metric of every part. docs/metrics.md is made of this module (`python -m deploy.dashboards`).
 
 Metrics that vLLM has, too, have its names, kinds, labels and bucket bounds (its release 0.33, and the names of earlier
 releases that dashboards still ask for). The prefix quire: marks those that only Quire has.
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from shared.metrics.metric import Metric, Part
 
-_ROUTER = (Part.ROUTER, Part.GATEWAY)
-_SCHEDULER = (Part.SCHEDULER, Part.GATEWAY)
+_ROUTER = (Part.ROUTER, Part.SERVER)
+_SCHEDULER = (Part.SCHEDULER, Part.SERVER)
 _PARTS = (Part.ROUTER, Part.SCHEDULER, Part.WORKER)
+_ALL_PARTS = (*_PARTS, Part.GATEWAY)
 
 # A model's version is left out where it has none. A router adds its own id to all that it serves as `router`, and the
 # scheduler's address to the counters that it repeats.
@@ -215,7 +216,7 @@ SLOW_CLIENT_PAUSES = Metric(
 )
 OUTBOX_MESSAGES = Metric(
     "quire:outbox_messages", "gauge", "Messages that wait to be sent: to=\"scheduler\" at a router, to=\"worker\" at a "
-    "scheduler.", (Part.ROUTER, Part.GATEWAY, Part.SCHEDULER), ("to",),
+    "scheduler.", (Part.ROUTER, Part.SERVER, Part.SCHEDULER), ("to",),
 )  # fmt: skip
 REQUEST_ERRORS = Metric(
     "quire:request_errors", "counter", "Requests answered with an error, by gRPC status.", _ROUTER, ("status",)
@@ -268,15 +269,15 @@ GPU_POWER = Metric(
 # -- Every part
 
 HOST_MEMORY_AVAILABLE = Metric(
-    "quire:host_memory_available_bytes", "gauge", "Memory that this host, or this container, has left.", _PARTS
+    "quire:host_memory_available_bytes", "gauge", "Memory that this host, or this container, has left.", _ALL_PARTS
 )
 DISCOVERY_PARTS = Metric(
     "quire:discovery_parts", "gauge", "Parts that discovery knows. stale: the source does not answer, or not for long "
-    "enough yet, so they may be gone; fresh: all others.", _PARTS, ("kind", "state"),
+    "enough yet, so they may be gone; fresh: all others.", _ALL_PARTS, ("kind", "state"),
 )  # fmt: skip
 DISCOVERY_SILENCE = Metric(
     "quire:discovery_silence_seconds", "gauge", "Seconds since the last answer of the source (DNS, Redis) that has "
-    "been silent the longest.", _PARTS, ("kind",),
+    "been silent the longest.", _ALL_PARTS, ("kind",),
 )  # fmt: skip
 DISCOVERY_REGISTERED = Metric(
     "quire:discovery_registered", "gauge", "1 while the part's lease in Redis runs, else 0.", _PARTS, ("kind",)

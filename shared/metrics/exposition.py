@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from collections.abc import Callable
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -25,9 +27,19 @@ def registry_of(*collectors: Collector) -> CollectorRegistry:
     return registry
 
 
-def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serves `registry`, and the metrics of this process and its host, at http://host:port/metrics from a new thread.
-    Returns the port; port 0 picks a free one.
+def start_metrics_server(
+    host: str,
+    port: int,
+    registry: CollectorRegistry,
+    *,
+    pid: Callable[[], int] = os.getpid,
+    further: Callable[[], bytes] | None = None,
+) -> int:
+    """Serves `registry`, and the metrics of the process `pid` and its host, at http://host:port/metrics from a new
+    thread. Returns the port; port 0 picks a free one.
+
+    `further` returns metrics that the part has from elsewhere, in Prometheus' text format. It is called in a thread of
+    the scrape; if it raises OSError, the scrape fails.
 
     The format is always Prometheus' text format, which every scraper reads. Before version 3, Prometheus asks for
     OpenMetrics without UTF-8 names. For such a request, prometheus_client would rename `vllm:` to `vllm_`, and queries
@@ -35,12 +47,23 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
     """
     from prometheus_client import ProcessCollector, make_wsgi_app
 
-    ProcessCollector(registry=registry)
+    ProcessCollector(registry=registry, pid=pid)
     registry.register(HostCollector())
     app = make_wsgi_app(registry)
 
     def in_text_format(environ: dict[str, Any], start_response: Any) -> Any:
-        return app({**environ, "HTTP_ACCEPT": ""}, start_response)
+        environ = {**environ, "HTTP_ACCEPT": ""}
+        if environ["PATH_INFO"] != "/metrics" or environ["REQUEST_METHOD"] != "GET":
+            start_response("404 Not Found", [])
+            return []
+        if further is None:
+            return app(environ, start_response)
+        try:
+            more = further()
+        except OSError as error:
+            start_response("503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{error}\n".encode()]
+        return [*app({**environ, "HTTP_ACCEPT_ENCODING": ""}, start_response), more]
 
     class Server(ThreadingMixIn, WSGIServer):
         daemon_threads = True

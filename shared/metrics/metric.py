@@ -15,10 +15,12 @@ class Part(Enum):
     """Who serves a metric."""
 
     ROUTER = "router"
-    # GET /metrics of the gateway, which one of the routers answers. There, routers also give what schedulers report.
-    GATEWAY = "gateway"
     SCHEDULER = "scheduler"
     WORKER = "worker"
+    # The gateway's own port for metrics.
+    GATEWAY = "gateway"
+    # GET /metrics of the gateway, which one of the routers answers. There, routers also give what schedulers report.
+    SERVER = "server"
 
 
 # Compared by identity: each metric exists once, and hot loops look their histograms up by it.

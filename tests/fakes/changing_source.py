@@ -28,5 +28,12 @@ class ChangingSource:
             await changed.wait()
 
 
+class TimedChangingSource(ChangingSource):
+    age = 0.0
+
+    def seconds_since_answer(self) -> float:
+        return self.age
+
+
 def _parts(addresses: tuple[str, ...], is_stale: bool) -> Parts:
     return Parts({address: Part(address) for address in addresses}, is_stale)

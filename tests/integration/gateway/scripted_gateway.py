@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from deploy.envoy.config import GatewayConfig
 from quire.cli import gateway
 from shared.config import resolve
-from shared.discovery import Part, Parts
+from shared.discovery import Kind, KnownParts, Part, Parts, Registry
 from shared.log import configure_logging
 from shared.status import StatusReporter
 
@@ -26,8 +26,12 @@ class ScriptedSource:
             yield Parts({address: Part(address) for address in addresses}, is_stale)
         await asyncio.Event().wait()
 
+    def seconds_since_answer(self) -> float:
+        return 0.0
+
 
 if __name__ == "__main__":
     config = resolve(GatewayConfig, sys.argv[1:], prog="scripted gateway", description="")
     configure_logging("gateway", config.log_level, config.log_format)
-    sys.exit(gateway.run(config, ScriptedSource(), StatusReporter(config.status_fd)))
+    routers = KnownParts(Kind.ROUTER, [ScriptedSource()])
+    sys.exit(gateway.run(config, routers, Registry(config), StatusReporter(config.status_fd)))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import signal
 import socket
 import sys
 from pathlib import Path
 
 import grpc
+import pytest
+from prometheus_client import ProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
 
 from quire.cli.http_probe import ask
 from tests.fakes.ports import free_port
@@ -66,7 +70,16 @@ async def test_the_metrics_port_shows_metrics_and_nothing_else_of_the_admin_inte
     metrics = f"127.0.0.1:{free_port()}"
     gateway = await start_gateway(short_directory, ["127.0.0.1:1"], "--metrics-port", metrics.rpartition(":")[2])
     try:
-        assert b"envoy_http_downstream_rq_active" in (await call(metrics, "GET", "/metrics")).body
+        scraped = (await call(metrics, "GET", "/metrics")).body.decode()
+        families = {one.name: one.samples for one in text_string_to_metric_families(scraped)}
+        assert "envoy_http_downstream_rq_active" in families
+        assert [(sample.labels, sample.value) for sample in families["quire:discovery_parts"]] == [
+            ({"kind": "router", "state": "fresh"}, 1),
+            ({"kind": "router", "state": "stale"}, 0),
+        ]
+        (envoy,) = children(gateway.process.pid)
+        of_envoy = {one.name: one.samples for one in ProcessCollector(registry=None, pid=lambda: envoy).collect()}
+        assert families["process_start_time_seconds"] == of_envoy["process_start_time_seconds"]
         for method, path in (("POST", "/quitquitquit"), ("GET", "/config_dump"), ("POST", "/metrics")):
             assert (await call(metrics, method, path)).status == 404
     finally:
@@ -107,20 +120,36 @@ async def test_killing_the_command_ends_envoy(gateway: Gateway, router: FakeRout
     await until_ended([envoy])
 
 
-async def test_a_taken_port_is_told_in_a_sentence() -> None:
+async def test_a_scrape_fails_while_envoy_does_not_answer(short_directory: Path) -> None:
+    metrics = f"127.0.0.1:{free_port()}"
+    gateway = await start_gateway(short_directory, ["127.0.0.1:1"], "--metrics-port", metrics.rpartition(":")[2])
+    (envoy,) = children(gateway.process.pid)
+    try:
+        os.kill(envoy, signal.SIGSTOP)
+        reply = await call(metrics, "GET", "/metrics")
+        assert (reply.status, reply.body.endswith(b"admin.sock did not answer within 2 s\n")) == (503, True)
+    finally:
+        os.kill(envoy, signal.SIGCONT)
+        await gateway.stop()
+
+
+@pytest.mark.parametrize(
+    ("option", "what"), [("--port", "listen"), ("--metrics-port", "serve metrics")], ids=["port", "metrics port"]
+)
+async def test_a_taken_port_is_told_in_a_sentence(option: str, what: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "quire.cli.main", "gateway", "--port", str(port)),
+            *(sys.executable, "-m", "quire.cli.main", "gateway", "--port", "0", option, str(port)),
             stderr=asyncio.subprocess.PIPE,
         )
         _, stderr = await process.communicate()
 
     assert process.returncode == 1
-    assert stderr.decode() == (
-        f"quire gateway: cannot listen on 127.0.0.1:{port}: address already in use; choose another port with --port\n"
+    assert stderr.decode().splitlines()[-1] == (
+        f"quire gateway: cannot {what} on 127.0.0.1:{port}: address already in use; choose another port with {option}"
     )
 
 

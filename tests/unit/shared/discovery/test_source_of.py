@@ -5,15 +5,8 @@ import socket
 
 import pytest
 
-from shared.discovery import Kind, KnownParts, Part, Parts, source_of
-from tests.fakes.changing_source import ChangingSource
-
-
-class TimedChangingSource(ChangingSource):
-    age = 0.0
-
-    def seconds_since_answer(self) -> float:
-        return self.age
+from shared.discovery import DiscoveryOptions, Kind, KnownParts, Part, Parts, Registry, source_of
+from tests.fakes.changing_source import TimedChangingSource
 
 
 async def test_numeric_addresses_and_names_are_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +23,23 @@ async def test_numeric_addresses_and_names_are_one_set(monkeypatch: pytest.Monke
     second = await anext(watch)
     assert second.addresses == first.addresses | {"10.0.0.1:50052", "10.0.0.2:50052"}
     assert not second.is_stale
+
+
+async def test_a_registered_name_is_looked_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Registered(Registry):
+        def source(self, kind: Kind) -> TimedChangingSource:  # type: ignore[override]
+            assert kind == Kind.ROUTER
+            return TimedChangingSource("10.0.0.7:50051", "router-0.routers:50051")
+
+    async def getaddrinfo(host: str, port: int, *, type: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:  # noqa: A002
+        assert (host, port) == ("router-0.routers", 50051)
+        return [(socket.AF_INET, type, 6, "", ("10.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    watch = source_of([], Kind.ROUTER, Registered(DiscoveryOptions())).watch()
+    while (parts := await anext(watch)).is_stale:
+        pass
+    assert parts.addresses == {"10.0.0.7:50051", "10.0.0.1:50051"}
 
 
 async def test_no_address_is_an_empty_set() -> None:

@@ -19,6 +19,7 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.dispatch import converters
+from services.router.dispatch.silence import SilenceWatch
 from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
@@ -35,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 # The stream is dropped if the scheduler does not accept a message within this time.
 WRITE_STALL_SECONDS = 2.0
-# A silent scheduler is noticed within this number of seconds.
-_TICK_SECONDS = 0.2
 _MAX_OUTBOX = 8192
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
@@ -107,14 +106,12 @@ class SchedulerConnection:
         self.num_loads = 0
         self._router_id = router_id
         self._owner = owner
-        self._silence_seconds = silence_seconds
-        self._pulse = Pulse()
+        self._silence = SilenceWatch(Pulse(), silence_seconds)
         self._sequences: dict[int, SubmittedSequence] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
         # Ids of sequences to abort. They are sent after the outbox, so that an abort never overtakes its submission.
         self._aborts: list[int] = []
         self._wake_writer = asyncio.Event()
-        self._heard = False
         self._connect = connect
         self._jitter = jitter or random.Random()
         self._channel: Channel | None = None
@@ -291,7 +288,7 @@ class SchedulerConnection:
         joiner = PartJoiner[scheduler_pb2.ConnectResponse]()
         while True:
             received = await stream.read()
-            self._heard = True
+            self._silence.heard()
             response = joiner.add(received)
             if response is None:
                 continue
@@ -321,18 +318,7 @@ class SchedulerConnection:
                 raise StreamLostError(f"it accepted no message for {WRITE_STALL_SECONDS} s") from None
 
     async def _watch(self) -> None:
-        # Adds up sleeps during which no message arrived. A pause of the router itself counts as only one sleep.
-        tick = min(_TICK_SECONDS, self._silence_seconds / 5)
-        silent = 0.0
-        while silent < (limit := self._pulse.limit_s(self._silence_seconds)):
-            self._heard = False
-            await asyncio.sleep(tick)
-            if self._heard:
-                self._pulse.heard(silent)
-                silent = 0.0
-            else:
-                silent += tick
-        self._pulse.gave_up()
+        limit = await self._silence.run()
         raise StreamLostError(f"it sent nothing for {limit:.1f} s")
 
     def _apply(self, frame: scheduler_pb2.Frame) -> None:

@@ -217,15 +217,9 @@ class Router:
         return addresses
 
     async def stop(self) -> None:
-        """Shuts down gracefully: refuses new requests, waits for requests in progress, and closes all connections.
-        Answers that exceed the drain timeout end with an error in their API's own shape."""
+        """Shuts down gracefully: drains, and closes all connections."""
         self._is_draining = True
-        timeout = self._config.drain_timeout
-        stopping = asyncio.create_task(self._server.stop(timeout + _LAST_WORDS_S))
-        await asyncio.wait([stopping], timeout=timeout)
-        if not stopping.done():
-            self.placement.fail_all(unavailable("The server stopped before the answer was complete. Try again."))
-        await stopping
+        await drain(self.placement, self._server, self._config.drain_timeout)
         for task in self._tasks:
             task.cancel()
         await self.placement.stop()
@@ -240,6 +234,16 @@ class Router:
                 await self._server.set_serving(self.placement.is_ready)
             if self.placement.is_ready:
                 self.ready.set()
+
+
+async def drain(placement: Placement, server: GrpcServer, timeout_s: float) -> None:
+    """Refuses new requests, and waits up to `timeout_s` for those in progress. Answers that take longer end with an
+    error in their API's own shape."""
+    stopping = asyncio.create_task(server.stop(timeout_s + _LAST_WORDS_S))
+    await asyncio.wait([stopping], timeout=timeout_s)
+    if not stopping.done():
+        placement.fail_all(unavailable("The server stopped before the answer was complete. Try again."))
+    await stopping
 
 
 async def run(config: RouterConfig, status: StatusReporter) -> int:

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.dispatch.placement import Placement
+from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection
 from services.scheduler.core import outcome
 from services.scheduler.core.block_pool import BlockPool
 from services.scheduler.core.kv_memory import KVMemory
-from services.scheduler.core.roster import Roster
+from services.scheduler.core.roster import Roster as Sequences
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.sessions.session import RouterSession
@@ -95,6 +96,10 @@ BUGS = (
         "self._resubmit(sequence.submission, [sequence])", "pass"),
     Bug("a scheduler that is not available fails the request", Placement, "_offer_elsewhere",
         "or error.kind is ErrorKind.UNAVAILABLE", ""),
+    Bug("a router leaves a scheduler that discovery has lost", Roster, "_apply",
+        "and not connection.is_ready", ""),
+    Bug("a router does not connect to a scheduler that discovery finds again", Roster, "_remove",
+        "del self._connections[connection.address]", "pass"),
     # The scheduler and its routers.
     Bug("the sequences of a router that is gone run on", SchedulerServicer, "connect",
         "for key in list(session.unfinished.values()):", "for key in []:"),
@@ -113,16 +118,19 @@ BUGS = (
         "self._turns.held_elsewhere(address, clock.now(), was_asked=claimant.asks_owner)\n", "pass\n"),
     Bug("a lost worker is not claimed again", Claimer, "_try",
         "self._turns.lost(address, clock.now(), has_worked=end is ServiceEnd.LOST_AT_WORK)", "pass"),
+    Bug("a scheduler leaves a worker that discovery has lost", Claimer, "_apply", "and not group.is_claimed", ""),
+    Bug("a worker that discovery finds again gets no work", Claimer, "_sweep",
+        "del self._groups[group.address]", "pass"),
     Bug("results are not compared with their plan", Scheduler, "apply", "result.check(plan)", "pass"),
     Bug("the steps of a new epoch are counted on from the old one", Scheduler, "reset",
         "self._next_step_id = 1", "pass"),
     Bug("the plans of the old epoch stay in flight", Scheduler, "reset", "self._in_flight.clear()", "pass"),
     Bug("the prefixes of a lost worker count as computed", KVMemory, "forget_worker",
         "self.prefix_cache.clear()", "pass"),
-    Bug("a wire id is used again after a preemption", Roster, "start", "self._next_wire_id += 1", "pass"),
-    Bug("a preempted sequence goes on from its planned position", Roster, "_leave",
+    Bug("a wire id is used again after a preemption", Sequences, "start", "self._next_wire_id += 1", "pass"),
+    Bug("a preempted sequence goes on from its planned position", Sequences, "_leave",
         "sequence.num_planned_tokens = len(sequence.token_ids)", "pass"),
-    Bug("the worker is not told of sequences that have ended", Roster, "take_released",
+    Bug("the worker is not told of sequences that have ended", Sequences, "take_released",
         "return released", "return array(U32)"),
     Bug("blocks are freed twice", BlockPool, "release",
         "self._blank.append(block_id)", "self._blank.extend((block_id, block_id))"),

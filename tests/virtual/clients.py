@@ -7,7 +7,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.router.dispatch import Deliveries, FinishReason, Generate, Mailbox, Submission, SubmittedSequence
+from services.router.dispatch import (
+    Deliveries,
+    FinishReason,
+    Generate,
+    Mailbox,
+    Placement,
+    Submission,
+    SubmittedSequence,
+)
 from services.router.errors import ApiError, ErrorKind
 from services.router.model import ModelInfo
 from services.router.parameters import SamplingParams, StopConditions
@@ -68,8 +76,8 @@ def draw_requests(rng: random.Random, number: int, start: float) -> list[Request
 
 @dataclass(eq=False)
 class Client:
-    """Sends one request until it is answered. If its router dies, it sends the request again, as Envoy and clients
-    do."""
+    """Sends one request until it is answered. If its router dies or stops before the answer is complete, it sends the
+    request again, as Envoy and clients do."""
 
     world: World
     request: Request
@@ -80,26 +88,32 @@ class Client:
     _router: RouterPart | None = None
 
     def send(self, routers: Sequence[RouterPart]) -> None:
-        """Starts the request on a router that lives. Tries later if none does."""
-        alive = [router for router in routers if router.is_alive and hasattr(router, "placement")]
-        if not alive:
+        """Starts the request on a router that takes requests. Tries later if none does."""
+        serving = [router for router in routers if router.is_serving]
+        if not serving:
             self.world.call_later(RETRY_S, lambda: self.send(routers))
             return
-        router = self.world.random.choice(alive)
+        router = self.world.random.choice(serving)
         self._router = router
         self.num_tries += 1
         self.choices = [[] for _ in range(self.request.n)]
         number = self.num_tries
-        router.host.loop.call_soon(lambda: router.spawn(self._run(router, number)))
+        router.host.loop.call_soon(lambda: router.serve(self._run(router, routers, number)))
 
     def router_died(self, router: RouterPart, routers: Sequence[RouterPart]) -> None:
         if not self.is_done and self._router is router:
             self.world.say(f"{self.request.name} lost its router")
-            self._router = None  # until it has another one, or its death would send the request a second time
-            self.send(routers)
+            self._send_again(routers)
 
-    async def _run(self, router: RouterPart, number: int) -> None:
-        request, loop = self.request, router.host.loop
+    def _send_again(self, routers: Sequence[RouterPart]) -> None:
+        self._router = None  # until it has another one, or its death would send the request a second time
+        self.send(routers)
+
+    async def _run(self, router: RouterPart, routers: Sequence[RouterPart], number: int) -> None:
+        request, loop, server = self.request, router.host.loop, router.server
+        if not server.is_serving:
+            self._send_again(routers)
+            return
         mailbox = Mailbox(Deliveries(clock=loop.time))
         deadline = None if request.timeout is None else loop.time() + request.timeout
         prompt = list(request.prompt)
@@ -114,20 +128,30 @@ class Client:
             mailbox=mailbox,
             affinity=prompt_key("fake", "", b"".join(token.to_bytes(4, "little") for token in prompt)),
         )
-        router.placement.submit(submission)
+        placement = router.placement
+        placement.submit(submission)
         try:
             async with asyncio.timeout(request.leaves_after):
-                await self._read(router, submission, number)
+                await self._read(placement, submission, number)
         except TimeoutError:
             self.world.say(f"{request.name} leaves")
         except ApiError as error:
+            if error.kind is ErrorKind.UNAVAILABLE and not server.is_serving:
+                self.world.say(f"{request.name} is told that its router stops")
+                self._send_again(routers)
+                return
             self._fail(error, deadline)
+        except asyncio.CancelledError:
+            if not server.is_serving and not self.world.is_over:
+                self.world.say(f"{request.name} is cut by its router")
+                self._send_again(routers)
+            raise
         finally:
-            router.placement.close(submission)
+            placement.close(submission)
         self.is_done = True
 
-    async def _read(self, router: RouterPart, submission: Submission, number: int) -> None:
-        request, placement = self.request, router.placement
+    async def _read(self, placement: Placement, submission: Submission, number: int) -> None:
+        request = self.request
         is_open = [True] * request.n
         while any(is_open):
             if not submission.mailbox.has_news and submission.paused:

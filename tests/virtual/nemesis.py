@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 from tests.virtual.loop import World
-from tests.virtual.network import PING_S, Host, Network
-from tests.virtual.parts import Part, RouterPart, WorkerPart
+from tests.virtual.network import PING_S, Host, Network, Stream
+from tests.virtual.parts import Part, RouterPart, SchedulerPart, WorkerPart
 
 # Most faults are short. Some outlast gRPC's pings.
 _SHORT_S = 1.5
 _LONG_S = PING_S + 4.0
+# A process has heard of what discovery says after this time, and has hardly done anything else.
+_AT_ONCE_S = 0.0002
+
+
+def num_faults_in(counts: Mapping[str, int]) -> int:
+    """What discovery hides is no fault: no state of it may end anything."""
+    return sum(count for name, count in counts.items() if name not in ("nothing", "hide"))
 
 
 class Nemesis:
@@ -27,8 +34,10 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
-        # Drains have random numbers of their own: kinds and times of a seed's other faults do not depend on them.
+        # Drains and discovery have random numbers of their own: kinds and times of a seed's other faults do not depend
+        # on them.
         self._rng_of_drains = random.Random(f"drains of {world.seed}")
+        self._rng_of_discovery = random.Random(f"discovery of {world.seed}")
         # Number of faults so far, by kind. "nothing": the fault that was drawn had nothing to act on.
         self.counts: dict[str, int] = {}
         self.tampered = False
@@ -40,10 +49,10 @@ class Nemesis:
 
     @property
     def num_faults(self) -> int:
-        return sum(count for name, count in self.counts.items() if name != "nothing")
+        return num_faults_in(self.counts)
 
     def plan(self, number: int, num_drains: int | None, start: float, end: float) -> None:
-        """Plans faults and drains at random times. `num_drains`: drawn if it is None."""
+        """Plans faults, drains, and losses of discovery at random times. `num_drains`: drawn if it is None."""
         faults = [self._kill, self._kill, self._pause, self._cut, self._cut, self._block, self._slow, self._replace,
                   self._tamper]  # fmt: skip
         for _ in range(number):
@@ -52,6 +61,12 @@ class Nemesis:
         rng = self._rng_of_drains
         for _ in range(rng.choice((0, 0, 1, 1, 2)) if num_drains is None else num_drains):
             self._world.call_at(rng.uniform(start, end), partial(self._strike, self._drain))
+        rng = self._rng_of_discovery
+        for _ in range(rng.choice((0, 0, 1, 2, 3))):
+            if rng.random() < 0.25:
+                self._strike(self._hide)  # from processes that start
+            else:
+                self._world.call_at(rng.uniform(start, end), partial(self._strike, self._hide))
 
     def stop(self) -> None:
         """Ends every fault. Processes that were replaced or told to end are killed. Then every part runs, started again
@@ -65,6 +80,9 @@ class Nemesis:
             elif part.is_alive:
                 part.host.loop.resume()
         self._network.heal()
+        for part in self._parts:
+            if isinstance(part, RouterPart | SchedulerPart):
+                part.view.show_all()
         for part in self._parts:
             if not part.is_alive:
                 part.start()
@@ -84,6 +102,8 @@ class Nemesis:
         if part.is_alive:
             self.num_worker_exits += isinstance(part, WorkerPart)
             part.kill(self._rng.choice((0.001, 0.05, PING_S)))
+            if isinstance(part, RouterPart):
+                self._on_router_death(part)
 
     def _kill(self) -> str:
         alive = self._alive()
@@ -91,19 +111,13 @@ class Nemesis:
             return "nothing"
         part = self._rng.choice(alive)
         self._end(part)
-        if isinstance(part, RouterPart):
-            self._on_router_death(part)
         self._world.call_later(self._seconds(), lambda: self._start(part))
         return "kill"
 
     def _drain(self) -> str:
         """SIGTERM, as a rolling restart sends it."""
         rng = self._rng_of_drains
-        parts = [
-            part
-            for part in self._alive()
-            if not isinstance(part, RouterPart) and part.host.has_begun and part.host not in self._leaving
-        ]
+        parts = [part for part in self._alive() if part.host.has_begun and part.host not in self._leaving]
         if not parts:
             return "nothing"
         part = rng.choice(parts)
@@ -112,10 +126,37 @@ class Nemesis:
 
         def ended(is_clean: bool) -> None:
             self.num_worker_exits += isinstance(part, WorkerPart) and not is_clean
+            if isinstance(part, RouterPart):
+                self._on_router_death(part)
             self._world.call_later(pause, lambda: self._start(part))
 
         part.stop(rng.choice((0.05, 0.5, 4.0)), ended)
         return "drain"
+
+    def _hide(self) -> str:
+        """Discovery loses parts for one of those that ask it: it has lost its data, or cannot be asked."""
+        rng = self._rng_of_discovery
+        part = rng.choice([part for part in self._parts if isinstance(part, RouterPart | SchedulerPart)])
+        view = part.view
+        hidden = view.addresses if rng.random() < 0.6 else (rng.choice(view.addresses),)
+        is_stale = rng.random() < 0.3
+        self._world.say(f"discovery {'cannot be asked for' if is_stale else 'does not know'} {', '.join(hidden)}")
+        in_use = part.peers_in_use
+        streams = [
+            stream
+            for stream in self._network.streams
+            if stream.client is part.host and stream.address in in_use and stream.is_whole
+        ]
+        view.hide(hidden, is_stale)
+        self._world.call_later(_AT_ONCE_S, lambda: self._check_streams(part, streams))
+        self._world.call_later(rng.uniform(0.01, _SHORT_S), view.show_all)
+        return "hide"
+
+    def _check_streams(self, part: Part, streams: Sequence[Stream]) -> None:
+        """Discovery adds, and streams remove: a peer stays in use, whatever discovery says."""
+        given_up = [stream.address for stream in streams if stream.is_cancelled]
+        if given_up:
+            self._world.problems.append(f"{part.name} gave up {', '.join(given_up)}, which discovery has lost")
 
     def _start(self, part: Part) -> None:
         if not part.is_alive and not self.is_over:

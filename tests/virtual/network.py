@@ -220,6 +220,11 @@ class Stream:
     reader: asyncio.Future[None] | None = None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether nothing has ended the stream, on either side."""
+        return not self.is_cut and not self.is_cancelled and self.end is None
+
+    @property
     def is_connected(self) -> bool:
         return bool(self.pipes)
 

@@ -10,15 +10,16 @@ from typing import Any
 
 from services.router.dispatch import Placement
 from services.router.dispatch.scheduler_connection import CONNECT
+from services.router.main import drain as drain_router
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.main import drain
+from services.scheduler.main import drain as drain_scheduler
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.worker_groups import Fleet
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.worker_link import RUN
-from shared.discovery import StaticSource
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script
+from tests.virtual.discovery import View
 from tests.virtual.loop import World
 from tests.virtual.network import Host, Network
 
@@ -160,20 +161,20 @@ async def _drain_worker(worker: FakeWorker, seconds: float) -> bool:
 
 
 class SchedulerPart(Part):
-    workers: tuple[str, ...] = ()
+    view: View  # of workers
     fleet: Fleet
     servicer: SchedulerServicer
     _claiming: asyncio.Task[None]
 
     def _begin(self) -> None:
         config = SchedulerConfig(
-            worker=self.workers, run_ahead=self.setting.run_ahead, step_timeout=self.setting.step_timeout
+            worker=self.view.addresses, run_ahead=self.setting.run_ahead, step_timeout=self.setting.step_timeout
         )
         host = self.host
         self.fleet = Fleet(host.name, config)
         claimer = Claimer(
             self.fleet,
-            StaticSource(self.workers),
+            self.view.open(),
             connect=lambda address: self.network.channel(host, address),
             jitter=random.Random(self.world.random.random()),
         )
@@ -183,6 +184,11 @@ class SchedulerPart(Part):
         self.spawn(self.servicer.tick_forever())
         self.network.listen(host)
 
+    @property
+    def peers_in_use(self) -> set[str]:
+        """The addresses of the workers that the process has claimed."""
+        return {group.address for group in self.fleet.groups if group.is_claimed} if self.host.has_begun else set()
+
     def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
         return _drain_scheduler(self.servicer, self._claiming, _Server(self.network, self.host), seconds)
 
@@ -190,7 +196,7 @@ class SchedulerPart(Part):
 async def _drain_scheduler(
     servicer: SchedulerServicer, claiming: asyncio.Task[None], server: _Server, seconds: float
 ) -> bool:
-    await drain(servicer, server, seconds)  # type: ignore[arg-type]
+    await drain_scheduler(servicer, server, seconds)  # type: ignore[arg-type]
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
     return servicer.is_idle
@@ -212,9 +218,27 @@ class _Server:
         await asyncio.gather(*self._network.end_calls(self._host), return_exceptions=True)
 
 
+class _RequestServer:
+    """What a drain needs of a router's server, and its requests in progress."""
+
+    def __init__(self) -> None:
+        # What the health service says. Envoy and clients use another router if it is false.
+        self.is_serving = True
+        self.requests: set[asyncio.Task[Any]] = set()
+
+    async def stop(self, grace: float) -> None:
+        self.is_serving = False
+        if self.requests:
+            await asyncio.wait(self.requests, timeout=grace)
+        for task in self.requests:
+            task.cancel()
+        await asyncio.gather(*self.requests, return_exceptions=True)
+
+
 class RouterPart(Part):
-    schedulers: tuple[str, ...] = ()
+    view: View  # of schedulers
     placement: Placement
+    server: _RequestServer
 
     @property
     def address(self) -> str:
@@ -222,8 +246,9 @@ class RouterPart(Part):
 
     def _begin(self) -> None:
         host = self.host
+        self.server = _RequestServer()
         self.placement = Placement(
-            StaticSource(self.schedulers),
+            self.view.open(),
             router_id=host.name,
             threads=None,  # type: ignore[arg-type] # only to load tokenizers
             scheduler_wait=SCHEDULER_WAIT_S,
@@ -236,6 +261,26 @@ class RouterPart(Part):
         self.placement.models.add_tokenizer("", None)  # type: ignore[arg-type]
         self.placement.start()
 
+    @property
+    def peers_in_use(self) -> set[str]:
+        """The addresses of the schedulers that have greeted the process."""
+        if not self.host.has_begun:
+            return set()
+        return {connection.address for connection in self.placement.connections if connection.is_ready}
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_alive and hasattr(self, "server") and self.server.is_serving
+
+    def serve(self, request: Coroutine[Any, Any, None]) -> None:
+        """Runs a request in the process that runs now."""
+        task = self.spawn(request)
+        self.server.requests.add(task)
+        task.add_done_callback(self.server.requests.discard)
+
+    def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        return _drain_router(self.placement, self.server, seconds)
+
     def _check_submit(self, scheduler: str, message: Any) -> None:
         """Checks that the router knows every sequence that it submits. The scheduler would compute any other for
         nobody."""
@@ -247,3 +292,9 @@ class RouterPart(Part):
             self.world.problems.append(
                 f"{self.host.name} asks {scheduler} for sequences that it has forgotten: {unknown}"
             )
+
+
+async def _drain_router(placement: Placement, server: _RequestServer, seconds: float) -> bool:
+    await drain_router(placement, server, seconds)  # type: ignore[arg-type]
+    await placement.stop()
+    return True

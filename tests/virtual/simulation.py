@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from shared import clock
+from shared.discovery import Kind
 from tests.virtual.clients import TWO_EXITS, Client, draw_requests
+from tests.virtual.discovery import View
 from tests.virtual.loop import Violation, World
-from tests.virtual.nemesis import Nemesis
+from tests.virtual.nemesis import Nemesis, num_faults_in
 from tests.virtual.network import Network
 from tests.virtual.parts import Part, RouterPart, SchedulerPart, Setting, WorkerPart
 
@@ -46,7 +48,7 @@ class Outcome:
 
     @property
     def num_faults(self) -> int:
-        return sum(count for name, count in self.faults.items() if name != "nothing")
+        return num_faults_in(self.faults)
 
 
 def draw_setting(rng: random.Random) -> Setting:
@@ -81,10 +83,10 @@ class Simulation:
             own = self.workers if is_common else self.workers[index :: setting.num_schedulers]
             # Each begins with another worker.
             turn = index % len(own)
-            scheduler.workers = tuple(worker.name for worker in (*own[turn:], *own[:turn]))
+            scheduler.view = View(Kind.WORKER, [worker.name for worker in (*own[turn:], *own[:turn])])
         self.routers = [RouterPart(f"r{index}", *common) for index in range(setting.num_routers)]
         for router in self.routers:
-            router.schedulers = tuple(scheduler.name for scheduler in self.schedulers)
+            router.view = View(Kind.SCHEDULER, [scheduler.name for scheduler in self.schedulers])
         self.parts: list[Part] = [*self.workers, *self.schedulers, *self.routers]
         self.nemesis = Nemesis(self.world, self.network, self.parts, self._router_died)
         requests = draw_requests(rng, NUM_REQUESTS, self.world.now)
@@ -179,14 +181,14 @@ class Simulation:
                     raise Violation(f"{name} is left with {core.memory.pool.num_used} blocks in use")
             if not scheduler.servicer.is_idle:
                 raise Violation(f"{name} is left with sequences of a router")
-            self._check_tasks(scheduler, 4 + 3 * len(scheduler.workers) + 4 * len(self.routers))
+            self._check_tasks(scheduler, 5 + 3 * len(scheduler.view.addresses) + 4 * len(self.routers))
         for router in self.routers:
             placement = router.placement
             if placement.num_parked or any(connection.num_sequences for connection in placement.connections):
                 raise Violation(f"{router.host.name} is left with sequences")
-            if len(placement.connections) != len(router.schedulers) or not placement.is_ready:
+            if len(placement.connections) != len(router.view.addresses) or not placement.is_ready:
                 raise Violation(f"{router.host.name} is not connected to its schedulers")
-            self._check_tasks(router, 2 + 5 * len(router.schedulers))
+            self._check_tasks(router, 3 + 5 * len(router.view.addresses))
         for worker in self.workers:
             if worker.worker.ownership.owner is None:
                 raise Violation(f"no scheduler has claimed {worker.host.name}")

@@ -59,7 +59,7 @@ HTTP_SERVICES = (
     "quire.kserve.v1.KserveService",
 )
 # Time after the drain timeout for sending an error to each client whose answer is not complete.
-_LAST_WORDS_S = 0.5
+LAST_WORDS_S = 0.5
 # Packages besides grpcio and protobuf that the HTTP services need. The typed services do not need them.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
@@ -239,7 +239,7 @@ class Router:
 async def drain(placement: Placement, server: GrpcServer, timeout_s: float) -> None:
     """Refuses new requests, and waits up to `timeout_s` for those in progress. Answers that take longer end with an
     error in their API's own shape."""
-    stopping = asyncio.create_task(server.stop(timeout_s + _LAST_WORDS_S))
+    stopping = asyncio.create_task(server.stop(timeout_s + LAST_WORDS_S))
     await asyncio.wait([stopping], timeout=timeout_s)
     if not stopping.done():
         placement.fail_all(unavailable("The server stopped before the answer was complete. Try again."))

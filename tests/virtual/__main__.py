@@ -9,7 +9,10 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
+from tests.virtual.nemesis import DRAWN, Numbers
 from tests.virtual.simulation import Outcome, run_seed
 
 
@@ -21,30 +24,32 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run only this seed, and say how it ends")
     parser.add_argument("--faults", type=int, help="number of faults of each seed; default: 3 to 8, by seed")
     parser.add_argument("--drains", type=int, help="number of parts that are told to end; default: 0 to 2, by seed")
+    parser.add_argument("--hides", type=int, help="number of losses of discovery; default: 0 to 3, by seed")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every fault and log line")
     options = parser.parse_args()
+    numbers = Numbers(options.faults, options.drains, options.hides)
     if options.seed is not None:
-        return _run_one(options.seed, options.verbose, options.faults, options.drains)
+        return _run_one(options.seed, options.verbose, numbers)
     seeds = range(options.first, options.first + options.seeds)
-    return _run_many(seeds, options.jobs, _Task(options.faults, options.drains))
+    return _run_many(seeds, options.jobs, partial(silent, numbers=numbers))
 
 
-def _run_one(seed: int, is_verbose: bool, num_faults: int | None, num_drains: int | None) -> int:
+def _run_one(seed: int, is_verbose: bool, numbers: Numbers) -> int:
     if is_verbose:
         logging.basicConfig(level=logging.DEBUG, format="           %(name)s: %(message)s", stream=sys.stdout)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
     else:
         logging.disable()
-    outcome = run_seed(seed, print if is_verbose else None, num_faults, num_drains)
+    outcome = run_seed(seed, print if is_verbose else None, numbers)
     print(f"seed {seed}: {outcome.violation or 'kept every promise'}")
     print(f"{outcome.num_requests} requests, {outcome.num_errors} errors, {outcome.num_faults} faults", outcome.faults)
     print(f"{outcome.virtual_seconds:.1f} virtual seconds, {outcome.num_callbacks} callbacks")
     return outcome.violation is not None
 
 
-def silent(seed: int, num_faults: int | None = None, num_drains: int | None = None) -> Outcome:
+def silent(seed: int, numbers: Numbers = DRAWN) -> Outcome:
     started = time.process_time()
-    outcome = run_seed(seed, None, num_faults, num_drains)
+    outcome = run_seed(seed, None, numbers)
     gc.collect()
     outcome.cpu_seconds = time.process_time() - started
     return outcome
@@ -57,7 +62,7 @@ def prepare() -> None:
     gc.freeze()
 
 
-def _run_many(seeds: range, jobs: int, task: _Task) -> int:
+def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> int:
     started = time.monotonic()
     faults: Counter[str] = Counter()
     num_requests = num_errors = num_faults_in_all = num_bad = 0
@@ -87,17 +92,6 @@ def _run_many(seeds: range, jobs: int, task: _Task) -> int:
     print("faults: " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
     print(f"{num_bad} seeds broke a promise")
     return num_bad > 0
-
-
-class _Task:
-    """Picklable call of `silent`."""
-
-    def __init__(self, num_faults: int | None, num_drains: int | None) -> None:
-        self._num_faults = num_faults
-        self._num_drains = num_drains
-
-    def __call__(self, seed: int) -> Outcome:
-        return silent(seed, self._num_faults, self._num_drains)
 
 
 if __name__ == "__main__":

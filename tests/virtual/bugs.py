@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from services.router import main as router_main
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection
@@ -100,6 +101,9 @@ BUGS = (
         "and not connection.is_ready", ""),
     Bug("a router does not connect to a scheduler that discovery finds again", Roster, "_remove",
         "del self._connections[connection.address]", "pass"),
+    Bug("a router that stops tells its clients nothing", router_main, "drain", "if not stopping.done():", "if False:"),
+    Bug("a router that stops ends its requests at once", router_main, "drain", "timeout=timeout_s)", "timeout=0)"),
+    Bug("a router that stops keeps its streams", Placement, "stop", "await self.roster.stop()", "pass"),
     # The scheduler and its routers.
     Bug("the sequences of a router that is gone run on", SchedulerServicer, "connect",
         "for key in list(session.unfinished.values()):", "for key in []:"),

@@ -17,6 +17,7 @@ from services.router.dispatch import (
     SubmittedSequence,
 )
 from services.router.errors import ApiError, ErrorKind
+from services.router.main import LAST_WORDS_S
 from services.router.model import ModelInfo
 from services.router.parameters import SamplingParams, StopConditions
 from shared.placement import prompt_key
@@ -29,6 +30,8 @@ MODEL = ModelInfo(
 )
 # How long a client waits before it tries again on another router.
 RETRY_S = 0.05
+# What a router that runs does in time, it does within this time.
+_ON_TIME_S = 0.01
 # Part of the error of a request that is blamed for the exits of workers.
 TWO_EXITS = "exited twice"
 
@@ -136,19 +139,26 @@ class Client:
         except TimeoutError:
             self.world.say(f"{request.name} leaves")
         except ApiError as error:
-            if error.kind is ErrorKind.UNAVAILABLE and not server.is_serving:
+            if error.kind is ErrorKind.UNAVAILABLE and loop.time() >= server.tells_at:
                 self.world.say(f"{request.name} is told that its router stops")
                 self._send_again(routers)
                 return
             self._fail(error, deadline)
         except asyncio.CancelledError:
-            if not server.is_serving and not self.world.is_over:
-                self.world.say(f"{request.name} is cut by its router")
+            if loop.time() >= server.cuts_at and not self.world.is_over:
+                self._is_cut(loop.time() - server.cuts_at)
                 self._send_again(routers)
             raise
         finally:
             placement.close(submission)
         self.is_done = True
+
+    def _is_cut(self, late_s: float) -> None:
+        """The router ended the request without a word. It may, if the client did not listen or the router itself was
+        paused until `late_s` seconds after the time."""
+        self.world.say(f"{self.request.name} is cut by its router")
+        if self.request.reads_every <= LAST_WORDS_S and late_s < _ON_TIME_S:
+            self.world.problems.append(f"{self.request.name} was not told that its router stops")
 
     async def _read(self, placement: Placement, submission: Submission, number: int) -> None:
         request = self.request

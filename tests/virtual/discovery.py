@@ -9,7 +9,8 @@ from tests.fakes.changing_source import TimedChangingSource
 
 
 class View:
-    """The addresses that a part knows, in whichever process it runs. The nemesis hides some of them for a while."""
+    """The addresses that discovery gives a part, across restarts of its process. The nemesis hides some of them for a
+    while."""
 
     def __init__(self, kind: Kind, addresses: Collection[str]) -> None:
         self.addresses = tuple(addresses)
@@ -19,7 +20,7 @@ class View:
         self._source = TimedChangingSource(*self.addresses)
 
     def open(self) -> KnownParts:
-        """Returns the source of a new process. A process before it learns of no further change."""
+        """Returns the source of a new process. The process before it learns of no further change."""
         self._source = TimedChangingSource()
         self._tell()
         return KnownParts(self._kind, [self._source])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,29 @@ from tests.virtual.loop import World
 from tests.virtual.network import PING_S, Host, Network, Stream
 from tests.virtual.parts import Part, RouterPart, SchedulerPart, WorkerPart
 
+MIN_FAULTS = 3
+MAX_FAULTS = 8
 # Most faults are short. Some outlast gRPC's pings.
 _SHORT_S = 1.5
 _LONG_S = PING_S + 4.0
-# A process has heard of what discovery says after this time, and has hardly done anything else.
+# Within this time, a process applies a change of discovery, and other events are unlikely.
 _AT_ONCE_S = 0.0002
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How many faults, drains and losses of discovery a run has. The seed draws what is None."""
+
+    faults: int | None = None
+    drains: int | None = None
+    hides: int | None = None
+
+
+DRAWN = Numbers()
+
+
 def num_faults_in(counts: Mapping[str, int]) -> int:
-    """What discovery hides is no fault: no state of it may end anything."""
+    """What discovery hides is no fault, because it must not end a stream."""
     return sum(count for name, count in counts.items() if name not in ("nothing", "hide"))
 
 
@@ -51,18 +66,19 @@ class Nemesis:
     def num_faults(self) -> int:
         return num_faults_in(self.counts)
 
-    def plan(self, number: int, num_drains: int | None, start: float, end: float) -> None:
-        """Plans faults, drains, and losses of discovery at random times. `num_drains`: drawn if it is None."""
+    def plan(self, numbers: Numbers, start: float, end: float) -> None:
+        """Plans everything at random times."""
         faults = [self._kill, self._kill, self._pause, self._cut, self._cut, self._block, self._slow, self._replace,
                   self._tamper]  # fmt: skip
+        number = self._world.random.randint(MIN_FAULTS, MAX_FAULTS) if numbers.faults is None else numbers.faults
         for _ in range(number):
             fault = self._rng.choice(faults)
             self._world.call_at(self._rng.uniform(start, end), partial(self._strike, fault))
         rng = self._rng_of_drains
-        for _ in range(rng.choice((0, 0, 1, 1, 2)) if num_drains is None else num_drains):
+        for _ in range(rng.choice((0, 0, 1, 1, 2)) if numbers.drains is None else numbers.drains):
             self._world.call_at(rng.uniform(start, end), partial(self._strike, self._drain))
         rng = self._rng_of_discovery
-        for _ in range(rng.choice((0, 0, 1, 2, 3))):
+        for _ in range(rng.choice((0, 0, 1, 2, 3)) if numbers.hides is None else numbers.hides):
             if rng.random() < 0.25:
                 self._strike(self._hide)  # from processes that start
             else:
@@ -148,15 +164,15 @@ class Nemesis:
             if stream.client is part.host and stream.address in in_use and stream.is_whole
         ]
         view.hide(hidden, is_stale)
-        self._world.call_later(_AT_ONCE_S, lambda: self._check_streams(part, streams))
+        self._world.call_later(_AT_ONCE_S, partial(self._check_streams, part.host, streams))
         self._world.call_later(rng.uniform(0.01, _SHORT_S), view.show_all)
         return "hide"
 
-    def _check_streams(self, part: Part, streams: Sequence[Stream]) -> None:
+    def _check_streams(self, host: Host, streams: Sequence[Stream]) -> None:
         """Discovery adds, and streams remove: a peer stays in use, whatever discovery says."""
         given_up = [stream.address for stream in streams if stream.is_cancelled]
-        if given_up:
-            self._world.problems.append(f"{part.name} gave up {', '.join(given_up)}, which discovery has lost")
+        if given_up and host not in self._leaving:
+            self._world.problems.append(f"{host.name} gave up {', '.join(given_up)}, which discovery has lost")
 
     def _start(self, part: Part) -> None:
         if not part.is_alive and not self.is_over:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.router import main as router_main
 from services.router.dispatch import Placement
 from services.router.dispatch.scheduler_connection import CONNECT
-from services.router.main import drain as drain_router
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.main import drain as drain_scheduler
 from services.scheduler.servicer import SchedulerServicer
@@ -225,9 +226,13 @@ class _RequestServer:
         # What the health service says. Envoy and clients use another router if it is false.
         self.is_serving = True
         self.requests: set[asyncio.Task[Any]] = set()
+        # When requests may be told that the router stops, and when they may be cut.
+        self.tells_at = self.cuts_at = math.inf
 
     async def stop(self, grace: float) -> None:
         self.is_serving = False
+        self.cuts_at = asyncio.get_running_loop().time() + grace
+        self.tells_at = self.cuts_at - router_main.LAST_WORDS_S
         if self.requests:
             await asyncio.wait(self.requests, timeout=grace)
         for task in self.requests:
@@ -279,7 +284,15 @@ class RouterPart(Part):
         task.add_done_callback(self.server.requests.discard)
 
     def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
-        return _drain_router(self.placement, self.server, seconds)
+        return self._end_requests(self.host, self.placement, self.server, seconds)
+
+    async def _end_requests(self, host: Host, placement: Placement, server: _RequestServer, seconds: float) -> bool:
+        await router_main.drain(placement, server, seconds)  # type: ignore[arg-type]
+        await placement.stop()
+        streams = [stream for stream in self.network.streams if stream.client is host and stream.is_whole]
+        if streams or placement.num_parked:
+            self.world.problems.append(f"{host.name} ends with {len(streams)} streams, {placement.num_parked} parked")
+        return True
 
     def _check_submit(self, scheduler: str, message: Any) -> None:
         """Checks that the router knows every sequence that it submits. The scheduler would compute any other for
@@ -292,9 +305,3 @@ class RouterPart(Part):
             self.world.problems.append(
                 f"{self.host.name} asks {scheduler} for sequences that it has forgotten: {unknown}"
             )
-
-
-async def _drain_router(placement: Placement, server: _RequestServer, seconds: float) -> bool:
-    await drain_router(placement, server, seconds)  # type: ignore[arg-type]
-    await placement.stop()
-    return True

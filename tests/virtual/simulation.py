@@ -13,13 +13,11 @@ from shared.discovery import Kind
 from tests.virtual.clients import TWO_EXITS, Client, draw_requests
 from tests.virtual.discovery import View
 from tests.virtual.loop import Violation, World
-from tests.virtual.nemesis import Nemesis, num_faults_in
+from tests.virtual.nemesis import DRAWN, Nemesis, Numbers, num_faults_in
 from tests.virtual.network import Network
 from tests.virtual.parts import Part, RouterPart, SchedulerPart, Setting, WorkerPart
 
 NUM_REQUESTS = 20
-MIN_FAULTS = 3
-MAX_FAULTS = 8
 # Virtual seconds: faults begin within the first two; after the last one, every request ends within the limit.
 _FAULTS_UNTIL_S = 2.5
 _ALL_FAULTS_END_S = 25.0
@@ -93,8 +91,8 @@ class Simulation:
         self.clients = [Client(self.world, request) for request in requests]
         self._num_open = 0
 
-    def run(self, num_faults: int | None = None, num_drains: int | None = None) -> None:
-        """Raises Violation if the fleet breaks a promise. `num_faults`, `num_drains`: drawn if they are None."""
+    def run(self, numbers: Numbers) -> None:
+        """Raises Violation if the fleet breaks a promise."""
         world = self.world
         start = world.now
         world.say(f"{self.setting}")
@@ -102,9 +100,7 @@ class Simulation:
             part.start()
         for client in self.clients:
             world.call_at(client.request.arrives_at, partial(client.send, self.routers))
-        if num_faults is None:
-            num_faults = world.random.randint(MIN_FAULTS, MAX_FAULTS)
-        self.nemesis.plan(num_faults, num_drains, start + 0.02, start + _FAULTS_UNTIL_S)
+        self.nemesis.plan(numbers, start + 0.02, start + _FAULTS_UNTIL_S)
         self._check_cores(start + _FAULTS_UNTIL_S)
         # Faults that come while nothing runs would test nothing, so the clients' requests last at least that long.
         world.run(lambda: False, start + _FAULTS_UNTIL_S)
@@ -204,8 +200,7 @@ class Simulation:
 def run_seed(
     seed: int,
     trace: Callable[[str], None] | None = None,
-    num_faults: int | None = None,
-    num_drains: int | None = None,
+    numbers: Numbers = DRAWN,
 ) -> Outcome:
     """Runs one seed to its end. Equal seeds give equal runs."""
     outcome = Outcome(seed)
@@ -213,7 +208,7 @@ def run_seed(
     world = simulation.world
     with clock.replaced_by(world.time):
         try:
-            simulation.run(num_faults, num_drains)
+            simulation.run(numbers)
         except AssertionError as error:
             outcome.violation = f"{type(error).__name__}: {error}"
         outcome.faults = simulation.nemesis.counts

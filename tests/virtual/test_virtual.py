@@ -15,12 +15,13 @@ from services.scheduler.worker_groups.worker_link import RUN
 from shared.transport import StreamEndedError
 from tests.virtual.bugs import BUGS, Bug
 from tests.virtual.loop import World
+from tests.virtual.nemesis import Numbers
 from tests.virtual.network import Host, Network
 from tests.virtual.simulation import run_seed
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_SEEDS = 200
-# Seeds that once broke a promise, before the simulation had drains.
+# Seeds that once broke a promise, before the simulation had drains and discovery.
 ONCE_BROKEN: tuple[int, ...] = (317,)
 
 
@@ -33,13 +34,13 @@ def test_a_fleet_keeps_its_promises_under_the_faults_of_every_seed() -> None:
 
 @pytest.mark.parametrize("seed", ONCE_BROKEN)
 def test_a_seed_that_once_broke_a_promise_keeps_it(seed: int) -> None:
-    assert run_seed(seed, num_drains=0).violation is None
+    assert run_seed(seed, numbers=Numbers(drains=0, hides=0)).violation is None
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_drains_alone_break_no_promise(seed: int) -> None:
     """There are too few for a request to be given up."""
-    outcome = run_seed(seed, num_faults=0, num_drains=2)
+    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=2, hides=0))
     assert outcome.violation is None
     assert outcome.faults.get("drain") == 2
 

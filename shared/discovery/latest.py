@@ -1,4 +1,4 @@
-"""The last value of a source."""
+"""Keeps the newest value of a source."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Latest:
     def __init__(self, source: TimedSource) -> None:
         self.source = source
         self.parts = Parts({}, is_stale=True)
+        self.is_pending = True  # until the source has yielded a value
         self._following: asyncio.Task[None] | None = None
 
     def start(self, changed: asyncio.Event) -> None:
@@ -32,7 +33,7 @@ class Latest:
     async def _follow(self, changed: asyncio.Event) -> None:
         try:
             async for parts in self.source.watch():
-                self.parts = parts
+                self.parts, self.is_pending = parts, False
                 changed.set()
         finally:
             changed.set()

@@ -13,8 +13,8 @@ from shared.discovery.source import TimedSource
 
 
 class NamedParts:
-    """The parts of another source. A part that is known by a host name is a part at each address of the name, as if an
-    option gave the name. Envoy takes no names, so without this a gateway could not use such a router."""
+    """The parts of another source. A part with a host name is given by the addresses of the name. Until the first
+    lookup of a name has ended, the parts are stale."""
 
     def __init__(self, source: TimedSource, look_up: Callable[[str, int], TimedSource] = DnsSource) -> None:
         self._given = Latest(source)
@@ -59,5 +59,5 @@ class NamedParts:
             name = split_name(address)
             found = {address} if name is None else self._looked_up[name].parts.addresses
             by_address |= {one: dataclasses.replace(part, address=one) for one in sorted(found)}
-        latest = (self._given, *self._looked_up.values())
-        return Parts(by_address, any(each.parts.is_stale for each in latest))
+        is_looking_up = any(latest.is_pending for latest in self._looked_up.values())
+        return Parts(by_address, self._given.parts.is_stale or is_looking_up)

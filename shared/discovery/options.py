@@ -39,7 +39,8 @@ class PartOptions(DiscoveryOptions):
 
     advertise: str = option(
         "",
-        "Address under which other parts reach this one, host:port; it is registered in Redis. Default: the first "
+        "Address under which other parts reach this one, host:port with a name or an IP address; it is registered in "
+        "Redis. Default: the first "
         "--listen address. If that is a wildcard such as 0.0.0.0, the local address of the connection to Redis.",
     )
 

@@ -15,6 +15,7 @@ _ROUTER = (Part.ROUTER, Part.SERVER)
 _SCHEDULER = (Part.SCHEDULER, Part.SERVER)
 _PARTS = (Part.ROUTER, Part.SCHEDULER, Part.WORKER)
 _ALL_PARTS = (*_PARTS, Part.GATEWAY)
+_FOLLOWERS = (Part.ROUTER, Part.SCHEDULER, Part.GATEWAY)  # of discovery
 
 # A model's version is left out where it has none. A router adds its own id to all that it serves as `router`, and the
 # scheduler's address to the counters that it repeats.
@@ -273,11 +274,11 @@ HOST_MEMORY_AVAILABLE = Metric(
 )
 DISCOVERY_PARTS = Metric(
     "quire:discovery_parts", "gauge", "Parts that discovery knows. stale: the source does not answer, or not for long "
-    "enough yet, so they may be gone; fresh: all others.", _ALL_PARTS, ("kind", "state"),
+    "enough yet, so they may be gone; fresh: all others.", _FOLLOWERS, ("kind", "state"),
 )  # fmt: skip
 DISCOVERY_SILENCE = Metric(
     "quire:discovery_silence_seconds", "gauge", "Seconds since the last answer of the source (DNS, Redis) that has "
-    "been silent the longest.", _ALL_PARTS, ("kind",),
+    "been silent the longest.", _FOLLOWERS, ("kind",),
 )  # fmt: skip
 DISCOVERY_REGISTERED = Metric(
     "quire:discovery_registered", "gauge", "1 while the part's lease in Redis runs, else 0.", _PARTS, ("kind",)

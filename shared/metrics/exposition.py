@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -53,8 +53,11 @@ def start_metrics_server(
 
     def in_text_format(environ: dict[str, Any], start_response: Any) -> Any:
         environ = {**environ, "HTTP_ACCEPT": ""}
-        if environ["PATH_INFO"] != "/metrics" or environ["REQUEST_METHOD"] != "GET":
+        if environ["PATH_INFO"] != "/metrics":
             start_response("404 Not Found", [])
+            return []
+        if environ["REQUEST_METHOD"] != "GET":
+            start_response("405 Method Not Allowed", [("Allow", "GET")])
             return []
         if further is None:
             return app(environ, start_response)
@@ -67,7 +70,14 @@ def start_metrics_server(
 
     class Server(ThreadingMixIn, WSGIServer):
         daemon_threads = True
+        request_queue_size = 64
         address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+
+        def server_bind(self) -> None:
+            # Not as HTTPServer does it, which looks up the name of the address and so may wait for a name server.
+            TCPServer.server_bind(self)
+            self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+            self.setup_environ()
 
     server = make_server(host, port, in_text_format, Server, _Silent)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -75,5 +85,7 @@ def start_metrics_server(
 
 
 class _Silent(WSGIRequestHandler):
+    timeout = 10  # seconds in which a request must arrive
+
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its base class's name
         """Logs nothing, instead of a line per scrape."""

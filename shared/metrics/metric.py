@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Part(Enum):
-    """Who serves a metric."""
+    """A place where a metric is served: the port for metrics of a kind of part, or SERVER."""
 
     ROUTER = "router"
     SCHEDULER = "scheduler"
     WORKER = "worker"
-    # The gateway's own port for metrics.
     GATEWAY = "gateway"
-    # GET /metrics of the gateway, which one of the routers answers. There, routers also give what schedulers report.
+    # GET /metrics of the gateway's port for clients, which one of the routers answers. There, routers also give what
+    # schedulers report.
     SERVER = "server"
 
 

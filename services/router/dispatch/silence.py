@@ -6,16 +6,15 @@ import asyncio
 
 from shared.pulse import Pulse
 
-# Seconds between two looks. A pause of the router itself counts as no more than this.
+# Most seconds between two looks.
 _TICK_SECONDS = 0.2
 
 
 class SilenceWatch:
-    """Notices within milliseconds that the limit of a scheduler's pulse is over.
+    """Waits until a scheduler has sent nothing for as long as its Pulse allows.
 
-    The time is added up from sleeps, with each counted as long as it was meant to be. If the router itself stands still
-    for longer, the scheduler's messages are waiting to be read, and a clock would take the router's pause for the
-    scheduler's.
+    The time is added up from short sleeps. A sleep that took much longer than it should does not count, because the
+    router itself stood still: the scheduler's messages may be waiting to be read.
     """
 
     def __init__(self, pulse: Pulse, least_seconds: float) -> None:
@@ -31,19 +30,21 @@ class SilenceWatch:
         self._heard = (now if self._heard is None else self._heard[0], now)
 
     async def run(self) -> float:
-        """Returns the limit once it is over."""
+        """Returns the number of seconds, once they are over."""
         now = asyncio.get_running_loop().time
         tick = min(_TICK_SECONDS, self._least_seconds / 5)
-        silent = 0.0
+        silent, stood_still = 0.0, False
         while silent < (limit := self._pulse.limit_s(self._least_seconds)):
             self._heard, began = None, now()
-            sleep = min(tick, limit - silent)
+            # After a pause of the router itself, there must be time to read.
+            sleep = tick if stood_still else min(tick, limit - silent)
             await asyncio.sleep(sleep)
-            if self._heard is None:
-                silent += sleep
-            else:
+            stood_still = now() - began > sleep + tick
+            if self._heard is not None:
                 first, last = self._heard
                 self._pulse.heard(silent + min(first - began, sleep))
                 silent = min(now() - last, sleep)
+            elif not stood_still:
+                silent += sleep
         self._pulse.gave_up()
         return limit

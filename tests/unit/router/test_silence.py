@@ -55,12 +55,29 @@ async def test_a_scheduler_with_long_pauses_gets_five_times_the_longest(watch: S
     assert await silence(clock, watching) == pytest.approx(5 * 0.7, abs=10 * MS)
 
 
-async def test_a_pause_of_the_router_itself_counts_as_one_look(watch: SilenceWatch) -> None:
+@pytest.mark.parametrize("before_ms", [0, 150, 390])
+async def test_a_pause_of_the_router_itself_does_not_count(watch: SilenceWatch, before_ms: int) -> None:
     clock = LoopClock()
     watching = asyncio.create_task(watch.run())
     await clock.pass_by(0.0)
-    await clock.pass_by(0.15)
+    for _ in range(before_ms):
+        await clock.pass_by(MS)
     await clock.pass_by(60.0)
-    assert not watching.done()
-    watch.heard()  # what came meanwhile is read
+    for _ in range(10):  # what came meanwhile is not read at once
+        await clock.pass_by(MS)
+    watch.heard()
     assert await silence(clock, watching) == pytest.approx(2.0, abs=2 * MS)
+
+
+async def test_after_a_pause_just_before_the_limit_there_is_time_to_read(watch: SilenceWatch) -> None:
+    clock = LoopClock()
+    watching = asyncio.create_task(watch.run())
+    await clock.pass_by(0.0)
+    for _ in range(1999):
+        await clock.pass_by(MS)
+    await clock.pass_by(60.0)
+    for _ in range(150):
+        await clock.pass_by(MS)
+    assert not watching.done()
+    watch.heard()
+    assert await silence(clock, watching) > 2.0

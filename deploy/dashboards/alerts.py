@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.dashboards.queries import per_second, quantile, series, total
+from deploy.dashboards.queries import ALL_PARTS, of_all_parts, per_second, quantile, series, total
 from shared.metrics import Metric, catalog
 
 AVAILABILITY = 0.995  # objective: the share of choices that end as asked
@@ -43,9 +43,8 @@ def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
     return f"increase({series(metric, part, **labels)}[{window}])"
 
 
-_PARTS = 'job=~"gateway|router|scheduler|worker"'
-_MEMORY = f"process_resident_memory_bytes{{{_PARTS}}}"
-_LEFT = f"{catalog.HOST_MEMORY_AVAILABLE.name}{{{_PARTS}}}"
+_MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
+_LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
 _HELD_UP = (
     f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
     f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
@@ -123,7 +122,7 @@ ALERTS = (
         "Look at the schedulers' and workers' logs: a worker that does not start says why.",
     ),
     Alert(
-        "StaleDiscovery", f"max by (job, kind) ({series(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",
+        "StaleDiscovery", f"max by (job, kind) ({of_all_parts(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",
         "DNS or Redis has not answered for half a minute. Known parts stay in use; new ones are not found.",
         "Look at Redis, its Sentinels or the name server, and at the network between.",
     ),

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from deploy.dashboards.panels import QUANTILES, Dashboard, Panel, Query, Row
-from deploy.dashboards.queries import WINDOW, mean, per_second, quantile, series, share_within, total
+from deploy.dashboards.queries import (
+    ALL_PARTS,
+    WINDOW,
+    mean,
+    of_all_parts,
+    per_second,
+    quantile,
+    series,
+    share_within,
+    total,
+)
 from shared.metrics import Metric, catalog
 
 # Objectives of the tiles. Each is a bound of its histogram's buckets.
@@ -11,7 +21,6 @@ FIRST_TOKEN_S = 0.25
 PER_TOKEN_S = 0.05
 REQUEST_S = 10.0
 
-_PARTS = 'job=~"gateway|router|scheduler|worker"'
 _GATEWAY = 'envoy_http_conn_manager_prefix="gateway"'
 _ERRORS = per_second(catalog.REQUEST_SUCCESS, finished_reason="error")
 
@@ -238,19 +247,19 @@ PARTS = Dashboard(
             (
                 Panel(
                     "Memory", "bytes",
-                    (Query(f"process_resident_memory_bytes{{{_PARTS}}}", "{{job}} {{instance}}"),),
+                    (Query(f"process_resident_memory_bytes{{{ALL_PARTS}}}", "{{job}} {{instance}}"),),
                 ),
                 Panel(
                     "CPU cores", "short",
                     (
                         Query(
-                            f"rate(process_cpu_seconds_total{{{_PARTS}}}[{WINDOW}])",
+                            f"rate(process_cpu_seconds_total{{{ALL_PARTS}}}[{WINDOW}])",
                             "{{job}} {{instance}}",
                         ),
                     ),
                 ),
                 Panel(
-                    "Memory that the host has left", "bytes", (Query(series(catalog.HOST_MEMORY_AVAILABLE)),)
+                    "Memory that the host has left", "bytes", (Query(of_all_parts(catalog.HOST_MEMORY_AVAILABLE)),)
                 ),
             ),
         ),
@@ -259,15 +268,15 @@ PARTS = Dashboard(
             (
                 Panel(
                     "Parts that are known", "short",
-                    (Query(total(catalog.DISCOVERY_PARTS, ("kind", "state")), "{{kind}}, {{state}}"),),
+                    (Query(f"max by (kind, state) ({of_all_parts(catalog.DISCOVERY_PARTS)})", "{{kind}}, {{state}}"),),
                     catalog.DISCOVERY_PARTS.help,
                 ),
                 Panel(
-                    "Silence of DNS or Redis", "s", (Query(series(catalog.DISCOVERY_SILENCE)),),
+                    "Silence of DNS or Redis", "s", (Query(of_all_parts(catalog.DISCOVERY_SILENCE)),),
                     catalog.DISCOVERY_SILENCE.help,
                 ),
                 Panel(
-                    "Age of leases", "s", (Query(series(catalog.LEASE_AGE), "{{kind}} {{instance}}"),),
+                    "Age of leases", "s", (Query(of_all_parts(catalog.LEASE_AGE), "{{kind}} {{instance}}"),),
                     catalog.LEASE_AGE.help, needs="Redis",
                 ),
             ),

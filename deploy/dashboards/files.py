@@ -15,7 +15,8 @@ _METRICS = f"""# Metrics
 Every metric of every part, with where it is served. {_WRITTEN_BY}
 
 - **Where.** router, scheduler, worker, gateway: at the part's own `--metrics-port`. server: at `GET /metrics` of the
-  server, which one of the routers answers; schedulers' counters have one series there per `scheduler` and `router`.
+  gateway's port for clients (8000), which one of the routers answers; schedulers' counters have one series there for
+  each `scheduler` and `router`.
 - **Names.** `vllm:` marks what vLLM has, too, with its meaning, labels and buckets. `quire:` marks what only Quire has.
   Counters end in `_total`, and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them.
 - **Labels.** `model_version` is left out for models without versions. All series of a router have the label `router`,

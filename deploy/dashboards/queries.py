@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shared.metrics import Metric
 
 WINDOW = "$__rate_interval"  # Grafana puts at least four scrape intervals here
+# Of every kind of part, each of which is a job of Prometheus.
+ALL_PARTS = 'job=~"gateway|router|scheduler|worker"'
 _SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
 
 
 def series(metric: Metric, part: str = "", at: str = "", **labels: str) -> str:
     """Returns a selector of a metric's series. `part`: _bucket, _count or _sum of a histogram. `at`: whose series, if
     not those of the first part that has it. Each kind of part is a job of Prometheus."""
-    assert labels.keys() <= {*metric.labels, "le"}
     jobs = [one.value for one in metric.parts]
     assert not at or at in jobs
-    matchers = {"job": at or jobs[0], **labels}
-    inside = ",".join(f'{name}="{value}"' for name, value in matchers.items())
+    return _selector(metric, f'job="{at or jobs[0]}"', part, labels)
+
+
+def of_all_parts(metric: Metric, **labels: str) -> str:
+    """Returns a selector of a metric's series of all parts that have it."""
+    return _selector(metric, f'job=~"{"|".join(part.value for part in metric.parts)}"', "", labels)
+
+
+def _selector(metric: Metric, job: str, part: str, labels: Mapping[str, str]) -> str:
+    assert labels.keys() <= {*metric.labels, "le"}
+    inside = ",".join((job, *(f'{name}="{value}"' for name, value in labels.items())))
     return f"{metric.name}{part or _SUFFIXES[metric.kind]}{{{inside}}}"
 
 

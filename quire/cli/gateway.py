@@ -7,11 +7,12 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.envoy.config import GatewayConfig
@@ -81,8 +82,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(config: GatewayConfig, routers: KnownParts, registry: Registry, reporter: StatusReporter) -> int:
-    """Runs the gateway in front of the routers that `routers` knows, until a signal comes; then closes `registry`.
-    Returns the exit status."""
+    """Runs the gateway in front of the routers that `routers` knows, until a signal comes. Returns the exit status.
+    `registry`: what `routers` comes from; it is closed at the end."""
     try:
         config = with_real_address(config)
         with runtime_directory("quire-gateway-", Path(tempfile.gettempdir())) as directory:
@@ -154,44 +155,45 @@ async def _run(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    envoy: asyncio.subprocess.Process | None = None
+    if config.metrics_port is not None:
+        discovery = DiscoveryCollector([source], registry)
+        _serve_metrics(
+            config, config.metrics_port, discovery, lambda: os.getpid() if envoy is None else envoy.pid, admin
+        )
     following = asyncio.create_task(follow(source, routers.apply))
-    reporter.starting("looking for routers")
-    await _first_of(routers.is_known, stop)
-    reporter.starting("starting Envoy")
-    envoy = await asyncio.create_subprocess_exec(
-        *envoy_command(config, configuration), start_new_session=True, preexec_fn=die_with_parent()
-    )
     try:
-        _serve_metrics(config, envoy, admin, DiscoveryCollector([source], registry))
+        reporter.starting("looking for routers")
+        await _first_of(routers.is_known, stop)
+        reporter.starting("starting Envoy")
+        envoy = await asyncio.create_subprocess_exec(
+            *envoy_command(config, configuration), start_new_session=True, preexec_fn=die_with_parent()
+        )
         return await _watch(envoy, config, admin, drain, routers, reporter, stop, hurry)
     finally:
         following.cancel()
-        await _end(envoy)
+        if envoy is not None:
+            await _end(envoy)
         await registry.close()
 
 
 def _serve_metrics(
-    config: GatewayConfig, envoy: asyncio.subprocess.Process, admin: str, discovery: DiscoveryCollector
+    config: GatewayConfig, port: int, discovery: DiscoveryCollector, pid: Callable[[], int], admin: str
 ) -> None:
-    """Serves Envoy's metrics, those of its process, and those of discovery. Raises GatewayError if the address is
-    taken."""
-    if config.metrics_port is None:
-        return
+    """Serves the metrics of discovery, of the process `pid`, and Envoy's. A scrape fails while Envoy does not answer.
+    Raises GatewayError if the address is taken."""
 
     def of_envoy() -> bytes:
-        return asyncio.run(ask(admin, "/stats/prometheus")).body.encode()
+        answer = asyncio.run(ask(admin, "/stats/prometheus"))
+        if answer.status != 200:
+            raise OSError(f"Envoy answered with status {answer.status}")
+        return answer.body.encode()
 
     try:
-        start_metrics_server(
-            config.metrics_host,
-            config.metrics_port,
-            registry_of(discovery),
-            pid=lambda: envoy.pid,
-            further=of_envoy,
-        )
+        start_metrics_server(config.metrics_host, port, registry_of(discovery), pid=pid, further=of_envoy)
     except OSError as error:
         raise GatewayError(
-            f"cannot serve metrics on {config.metrics_host}:{config.metrics_port}: "
+            f"cannot serve metrics on {config.metrics_host}:{port}: "
             f"{(error.strerror or str(error)).lower()}; choose another port with --metrics-port"
         ) from error
 

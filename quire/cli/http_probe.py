@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 
 
@@ -21,7 +22,7 @@ async def ask(
     timeout_s: float = 2.0,
 ) -> Answer:
     """Sends a request to `address` (`host:port` or `unix:/path`) and returns the answer. Raises OSError if no answer
-    arrives within `timeout_s` seconds."""
+    arrives within `timeout_s` seconds, or none that is complete."""
     try:
         return await asyncio.wait_for(_ask(address, path, method, api_key), timeout_s)
     except TimeoutError as error:
@@ -53,12 +54,14 @@ async def _ask(address: str, path: str, method: str, api_key: str | None) -> Ans
 
 
 def _unchunked(body: bytes) -> bytes:
-    pieces = []
-    while body:
+    """Raises OSError if the last chunk is missing."""
+    pieces: list[bytes] = []
+    while True:
         size, _, rest = body.partition(b"\r\n")
-        length = int(size.partition(b";")[0] or b"0", 16)
+        if not re.fullmatch(rb"[0-9A-Fa-f]{1,8}", size := size.partition(b";")[0]):
+            raise OSError("the answer is not complete")
+        length = int(size, 16)
         if length == 0:
-            break
+            return b"".join(pieces)
         pieces.append(rest[:length])
         body = rest[length + 2 :]
-    return b"".join(pieces)

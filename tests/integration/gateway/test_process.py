@@ -80,8 +80,9 @@ async def test_the_metrics_port_shows_metrics_and_nothing_else_of_the_admin_inte
         (envoy,) = children(gateway.process.pid)
         of_envoy = {one.name: one.samples for one in ProcessCollector(registry=None, pid=lambda: envoy).collect()}
         assert families["process_start_time_seconds"] == of_envoy["process_start_time_seconds"]
-        for method, path in (("POST", "/quitquitquit"), ("GET", "/config_dump"), ("POST", "/metrics")):
+        for method, path in (("POST", "/quitquitquit"), ("GET", "/config_dump"), ("GET", "/")):
             assert (await call(metrics, method, path)).status == 404
+        assert (await call(metrics, "POST", "/metrics")).status == 405
     finally:
         await gateway.stop()
 

@@ -126,7 +126,7 @@ def test_a_router_has_all_of_its_metrics() -> None:
 
 
 def is_of_all(metric: Metric) -> bool:
-    return Part.WORKER in metric.parts
+    return not {Part.WORKER, Part.GATEWAY}.isdisjoint(metric.parts)
 
 
 def test_a_request_is_measured_as_vllm_does() -> None:

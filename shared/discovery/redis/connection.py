@@ -125,7 +125,7 @@ class RedisConnection:
         if not self._is_in_trouble and now - self._warned_at >= WARNING_INTERVAL_S:
             logger.warning(
                 "Redis is unavailable: %s. Known parts stay in use; new ones are not found, and registrations end",
-                reason,
+                reason.rstrip("."),
             )
             self._is_in_trouble, self._warned_at = True, now
 

@@ -15,6 +15,7 @@ from shared.discovery.redis import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import keys_of
 from shared.discovery.redis.scripts import LIST
 from shared.discovery.registry import Lease
+from tests.fakes.ports import free_port
 from tests.fakes.redis_sentinels import PASSWORD, Sentinels
 from tests.fakes.redis_server import ROOT, RedisServer, needs_redis, redis_server
 from tests.fakes.waiting import HANG_S, until
@@ -46,6 +47,16 @@ async def test_a_password(tmp_path: Path) -> None:
         await find_oneself(PartOptions(redis=redis.url, redis_password="secret"))
         with pytest.raises(RedisUnavailableError, match="invalid username-password pair"):
             await RedisConnection(parse_endpoint(redis.url), password="wrong").run(LIST, KEYS)
+
+
+async def test_an_address_where_nothing_listens_is_told_in_two_sentences(caplog: pytest.LogCaptureFixture) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RedisUnavailableError):
+        await RedisConnection(parse_endpoint(f"redis://{address}")).run(LIST, KEYS)
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith(f"Redis is unavailable: Error 111 connecting to {address}. Conn")
+    assert message.endswith("Known parts stay in use; new ones are not found, and registrations end")
+    assert ".." not in message
 
 
 async def test_the_acl_user_of_the_documentation_can_do_all_within_the_prefix_and_nothing_else(

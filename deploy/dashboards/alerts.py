@@ -117,8 +117,8 @@ ALERTS = (
         "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
     ),
     Alert(
-        "NoReadyScheduler", f"max({series(catalog.SCHEDULERS_READY)}) == 0", "30s", "critical",
-        "No router knows a scheduler with a worker: requests are refused with 503.",
+        "NoReadyScheduler", f"(max({series(catalog.SCHEDULERS_READY)}) or vector(0)) == 0", "30s", "critical",
+        "No router knows a scheduler with a worker, or no router can be scraped: requests are refused with 503.",
         "Look at the schedulers' and workers' logs: a worker that does not start says why.",
     ),
     Alert(

@@ -129,7 +129,11 @@ model: {{ .model.name }}
 {{- $_ := set .object.spec "replicas" (int (default 2 .model.schedulers)) }}
 {{- $options = .model.schedulerOptions }}
 {{- else if eq $part "worker" }}
+{{- if $values.scaling }}
+{{- $_ := unset .object.spec "replicas" }}
+{{- else }}
 {{- $_ := set .object.spec "replicas" (int (ternary .model.workers 1 (hasKey .model "workers"))) }}
+{{- end }}
 {{- $options = .model.options }}
 {{- $resources = .model.resources }}
 {{- if .model.nodeSelector }}

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from shared.python_child import HOME
 from shared.status import Status
+from tests.fakes.waiting import HANG_S
 from tests.integration.worker import fake_hub
 from tests.integration.worker.fake_hub import NAME, TOKEN, FakeHub
 from tests.integration.worker.process import OPTIONS, statuses, worker
@@ -68,6 +71,19 @@ def test_downloads_go_to_the_directory_that_is_named(hub: FakeHub, tmp_path: Pat
         assert statuses(reports)[-1].state == "ready"
     assert list((tmp_path / "models").glob("models--*/snapshots/*/*.safetensors"))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_the_download_job_of_kubernetes_gets_all_that_a_worker_needs(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = yaml.safe_load((HOME / "deploy/kubernetes/components/download/job.yaml").read_text())
+    program, *arguments = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    command = [str(Path(sys.executable).with_name(program)), *(NAME if one == "$(MODEL)" else one for one in arguments)]
+    subprocess.run(command, check=True, capture_output=True, timeout=HANG_S)
+    assert sorted(hub.downloads) == sorted(hub.files.keys() - {"training_log.csv"})
+
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    assert start(tmp_path)[-1].state == "ready"
 
 
 def test_a_private_model_needs_a_token(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,20 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @needs_promtool
+def test_no_scheduler_is_ready_if_no_router_can_be_scraped(tmp_path: Path) -> None:
+    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+    found = {
+        "alertname": "NoReadyScheduler",
+        "eval_time": "10m",
+        "exp_alerts": [expected(rules["NoReadyScheduler"], {})],
+    }
+    tests = [{"interval": "1m", "input_series": [], "alert_rule_test": [found]}]
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
+    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
 def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_path: Path) -> None:
     tests = []
     rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}

@@ -267,6 +267,12 @@ def test_scaling_goes_by_metrics_that_exist(scaler: str) -> None:
     assert named <= METRICS
 
 
+@pytest.mark.parametrize("scaler", SCALERS)
+def test_a_scaler_alone_says_how_many_workers_there_are(scaler: str) -> None:
+    """Otherwise, applying the manifests again would set the number back."""
+    assert "replicas" not in rendered("gpu", (scaler,)).named("StatefulSet", "worker")["spec"]
+
+
 def test_two_scalers_cannot_be_applied_together() -> None:
     with pytest.raises(AssertionError, match="already registered"):
         rendered("cpu", ("hpa-gpu", "hpa-queue"))

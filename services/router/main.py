@@ -281,10 +281,9 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
         registry.join(Kind.ROUTER, addresses)
         status.ready(listen=",".join(addresses))
     await stop
-    await registry.leave()
     logger.info("draining: %d requests in progress", router.generator.num_requests)
     ready.cancel()
-    await router.stop()
+    await asyncio.gather(registry.leave(), router.stop())  # the drain does not wait for Redis
     await registry.close()
     shutdown_tracing()
     return 0

@@ -90,8 +90,8 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         done, _ = await asyncio.wait([*background, stop_wait], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stop_wait}:
             task.result()
-        await registry.leave()
-        await drain(servicer, server, config.drain_timeout)
+        # The drain does not wait for Redis.
+        await asyncio.gather(registry.leave(), drain(servicer, server, config.drain_timeout))
     finally:
         for task in (*background, stop_wait):
             task.cancel()

@@ -151,8 +151,8 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             )
             await watch(steps, server, stop, ended)
     finally:
-        await registry.leave()
-        await drain(steps, server, servicer, ended, config.drain_timeout)
+        # The drain does not wait for Redis.
+        await asyncio.gather(registry.leave(), drain(steps, server, servicer, ended, config.drain_timeout))
         await registry.close()
     raise_death(steps)
 

@@ -135,6 +135,8 @@ def envoy_command(config: GatewayConfig, configuration: Path) -> list[str]:
         *("--drain-strategy", "immediate"),
         *("--log-level", ENVOY_LOG_LEVELS[config.log_level]),
         *("--log-format", ENVOY_LOG_FORMATS[config.log_format]),
+        # Of the access log. By default, a gateway that is killed loses the lines of the last ten seconds.
+        *("--file-flush-interval-msec", "1000"),
         "--disable-hot-restart",
     ]
 

@@ -29,7 +29,7 @@ _WORKER_OPTIONS = (
     *("--num-threads", "1", "--num-gpu-blocks-override", "192", "--max-num-seqs", "16"),
     *("--max-model-len", "1024", "--max-num-batched-tokens", "64"),
 )
-_DRAIN_S = 10
+DRAIN_S = 10
 
 
 # The caller of links that all who call a part share.
@@ -261,7 +261,7 @@ class Fleet:
         else:
             command = python_command("quire", kind, *self._options(kind, name))
         environment = {} if tree is None else {"PYTHONPATH": str(tree)}
-        return PartSpec(name, command, stop_timeout=_DRAIN_S + 20.0, environment=environment)
+        return PartSpec(name, command, stop_timeout=DRAIN_S + 20.0, environment=environment)
 
     def _member(self, kind: Kind, name: str) -> Member:
         environment = child_environment() | {"TMPDIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
@@ -276,11 +276,11 @@ class Fleet:
         below = [self.links[link_name(name, callee)].address for callee in callees]
         if kind == "gateway":
             own = ["--host", self.host, "--port", str(self.port), "--access-log", str(self._access_log)]
-            own += ["--drain-timeout", str(_DRAIN_S)]
+            own += ["--drain-timeout", str(DRAIN_S)]
             return [*own, *(word for address in below for word in ("--router", address))]
         own = ["--listen", self.address(name)]
         if kind == "router":
-            own += ["--drain-timeout", str(_DRAIN_S)]
+            own += ["--drain-timeout", str(DRAIN_S)]
             own += self._registration(self.address(name))
             return [*own, *(word for address in below for word in ("--scheduler", address))]
         group = self.shape.group_of(name)

@@ -154,6 +154,35 @@ def test_only_streams_of_a_router_under_a_fault_may_break(
     assert verdict.calls["excused"] == int(is_excused)
 
 
+@pytest.mark.parametrize(
+    ("target", "told_s", "events", "is_excused"),
+    [
+        ("router-0", 10.0, WHOLE[:2], True),
+        ("router-0", 9.0, WHOLE[:2], False),
+        ("router-0", -0.1, [], False),
+        ("gateway", 10.0, WHOLE[:2], True),
+        ("gateway", 9.0, WHOLE[:2], False),
+        ("gateway", 2.0, [], True),
+    ],
+)
+def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
+    target: str, told_s: float, events: list[str], is_excused: bool
+) -> None:
+    """The part was told to end so long before the stream broke off; without any event, before the call."""
+    broken = call("a", events, outcome="cut")
+    start = broken.end - told_s
+    fault = Fault("terminate", (target,), start, start + 15.0)
+    verdict = check([REFERENCE, broken, fault, Served("a", "router-0")], [CHAT])
+    assert verdict.calls["excused"] == int(is_excused)
+
+
+@pytest.mark.parametrize(("killed_s", "is_excused"), [(1.0, True), (3.0, False)])
+def test_any_router_excuses_a_call_whose_line_in_the_access_log_is_lost(killed_s: float, is_excused: bool) -> None:
+    broken = call("a", WHOLE[:2], outcome="cut")
+    faults = Fault("stop", ("router-0",), 9.0, 12.0), Fault("kill", ("gateway",), broken.end + killed_s, 20.0)
+    assert rules(broken, *faults) == ([] if is_excused else ["lost"])
+
+
 def test_a_router_under_a_fault_excuses_no_changed_answer_and_no_hang() -> None:
     fault, served = Fault("kill", ("router-0",), 10.0, 10.5), Served("a", "router-0")
     assert rules(call("a", [WHOLE[0], *WHOLE[2:]]), fault, served) == ["different"]

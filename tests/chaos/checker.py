@@ -138,10 +138,7 @@ def _causes(call: Call, context: _Context) -> set[str]:
     # The access log says which router has served a call. A gateway that is killed loses the last lines.
     is_unknown = any("gateway" in one.targets and 0 <= one.start - call.end < _LOG_S for one in context.faults)
     targets = {target for fault in context.faults for target in fault.targets} if is_unknown else set()
-    return {
-        "gateway",
-        *(target for target in targets if target.startswith(("router-", "gateway>")) and "*" not in target),
-    }
+    return {"gateway", *(target for target in targets if target.startswith(("router-", "gateway>")))}
 
 
 def _is_excused(call: Call, context: _Context) -> bool:

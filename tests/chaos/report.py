@@ -17,7 +17,7 @@ def summary(records: Sequence[Record], verdict: Verdict, result: Result) -> str:
     """Returns the report as Markdown."""
     counts = ", ".join(f"{number} {what}" for what, number in verdict.calls.most_common())
     lines = [
-        f"{verdict.calls.total()} calls in {result.seconds:.0f} s: {counts}.",
+        f"{verdict.calls.total()} calls in {result.seconds:.0f} s: {counts}. {len(result.leaks)} leaks.",
         "",
         *table(by_kind(records, verdict.broken)),
     ]

@@ -9,9 +9,10 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -54,12 +55,15 @@ def answers_are_as_documented() -> Iterator[None]:
 
 
 @contextmanager
-def serving(*arguments: str, model: str) -> Iterator[Server]:
+def serving(*arguments: str, model: str, output: IO[str] | None = None) -> Iterator[Server]:
     """Runs `quire serve` until the block ends, and checks every answer over HTTP. If the server does not start or the
-    block fails, prints the server's output."""
+    block fails, prints the server's output. `output`: a file that gets it, too."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
-    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
+    with (
+        nullcontext(output) if output else tempfile.TemporaryFile("w+") as log,
+        tempfile.TemporaryDirectory(prefix="quire-test-") as directory,
+    ):
         script = WorkerScript(Path(directory))
         environment = os.environ | script.environment
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)

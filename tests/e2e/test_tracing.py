@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import grpc
+import httpx
 import openai
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
@@ -77,6 +81,40 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
         names = {attribute.key for attribute in span.attributes if attribute.key.startswith("gen_ai.")}
         assert "gen_ai.operation.name" in names
         assert names <= conventions
+
+
+def test_prompts_and_answers_are_in_no_log_and_no_span(collector: tuple[Collector, str], tmp_path: Path) -> None:
+    spans, endpoint = collector
+    secret = "Xylophone-4711"
+    logs = [tmp_path / name for name in ("output", "access", "steps")]
+    options = ("--log-level", "debug", "--access-log", str(logs[1]), "--step-log", str(logs[2]))
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    chat = {"messages": [{"role": "user", "content": secret}], "max_tokens": 4}
+    requests: list[tuple[str, dict[str, Any], int]] = [
+        ("chat/completions", chat, 200),
+        ("completions", {"prompt": [secret, f"{secret} again"], "max_tokens": 4, "echo": True, "logprobs": 2}, 200),
+        ("responses", {"input": secret, "max_output_tokens": 16}, 200),
+        ("embeddings", {"input": secret}, 200),
+        ("chat/completions", chat | {"messages": [{"role": "user", "content": {"text": secret}}]}, 400),
+        ("completions", {"prompt": secret * 10_000}, 400),
+        ("completions", {"prompt": {"text": secret}}, 400),
+    ]
+    with (
+        mock.patch.dict(os.environ, variables),
+        logs[0].open("w+") as output,
+        serving(*options, model="quire-chat", output=output) as server,
+    ):
+        for path, body, status in requests:
+            answer = httpx.post(f"{server.url}/v1/{path}", json={"model": server.model, **body}, timeout=HANG_S)
+            assert answer.status_code == status, answer.text
+        cut = json.dumps(chat)[:-9]
+        assert httpx.post(f"{server.url}/v1/chat/completions", content=cut, timeout=HANG_S).status_code == 400
+        with spans.more:
+            assert spans.more.wait_for(lambda: len(spans.spans) >= 12, HANG_S), spans.spans
+    for log in logs:
+        assert log.stat().st_size > 100
+        assert secret[:9] not in log.read_text(), log.name
+    assert not [span for _, span in spans.spans if secret[:9].encode() in span.SerializeToString()]
 
 
 def test_an_endpoint_that_does_not_answer_costs_no_answer_and_no_end() -> None:

@@ -161,6 +161,14 @@ def test_promtool_finds_nothing_wrong() -> None:
     assert f"{len(ALERTS)} rules found" in result.stdout
 
 
+@needs_promtool
+def test_promtool_reads_the_configuration_of_prometheus() -> None:
+    command = [str(PROMTOOL), "check", "config", "prometheus.yml"]
+    result = subprocess.run(command, cwd=RULES.parent, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "SUCCESS: 1 rule files found" in result.stdout
+
+
 def test_a_rule_says_what_its_alert_does() -> None:
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
     for alert, rule in zip(ALERTS, group["rules"], strict=True):

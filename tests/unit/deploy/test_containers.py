@@ -22,7 +22,9 @@ from quire.cli.stack_options import build_stack
 from shared.config import add_options, build
 
 ROOT = Path(__file__).parents[3]
-DOCKERFILES = {name: ROOT / "deploy" / "docker" / f"{name}.Dockerfile" for name in SERVICES}
+# The extra of each image: its part's, or all for one host.
+EXTRAS = {**{name: name for name in SERVICES}, "quire": "local"}
+DOCKERFILES = {name: ROOT / "deploy" / "docker" / f"{name}.Dockerfile" for name in EXTRAS}
 # With the values that variables have if they are left out.
 COMPOSE: dict[str, Any] = yaml.safe_load(
     re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "docker-compose.yml").read_text())
@@ -72,10 +74,10 @@ def test_the_compose_file_is_valid_and_safe() -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", EXTRAS)
 def test_an_image_is_not_roots_and_holds_its_own_extra_only(name: str) -> None:
     assert instructions(name, "USER") == ["10001:10001"]
-    assert re.findall(r"'\.\[(.+)\]'", DOCKERFILES[name].read_text()) == [name]
+    assert re.findall(r"'\.\[(.+)\]'", DOCKERFILES[name].read_text()) == [EXTRAS[name]]
 
 
 @pytest.mark.thorough

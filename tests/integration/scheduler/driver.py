@@ -51,6 +51,7 @@ class Router:
         request_id: str = "",
         priority: int = 0,
         grammar: str = "",
+        traceparent: str = "",
     ) -> None:
         self.outputs.setdefault(sequence_id, list(received or []))
         submit = scheduler_pb2.Submit(
@@ -67,6 +68,7 @@ class Router:
                 )
             ],
             timeout_ms=timeout_ms,
+            traceparent=traceparent,
             constraints=constraints_pb2.TokenConstraints(grammar=grammar) if grammar else None,
         )
         await self.write(scheduler_pb2.ConnectRequest(submit=submit))

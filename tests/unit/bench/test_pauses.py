@@ -24,8 +24,8 @@ def test_a_gap_counts_if_it_had_not_ended_at_the_fault() -> None:
 def test_a_suspended_worker_may_be_noticed_after_two_seconds_or_five_steps() -> None:
     suspended = Fault("worker", signal.SIGSTOP)
     assert bound(Fault("worker", signal.SIGKILL), 0.02, 1000, 0.0001) == pytest.approx(0.25 + 0.12 + 0.02)
-    assert bound(suspended, 0.02, 0, 0.0) == pytest.approx(2.45 + 0.02)
-    assert bound(suspended, 1.0, 0, 0.0) == pytest.approx(5.45 + 1.0)
+    assert bound(suspended, 0.02, 0, 0.0) == pytest.approx(2.35 + 0.02)
+    assert bound(suspended, 1.0, 0, 0.0) == pytest.approx(5.35 + 1.0)
 
 
 def test_figures_have_the_worst_pause_and_those_within_their_bounds() -> None:

@@ -40,8 +40,8 @@ class PartOptions(DiscoveryOptions):
     advertise: str = option(
         "",
         "Address under which other parts reach this one, host:port with a name or an IP address; it is registered in "
-        "Redis. Default: the first "
-        "--listen address. If that is a wildcard such as 0.0.0.0, the local address of the connection to Redis.",
+        "Redis. Default: the first --listen address. If that is a wildcard such as 0.0.0.0, the local address of the "
+        "connection to Redis.",
     )
 
     def __post_init__(self) -> None:

@@ -51,14 +51,14 @@ def start_metrics_server(
     registry.register(HostCollector())
     app = make_wsgi_app(registry)
 
-    def in_text_format(environ: dict[str, Any], start_response: Any) -> Any:
-        environ = {**environ, "HTTP_ACCEPT": ""}
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
         if environ["PATH_INFO"] != "/metrics":
             start_response("404 Not Found", [])
             return []
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET")])
             return []
+        environ = {**environ, "HTTP_ACCEPT": ""}
         if further is None:
             return app(environ, start_response)
         try:
@@ -70,7 +70,6 @@ def start_metrics_server(
 
     class Server(ThreadingMixIn, WSGIServer):
         daemon_threads = True
-        request_queue_size = 64
         address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
 
         def server_bind(self) -> None:
@@ -79,7 +78,7 @@ def start_metrics_server(
             self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
             self.setup_environ()
 
-    server = make_server(host, port, in_text_format, Server, _Silent)
+    server = make_server(host, port, answer, Server, _Silent)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return int(server.server_port)
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 
 from tests.chaos.answers import Answer, IncompleteError, difference, over_grpc, over_http
 from tests.chaos.catalog import HttpRequest, Request
-from tests.chaos.draw import ROLL, TERMINATE, UPGRADE
+from tests.chaos.draw import KILL, KILL_ALL, ROLL, TERMINATE, UPGRADE
 from tests.chaos.fleet import DRAIN_S
 from tests.chaos.history import Call, Exit, Fault, Record, Served
 
 # Faults that tell a part to end.
 _GRACEFUL = {TERMINATE, ROLL, UPGRADE}
-# A drain that ends so much early is in time: the clocks of parts and history differ.
+# A drain may seem to end earlier by this much, because the history's clock is not the part's.
 _EARLY_S = 0.5
 # The gateway writes its access log once a second (quire/cli/gateway.py).
 _LOG_S = 2.0
@@ -136,7 +136,10 @@ def _causes(call: Call, context: _Context) -> set[str]:
     if router is not None:
         return {"gateway", router, f"gateway>{router}"}
     # The access log says which router has served a call. A gateway that is killed loses the last lines.
-    is_unknown = any("gateway" in one.targets and 0 <= one.start - call.end < _LOG_S for one in context.faults)
+    is_unknown = any(
+        one.kind in (KILL, KILL_ALL) and "gateway" in one.targets and 0 <= one.start - call.end < _LOG_S
+        for one in context.faults
+    )
     targets = {target for fault in context.faults for target in fault.targets} if is_unknown else set()
     return {"gateway", *(target for target in targets if target.startswith(("router-", "gateway>")))}
 

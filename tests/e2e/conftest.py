@@ -57,7 +57,8 @@ def answers_are_as_documented() -> Iterator[None]:
 @contextmanager
 def serving(*arguments: str, model: str, output: IO[str] | None = None) -> Iterator[Server]:
     """Runs `quire serve` until the block ends, and checks every answer over HTTP. If the server does not start or the
-    block fails, prints the server's output. `output`: a file that gets it, too."""
+    block fails, prints the server's output. `output`: the file for it; without one, a
+    temporary file."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
     with (

@@ -30,7 +30,7 @@ class SilenceWatch:
         self._heard = (now if self._heard is None else self._heard[0], now)
 
     async def run(self) -> float:
-        """Returns the number of seconds, once they are over."""
+        """Returns once the scheduler has been silent for too long; for how many seconds."""
         now = asyncio.get_running_loop().time
         tick = min(_TICK_SECONDS, self._least_seconds / 5)
         silent, stood_still = 0.0, False

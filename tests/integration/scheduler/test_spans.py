@@ -5,25 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script
+from tests.fakes.spans import TRACEPARENT, keep_spans
 from tests.integration.scheduler.driver import running
-
-TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    return exporter
+    return keep_spans(monkeypatch)
 
 
 def events(exporter: InMemorySpanExporter) -> list[list[str]]:

@@ -5,25 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan
+from tests.fakes.spans import TRACEPARENT, keep_spans
 from tests.unit.worker.driver import GREEDY, NO_ROWS, column
 from tests.unit.worker.tiny_models import make_runner, save_model
-
-TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    return exporter
+    return keep_spans(monkeypatch)
 
 
 @pytest.mark.usefixtures("one_thread")

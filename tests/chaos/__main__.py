@@ -21,6 +21,7 @@ from tests.chaos.checker import check
 from tests.chaos.draw import UPGRADE, rounds
 from tests.chaos.fleet import STORM
 from tests.chaos.history import read
+from tests.chaos.nemesis import LastRelease
 from tests.chaos.report import summary
 from tests.chaos.run import Plan, run
 from tests.chaos.stage import catalog_of
@@ -30,14 +31,16 @@ from tests.fakes import last_release
 _MAX_ROUNDS = 20_000
 
 
-def _last_release(directory: Path) -> Path | None:
-    tree = directory / "last-release"
-    tree.mkdir()
+def _last_release(directory: Path) -> LastRelease | None:
+    trees = LastRelease(directory / "last-release", directory / "last-release-with-redis")
+    trees.plain.mkdir()
+    trees.knows_redis.mkdir()
     try:
-        last_release.unpack(tree)
+        last_release.unpack(trees.plain)
+        last_release.unpack(trees.knows_redis, knows_redis=True)
     except last_release.MissingReleaseError:
         return None
-    return tree
+    return trees
 
 
 def main() -> int:
@@ -63,8 +66,8 @@ def main() -> int:
     seconds = None if arguments.rounds or arguments.replay else 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-history-") as directory:
         upgrades = any(fault.kind == UPGRADE for one in drawn for fault in one.faults)
-        tree = _last_release(Path(directory)) if upgrades else None
-        plan = Plan(arguments.seed, drawn, seconds, arguments.clients, tree)
+        release = _last_release(Path(directory)) if upgrades else None
+        plan = Plan(arguments.seed, drawn, seconds, arguments.clients, release)
         history = arguments.history or Path(directory) / "history.jsonl.gz"
         result = asyncio.run(run(STORM, plan, history, lambda line: print(line, flush=True)))
         records = list(read(history))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from tests.chaos.fleet import Shape, link_name
 from tests.chaos.member import Kind
@@ -44,9 +44,9 @@ _PAIR_CHANCE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault to carry out. `target`: the name of a part, of a link, of a kind of part if all of them are restarted in
-    turn, or of a tier. `after_s`: seconds from the round's start. `seconds`: how long the part stays down after its
-    exit or stays stopped, or the link in trouble."""
+    """A fault to carry out. `target`: the name of a part, of a link, of a kind of part if all of them are restarted or
+    upgraded in turn, or of a tier. `after_s`: seconds from the round's start. `seconds`: how long the part stays down
+    after its exit or stays stopped, or the link in trouble."""
 
     kind: str
     target: str
@@ -81,12 +81,13 @@ def rounds(seed: int, shape: Shape) -> Iterator[Round]:
 def allowed(shape: Shape, under_way: Iterable[Planned], new: Iterable[Planned]) -> bool:
     """Returns whether the new faults may begin while others are under way. A fault of a tier tolerates no other fault,
     and a part or link is under one fault at a time. A router that starts while nobody can reach Redis does not know the
-    schedulers that are registered there."""
+    schedulers that are registered there, and a gateway not the routers."""
     faults = [*under_way, *new]
     targets = {fault.target for fault in faults}
     if len(targets) < len(faults) or (len(faults) > 1 and any(fault.kind in OF_TIERS for fault in faults)):
         return False
-    if _REDIS in targets and any(fault.kind in _RESTARTS and fault.target in shape.names("router") for fault in faults):
+    finders = {*shape.names("router"), *shape.names("gateway")}
+    if _REDIS in targets and any(fault.kind in _RESTARTS and fault.target in finders for fault in faults):
         return False
     # A gateway cannot start on a full disk, because Envoy reads its configuration from a file.
     if {"disk", "gateway"} <= targets:
@@ -100,7 +101,10 @@ def tier(kind: Kind, model: str) -> str:
 
 
 def parts_of(shape: Shape, target: str) -> tuple[str, ...]:
-    """Returns the parts of a tier."""
+    """Returns the parts of a tier, or of a kind."""
+    for kind in get_args(Kind):
+        if target == kind:
+            return tuple(shape.names(kind))
     kinds: tuple[Kind, ...] = ("scheduler", "worker")
     return next(g.names(kind) for g in shape.groups for kind in kinds if tier(kind, g.model) == target)
 
@@ -126,11 +130,11 @@ def _fault(chance: random.Random, shape: Shape, after_s: float) -> Planned:
         kind = chance.choice(OF_REDIS)
         return Planned(kind, _REDIS, after_s, 0.0 if kind in (REDIS_EMPTY, REDIS_FAILOVER) else _seconds(chance, kind))
     if kind in (UPGRADE, KILL_ALL):
-        # The last release knows no Redis.
-        group = shape.groups[0] if kind == UPGRADE else chance.choice(shape.groups)
         below: tuple[Kind, ...] = ("scheduler", "worker")
-        of_tier = tier(chance.choice(below), group.model)
-        return Planned(kind, of_tier, after_s, 0.0 if kind == UPGRADE else _seconds(chance, kind))
+        tiers = [tier(one, group.model) for group in shape.groups for one in below]
+        if kind == UPGRADE:
+            return Planned(kind, chance.choice([*tiers, "router", "gateway"]), after_s, 0.0)
+        return Planned(kind, chance.choice(tiers), after_s, _seconds(chance, kind))
     if kind in OF_LINKS:
         target = link_name(*chance.choice(shape.links))
     else:

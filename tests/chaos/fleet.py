@@ -85,6 +85,11 @@ class Shape:
     def has_redis(self) -> bool:
         return bool(self.found_model)
 
+    def uses_redis(self, name: str) -> bool:
+        """Returns whether a part registers in Redis or finds others there."""
+        group = self.group_of(name)
+        return self.has_redis if group is None else group.is_found
+
     def names(self, kind: Kind) -> list[str]:
         if kind == "gateway":
             return ["gateway"]
@@ -114,7 +119,7 @@ class Shape:
 
 
 # The fleet of `make chaos`. The addresses of one model are options, and the parts of the other find each other in
-# Redis, so links can fail one by one, and Redis, too.
+# Redis, as the gateway finds the routers, so links can fail one by one, and Redis, too.
 STORM = Shape(workers=3, found_model="quire-chat-draft")
 
 
@@ -277,11 +282,13 @@ class Fleet:
         if kind == "gateway":
             own = ["--host", self.host, "--port", str(self.port), "--access-log", str(self._access_log)]
             own += ["--drain-timeout", str(DRAIN_S)]
+            if self.redis is not None:
+                return [*own, "--redis", self.redis.url, *REDIS_OPTIONS]
             return [*own, *(word for address in below for word in ("--router", address))]
         own = ["--listen", self.address(name)]
         if kind == "router":
             own += ["--drain-timeout", str(DRAIN_S)]
-            own += self._registration(self.address(name))
+            own += self._registration(self.links[link_name("gateway", name)].address)
             return [*own, *(word for address in below for word in ("--scheduler", address))]
         group = self.shape.group_of(name)
         assert group is not None

@@ -1,19 +1,24 @@
-"""What must not be left when all calls have ended: sequences, KV blocks, descriptors, processes."""
+"""What must not be left when all calls have ended: sequences, KV blocks, descriptors, threads, memory, processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import get_args
 
 import grpc
 
 from benchmarks.soak.figures import Figures, Identity, Load, alive, figures, load
-from benchmarks.soak.verdict import MAX_ADDED_DESCRIPTORS
-from tests.chaos.fleet import Fleet
+from benchmarks.soak.verdict import (
+    ALLOCATOR_BYTES,
+    MAX_ADDED_DESCRIPTORS,
+    MAX_ADDED_PROCESSES,
+    MAX_ADDED_THREADS,
+    MAX_BYTES_PER_REQUEST,
+)
+from tests.chaos.fleet import Fleet, Shape
 from tests.chaos.member import Kind
 from tests.fakes.waiting import HANG_S
-
-_KINDS: tuple[Kind, ...] = ("gateway", "router", "scheduler", "worker")
 
 
 async def held(fleet: Fleet) -> list[str]:
@@ -42,18 +47,26 @@ def resources(fleet: Fleet) -> dict[str, Figures]:
     return {name: figures(member.pid) for name, member in fleet.members.items() if member.pid is not None}
 
 
-def grown(fleet: Fleet, before: Mapping[str, Figures], after: Mapping[str, Figures]) -> list[str]:
-    """Describes parts with more open descriptors than any part of their kind had before the storm. Parts that were
-    started again are compared, too."""
+def grown(shape: Shape, before: Mapping[str, Figures], after: Mapping[str, Figures], num_requests: int) -> list[str]:
+    """Describes parts that hold more than any part of their kind did before the storm. Parts that were started again
+    are compared, too. The bounds are those of benchmarks/soak/verdict.py. `num_requests`: sent in between."""
+    added_bytes = ALLOCATOR_BYTES + MAX_BYTES_PER_REQUEST * num_requests
+    bounds: tuple[tuple[str, Callable[[Figures], float], float], ...] = (
+        ("descriptors", lambda part: part.descriptors, MAX_ADDED_DESCRIPTORS),
+        ("threads", lambda part: part.threads, MAX_ADDED_THREADS),
+        ("processes", lambda part: part.processes, MAX_ADDED_PROCESSES),
+        ("MB of memory", lambda part: part.resident_bytes / 1e6, added_bytes / 1e6),
+    )
     problems = []
-    for kind in _KINDS:
-        names = fleet.shape.names(kind)
-        bound = max(before[name].descriptors for name in names) + MAX_ADDED_DESCRIPTORS
-        problems += [
-            f"{name}: {after[name].descriptors} descriptors, at most {bound - MAX_ADDED_DESCRIPTORS} before"
-            for name in names
-            if after[name].descriptors > bound
-        ]
+    for kind in get_args(Kind):
+        names = shape.names(kind)
+        for what, amount, added in bounds:
+            most = max(amount(before[name]) for name in names)
+            problems += [
+                f"{name}: {amount(after[name]):.0f} {what}, at most {most:.0f} before"
+                for name in names
+                if name in after and amount(after[name]) > most + added
+            ]
     return problems
 
 

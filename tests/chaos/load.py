@@ -7,7 +7,6 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import aiohttp
@@ -58,7 +57,7 @@ class Load:
         self._url = f"http://{host}:{port}"
         self._clock = clock
         self._record = record
-        self._ids = count()
+        self.num_sent = 0
         self.phase: Phase = "calm"
         # Each call has a connection of its own, so that no call fails for what happened to another.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -82,7 +81,8 @@ class Load:
     async def send(self, request: Request) -> Call:
         """Sends one request. Records and returns the call."""
         received = _Received(self._clock, request.leaves_after)
-        id_, phase, start = f"chaos-{next(self._ids)}", self.phase, self._clock()
+        id_, phase, start = f"chaos-{self.num_sent}", self.phase, self._clock()
+        self.num_sent += 1
         outcome: Outcome = "ended"
         try:
             async with asyncio.timeout(HANG_S):

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from tests.chaos import draw
 from tests.chaos.draw import Planned, Round, allowed
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import Fleet, Shape
 from tests.chaos.history import Fault, Skipped
 from tests.chaos.machine_limits import UnsupportedError, filled, no_more_memory
 from tests.chaos.member import NO_WORKER, Kind, Member
@@ -21,9 +22,20 @@ from tests.fakes.tcp_proxy import Proxy
 _DELAY_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class LastRelease:
+    """Source trees of the last release: one for parts whose addresses are options, one for those that use Redis."""
+
+    plain: Path
+    knows_redis: Path
+
+    def of(self, name: str, shape: Shape) -> Path:
+        return self.knows_redis if shape.uses_redis(name) else self.plain
+
+
 class Nemesis:
-    """`record`: takes each fault when it is over. `show`: prints a line of progress. `last_release`: its source tree;
-    None: there is none, so nothing is upgraded from it."""
+    """`record`: takes each fault when it is over. `show`: prints a line of progress. `last_release`: None: there is
+    none, so nothing is upgraded from it."""
 
     def __init__(
         self,
@@ -31,7 +43,7 @@ class Nemesis:
         clock: Callable[[], float],
         record: Callable[[Fault | Skipped], None],
         show: Callable[[str], None],
-        last_release: Path | None = None,
+        last_release: LastRelease | None = None,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -110,8 +122,9 @@ class Nemesis:
         members = [self._fleet.members[name] for name in names]
         for member in members:
             member.enough = NO_WORKER
-        for tree in (self._last_release, None):
+        for is_last in (True, False):
             for member in members:
+                tree = self._last_release.of(member.name, self._fleet.shape) if is_last else None
                 self._fleet.use_release(member.name, tree)
                 await self._recorded(draw.UPGRADE, member.name, self._terminate(member, 0.0))
         for member in members:

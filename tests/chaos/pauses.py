@@ -1,4 +1,9 @@
-"""How long clients' streams stood still because of each fault."""
+"""How long clients' streams stood still because of each fault.
+
+A pause is a gap between two events of a stream, beyond the longest gap of the same request without faults. Faults
+overlap, and each pause counts for one of them: the first one that began during the gap; if none did, the last one that
+began before it and was not over.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ class KindFigures:
     count: int
     # Number of calls that were under way when a fault began.
     calls: int
-    # The longest pause of any stream at each fault, beyond the longest one of the same request without faults.
+    # The longest pause of any stream that each fault caused.
     median_pause: float
     worst_pause: float
     # Calls under way during a fault of this kind that were lost, different or hung; and those excused.
@@ -32,25 +37,43 @@ def by_kind(records: Sequence[Record], broken: Mapping[str, str]) -> list[KindFi
     calls = [record for record in records if isinstance(record, Call)]
     usual = usual_gaps(calls)
     storm = [call for call in calls if call.phase != "calm"]
-    faults: defaultdict[str, list[Fault]] = defaultdict(list)
-    for record in records:
-        if isinstance(record, Fault):
-            faults[record.kind].append(record)
-    return [_figures(kind, faults[kind], storm, usual, broken) for kind in sorted(faults)]
+    faults = [record for record in records if isinstance(record, Fault)]
+    longest = _longest_pauses(faults, storm, usual)
+    return [
+        _figures(kind, {fault: longest[fault] for fault in faults if fault.kind == kind}, storm, broken)
+        for kind in sorted({fault.kind for fault in faults})
+    ]
 
 
 def _figures(
-    kind: str, faults: Sequence[Fault], calls: Sequence[Call], usual: Mapping[str, float], broken: Mapping[str, str]
+    kind: str, longest: Mapping[Fault, float], calls: Sequence[Call], broken: Mapping[str, str]
 ) -> KindFigures:
-    pauses: list[float] = []
-    met: set[str] = set()
-    for fault in faults:
-        under_way = [call for call in calls if call.start <= fault.end and call.end >= fault.start]
-        met.update(call.id for call in under_way)
-        pauses.append(max((pause(call, fault, usual.get(call.request, 0.0)) for call in under_way), default=0.0))
+    met = {call.id for fault in longest for call in calls if call.start <= fault.end and call.end >= fault.start}
     ends = [broken[id_] for id_ in met if id_ in broken]
-    excused = ends.count("excused")
-    return KindFigures(kind, len(faults), len(met), median(pauses), max(pauses), len(ends) - excused, excused)
+    excused, pauses = ends.count("excused"), longest.values()
+    return KindFigures(kind, len(longest), len(met), median(pauses), max(pauses), len(ends) - excused, excused)
+
+
+def _longest_pauses(
+    faults: Sequence[Fault], calls: Iterable[Call], usual: Mapping[str, float]
+) -> defaultdict[Fault, float]:
+    """Returns the longest pause that each fault caused, in seconds."""
+    longest: defaultdict[Fault, float] = defaultdict(float)
+    in_order = sorted(faults, key=lambda fault: fault.start)
+    for call in calls:
+        for start, end in _gaps(call):
+            pause = end - start - usual.get(call.request, 0.0)
+            if pause > 0 and (fault := _cause(in_order, start, end)) is not None:
+                longest[fault] = max(longest[fault], pause)
+    return longest
+
+
+def _cause(faults: Sequence[Fault], start: float, end: float) -> Fault | None:
+    """Returns the fault that counts as the cause of a gap. `faults`: in the order in which they began."""
+    for fault in faults:
+        if start <= fault.start <= end:
+            return fault
+    return next((fault for fault in reversed(faults) if fault.start < start <= fault.end), None)
 
 
 def usual_gaps(calls: Iterable[Call]) -> dict[str, float]:
@@ -61,12 +84,6 @@ def usual_gaps(calls: Iterable[Call]) -> dict[str, float]:
             for start, end in _gaps(call):
                 longest[call.request] = max(longest.get(call.request, 0.0), end - start)
     return longest
-
-
-def pause(call: Call, fault: Fault, usual: float) -> float:
-    """Returns the longest gap of the stream that overlaps the fault, minus the usual one; 0 if it is not longer."""
-    gaps = [end - start for start, end in _gaps(call) if start <= fault.end and end >= fault.start]
-    return max(0.0, max(gaps, default=0.0) - usual)
 
 
 def _gaps(call: Call) -> Iterator[tuple[float, float]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.chaos import leaks
 from tests.chaos.draw import Round
 from tests.chaos.fleet import Shape
-from tests.chaos.nemesis import Nemesis
+from tests.chaos.nemesis import LastRelease, Nemesis
 from tests.chaos.stage import Stage, staged
 
 # Number of times that each request is sent in the calm phase, and after the storm.
@@ -25,8 +25,8 @@ class Plan:
     # Seconds after which no further round begins. None: the rounds end by themselves.
     seconds: float | None = None
     clients: int = 10
-    # Source tree of the last release, if there is one.
-    last_release: Path | None = None
+    # The last release, if there is one.
+    last_release: LastRelease | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ async def _phases(stage: Stage, plan: Plan) -> None:
     fleet, load = stage.fleet, stage.load
     await stage.send_each(_REPEATS, plan.clients)
     stage.leaks += await leaks.held(fleet)
-    before = leaks.resources(fleet)
+    before, num_before = leaks.resources(fleet), load.num_sent
     stage.say("the fault-free answers are known")
     load.phase = "storm"
     is_over = False
@@ -67,4 +67,4 @@ async def _phases(stage: Stage, plan: Plan) -> None:
     await stage.send_each(_REPEATS, plan.clients)
     stage.leaks += await leaks.held(fleet)
     stage.leaks += await fleet.not_registered()
-    stage.leaks += leaks.grown(fleet, before, leaks.resources(fleet))
+    stage.leaks += leaks.grown(fleet.shape, before, leaks.resources(fleet), load.num_sent - num_before)

@@ -1,5 +1,5 @@
 """The source tree of the last release. It is the last tag. As long as there is none, it is the commit from which the
-next release is upgraded."""
+next release is upgraded, and a later commit for parts that register in Redis, which the first one does not know."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from shared.python_child import HOME
 
 _FIRST_RELEASE = "325adecb"
+_FIRST_WITH_REDIS = "35e398fa"
 _KERNELS = "services/worker/ops/cpu"
 
 
@@ -19,9 +20,11 @@ class MissingReleaseError(Exception):
     """This source tree has no history with the last release."""
 
 
-def unpack(tree: Path) -> None:
-    """Writes the last release to a directory, ready to run. Raises MissingReleaseError."""
-    release = _git("describe", "--tags", "--abbrev=0") or _FIRST_RELEASE
+def unpack(tree: Path, *, knows_redis: bool = False) -> None:
+    """Writes the last release to a directory, ready to run. `knows_redis`: the last one whose parts register in Redis.
+    Raises MissingReleaseError."""
+    first = _FIRST_WITH_REDIS if knows_redis else _FIRST_RELEASE
+    release = _git("describe", "--tags", "--abbrev=0") or first
     if _git("cat-file", "-e", f"{release}^{{commit}}") is None:
         raise MissingReleaseError(f"the last release, {release}, is not in the history of this source tree")
     archive = subprocess.run(["git", "archive", release], cwd=HOME, stdout=subprocess.PIPE, check=True)

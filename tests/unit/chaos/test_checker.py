@@ -213,6 +213,22 @@ def test_pauses_are_those_beyond_the_usual_gaps() -> None:
     assert figures.median_pause == pytest.approx(1.5)
 
 
+def test_a_pause_counts_for_the_first_fault_in_its_gap_or_else_for_the_last_before_it() -> None:
+    streams = []
+    for id_, times in {"a": [10.0, 10.1, 14.0, 14.1, 14.2, 14.3], "b": [17.0, 19.0, 19.1, 19.2, 19.3, 19.4]}.items():
+        events = tuple(Event(at, data) for at, data in zip(times, WHOLE, strict=True))
+        streams.append(dataclasses.replace(call(id_, WHOLE), start=times[0], end=times[-1], events=events))
+    faults = [
+        Fault("link down", ("router-0>scheduler-0",), 8.0, 20.0),
+        Fault("kill", ("worker-0",), 10.5, 11.5),
+        Fault("stop", ("worker-1",), 12.0, 13.0),
+        Fault("link delay", ("router-0>scheduler-1",), 16.0, 16.5),
+    ]
+    worst = {figures.kind: figures.worst_pause for figures in by_kind([REFERENCE, *streams, *faults], {})}
+    expected = {"link down": 1.9, "kill": 3.8, "stop": 0.0, "link delay": 0.0}
+    assert worst == pytest.approx(expected)
+
+
 def test_a_history_can_be_read_again() -> None:
     records: list[Record] = [
         REFERENCE,

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.chaos import draw, kept
 from tests.chaos.draw import Planned, allowed, parts_of, rounds, serves, tier
 from tests.chaos.fleet import STORM, Shape, link_name
+from tests.chaos.member import Kind
+from tests.chaos.nemesis import LastRelease
 
 SHAPE = Shape()
+KINDS = get_args(Kind)
 
 
 def test_equal_seeds_give_equal_rounds() -> None:
@@ -35,14 +39,24 @@ def test_a_fleet_without_redis_has_no_trouble_with_it() -> None:
     assert not {fault.kind for fault in faults} & set(draw.OF_REDIS)
 
 
-def test_the_last_release_meets_only_parts_that_do_not_use_redis() -> None:
+def test_parts_of_all_kinds_are_upgraded_from_the_last_release() -> None:
     faults = [fault for one in islice(rounds(1, STORM), 2000) for fault in one.faults if fault.kind == draw.UPGRADE]
-    assert {fault.target for fault in faults} == {"schedulers of quire-chat", "workers of quire-chat"}
+    tiers = {tier(kind, group.model) for group in STORM.groups for kind in ("scheduler", "worker")}
+    assert {fault.target for fault in faults} == {*tiers, "router", "gateway"}
+
+
+def test_parts_that_use_redis_run_a_release_that_knows_it() -> None:
+    release = LastRelease(Path("plain"), Path("redis"))
+    plain = {name for kind in KINDS for name in STORM.names(kind) if release.of(name, STORM) == release.plain}
+    assert plain == {*STORM.groups[0].schedulers, *STORM.groups[0].workers}
+    assert release.of("router-0", SHAPE) == release.plain
 
 
 def test_a_tier_has_the_parts_of_its_model() -> None:
     assert parts_of(STORM, "workers of quire-chat") == ("worker-0", "worker-1", "worker-2")
     assert parts_of(STORM, "schedulers of quire-chat-draft") == ("scheduler-2", "scheduler-3")
+    assert parts_of(STORM, "router") == ("router-0", "router-1")
+    assert parts_of(STORM, "gateway") == ("gateway",)
 
 
 def test_no_round_takes_down_all_that_a_router_needs() -> None:
@@ -67,6 +81,7 @@ def test_faults_wait_for_those_that_leave_too_little() -> None:
     assert allowed(STORM, [gone], [kill])
     assert allowed(STORM, [gone], [Planned(draw.STOP, "router-0", 0, 1)])
     assert not allowed(STORM, [gone], [Planned(draw.KILL, "router-0", 0, 1)])
+    assert not allowed(STORM, [gone], [Planned(draw.TERMINATE, "gateway", 0, 1)])
     assert not allowed(STORM, [kill], [all_killed])
     assert not allowed(STORM, [all_killed], [gone])
 

@@ -43,6 +43,8 @@ def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
     return f"increase({series(metric, part, **labels)}[{window}])"
 
 
+_READY = series(catalog.SCHEDULERS_READY)
+_NOT_READY = f"max by (model_name) (max_over_time({_READY}[30m])) unless max by (model_name) ({_READY})"
 _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
 _HELD_UP = (
@@ -105,21 +107,32 @@ ALERTS = (
         "As for LowSuccessRate, today.",
     ),
     Alert(
-        "SlowFirstToken", f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, window='5m')} > 0.2", "10m", "warning",
+        "SlowFirstToken",
+        f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, window='5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
+        "10m", "warning",
         "One request in twenty waits longer than 200 ms for its first token.",
         "Compare the time in the queue with the prefill (dashboard overview). Long prompts: look at the prefix hits. "
         "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
     ),
     Alert(
-        "SlowTokens", f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, window='5m')} > 0.03", "10m", "warning",
+        "SlowTokens",
+        f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, window='5m')} > {catalog.PER_TOKEN_TARGET_S}",
+        "10m", "warning",
         "One token in twenty comes later than 30 ms after the one before.",
         "Lower --target-tbt-ms so that prompts wait more, or --max-num-seqs so that fewer sequences share a step. "
         "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
     ),
     Alert(
-        "NoReadyScheduler", f"(max({series(catalog.SCHEDULERS_READY)}) or vector(0)) == 0", "30s", "critical",
+        "NoReadyScheduler", f"(max({_READY}) or vector(0)) == 0", "30s", "critical",
         "No router knows a scheduler with a worker, or no router can be scraped: requests are refused with 503.",
         "Look at the schedulers' and workers' logs: a worker that does not start says why.",
+    ),
+    Alert(
+        "ModelWithoutScheduler", _NOT_READY, "30s", "critical",
+        "A model that a router could use within the last half hour has no scheduler with a worker: its requests are "
+        "refused with 503, or with 404 once its schedulers are gone.",
+        "Look at the logs of this model's schedulers and workers. If the model was removed on purpose, the alert ends "
+        "after half an hour.",
     ),
     Alert(
         "StaleDiscovery", f"max by (job, kind) ({of_all_parts(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",

@@ -176,7 +176,10 @@ PARTS = Dashboard(
                     ),
                     "As the gateway sees them.",
                 ),
-                Panel("Schedulers that a router can use", "short", (Query(series(catalog.SCHEDULERS_READY)),)),
+                Panel(
+                    "Schedulers that a router can use", "short",
+                    (Query(series(catalog.SCHEDULERS_READY), "{{router}}: {{model_name}}"),),
+                ),
                 _quantiles("Event loop lag", catalog.EVENT_LOOP_LAG),
                 _quantiles("Delivery to clients", catalog.DELIVERY),
                 Panel(

@@ -17,15 +17,24 @@ Every metric of every part, with where it is served. {_WRITTEN_BY}
 - **Where.** router, scheduler, worker, gateway: at the part's own `--metrics-port`. server: at `GET /metrics` of the
   gateway's port for clients (8000), which one of the routers answers; schedulers' counters have one series there for
   each `scheduler` and `router`.
-- **Names.** `vllm:` marks what vLLM has, too, with its meaning, labels and buckets. `quire:` marks what only Quire has.
-  Counters end in `_total`, and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them.
-- **Labels.** `model_version` is left out for models without versions. All series of a router have the label `router`,
-  its id. No label takes a value from a request, so the number of series depends on the fleet alone.
+- **Names.** `vllm:` marks what vLLM has, too, with its meaning and buckets, and its labels but for `engine`. `quire:`
+  marks what only Quire has. What vLLM has and Quire does not is [below](#what-only-vllm-has). Counters end in `_total`,
+  and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them. Latencies to the first and to the next
+  token have one bound more than in vLLM, that of the alerts.
+- **Labels.** `engine`, on what is about one worker, is its number among those of its scheduler; in vLLM it is on every
+  series. `model_version` is left out for models without versions. All series of a router have the label `router`, its
+  id. No label takes a value from a request, so the number of series depends on the fleet alone.
 - **Processes.** Routers, schedulers and workers also have prometheus_client's metrics of their process, such as
   `process_resident_memory_bytes`. A gateway has those of Envoy's process, and Envoy's own metrics.
 
 | metric | kind | labels | where | meaning |
 |---|---|---|---|---|
+"""
+_LEFT_OUT = """
+## What only vLLM has
+
+| metric | why Quire does not have it |
+|---|---|
 """
 _ALERTS = f"""# Alerts
 
@@ -59,8 +68,12 @@ def files() -> dict[str, str]:
         "deploy/kubernetes/components/monitoring/rules.yaml": _PROMETHEUS_RULE
         + "".join(_rule(one, 8) for one in ALERTS),
         "docs/alerts.md": _ALERTS + "\n".join(map(_section, ALERTS)),
-        "docs/metrics.md": _METRICS + "".join(map(_row, catalog.ALL)),
+        "docs/metrics.md": _METRICS + "".join(map(_row, catalog.ALL)) + _LEFT_OUT + _left_out_rows(),
     }
+
+
+def _left_out_rows() -> str:
+    return "".join(f"| `{name}` | {why} |\n" for name, why in catalog.LEFT_OUT.items())
 
 
 def _row(metric: Metric) -> str:

@@ -56,10 +56,13 @@ class LoadCollector:
         awake = catalog.ENGINE_SLEEP_STATE.gauge()
         awake.add_metric([*model, "awake"], load.num_ready_groups > 0)
         yield awake
+        device_hits = load.num_prefix_cache_hits - load.num_host_cache_hits
         counters = (
             (catalog.NUM_PREEMPTIONS, load.num_preemptions),
             (catalog.PREFIX_CACHE_QUERIES, load.num_prefix_cache_queries),
-            (catalog.PREFIX_CACHE_HITS, load.num_prefix_cache_hits - load.num_host_cache_hits),
+            (catalog.PREFIX_CACHE_HITS, device_hits),
+            (catalog.GPU_PREFIX_CACHE_QUERIES, load.num_prefix_cache_queries),
+            (catalog.GPU_PREFIX_CACHE_HITS, device_hits),
             (catalog.EXTERNAL_PREFIX_CACHE_QUERIES, load.num_host_cache_queries),
             (catalog.EXTERNAL_PREFIX_CACHE_HITS, load.num_host_cache_hits),
         )

@@ -1,7 +1,11 @@
 """Every metric of every part. docs/metrics.md is made of this module (`python -m deploy.dashboards`).
 
 Metrics that vLLM has, too, have its names, kinds, labels and bucket bounds (its release 0.33, and the names of earlier
-releases that dashboards still ask for). The prefix quire: marks those that only Quire has.
+releases that dashboards and routers still ask for). LEFT_OUT says why those that are not here are not. The prefix
+quire: marks those that only Quire has.
+
+vLLM gives each series the label `engine`, the index of one of its engines. Here, a model's schedulers and their workers
+count together, so only what is about one worker has it.
 
 Labels have few values: names and versions of served models, parts of the fleet, and words from a fixed list. No label
 comes from a request.
@@ -21,10 +25,15 @@ _FOLLOWERS = (Part.ROUTER, Part.SCHEDULER, Part.GATEWAY)  # of discovery
 # scheduler's address to the counters that it repeats.
 MODEL = ("model_name", "model_version")
 
+# In addition to vLLM's bounds, there are those that alerts compare with: a quantile between two bounds is an estimate.
+FIRST_TOKEN_TARGET_S, PER_TOKEN_TARGET_S = 0.2, 0.03
 _FIRST_TOKEN = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, FIRST_TOKEN_TARGET_S, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
+    80, 160, 640, 2560,
 )  # fmt: skip
-_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_PER_TOKEN = (
+    0.01, 0.025, PER_TOKEN_TARGET_S, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+)  # fmt: skip
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
@@ -116,7 +125,7 @@ REQUEST_SUCCESS = Metric(
 )  # fmt: skip
 ADMISSION_REJECTIONS = Metric(
     "vllm:admission_rejections", "counter", "Requests refused because too much was waiting: at a scheduler "
-    "(max_num_queued_reqs) or at the router (max_num_requests).", _ROUTER, ("reason",),
+    "(max_num_queued_reqs) or at the router (max_num_requests).", _ROUTER, (*MODEL, "reason"),
 )  # fmt: skip
 
 # -- Batches and caches. Schedulers serve them; the gateway repeats their last reports.
@@ -157,6 +166,12 @@ PREFIX_CACHE_QUERIES = Metric(
 PREFIX_CACHE_HITS = Metric(
     "vllm:prefix_cache_hits", "counter", "Tokens found in the KV cache on the device.", _SCHEDULER, MODEL
 )
+GPU_PREFIX_CACHE_QUERIES = Metric(
+    "vllm:gpu_prefix_cache_queries", "counter", "The older name of vllm:prefix_cache_queries.", _SCHEDULER, MODEL
+)
+GPU_PREFIX_CACHE_HITS = Metric(
+    "vllm:gpu_prefix_cache_hits", "counter", "The older name of vllm:prefix_cache_hits.", _SCHEDULER, MODEL
+)
 EXTERNAL_PREFIX_CACHE_QUERIES = Metric(
     "vllm:external_prefix_cache_queries", "counter", "Tokens looked up in the host's memory, because the device did "
     "not have them.", _SCHEDULER, MODEL,
@@ -186,7 +201,10 @@ DELIVERY = Metric(
 EVENT_LOOP_LAG = Metric(
     "quire:event_loop_lag_seconds", "histogram", "Seconds that timers of the router are late.", _ROUTER, (), _LAG
 )
-SCHEDULERS_READY = Metric("quire:schedulers_ready", "gauge", "Schedulers that the router can use.", _ROUTER)
+SCHEDULERS_READY = Metric(
+    "quire:schedulers_ready", "gauge", "Schedulers that the router can use, by model. Models without one have no "
+    "series.", _ROUTER, MODEL,
+)  # fmt: skip
 SCHEDULERS_STALE = Metric(
     "quire:schedulers_stale", "gauge", "Schedulers that the router uses although discovery does not know them any "
     "more.", _ROUTER,
@@ -288,3 +306,19 @@ LEASE_AGE = Metric(
 )
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+# What vLLM has and Quire does not, by the name that Prometheus shows, and why.
+LEFT_OUT = {
+    "vllm:corrupted_requests_total": "A sequence whose logits are not numbers fails by itself: "
+    "quire:worker_sequence_errors_total.",
+    "vllm:watermark_requests_total": "The scheduler keeps no blocks back below a watermark.",
+    "vllm:num_requests_kv_fetch_by_stage": "Keys and values come from no other host.",
+    "vllm:mm_cache_queries_total": "Requests have text alone.",
+    "vllm:mm_cache_hits_total": "Requests have text alone.",
+    "vllm:kv_block_lifetime_seconds": "vLLM samples it with a flag only; how well the cache works is in the hits.",
+    "vllm:kv_block_idle_before_evict_seconds": "vLLM samples it with a flag only; how well the cache works is in the "
+    "hits.",
+    "vllm:kv_block_reuse_gap_seconds": "vLLM samples it with a flag only; how well the cache works is in the hits.",
+    "vllm:lora_requests_info": "There are no adapters.",
+    "vllm:num_requests_swapped": "Older. A preempted sequence waits, whether or not the host's memory has its blocks.",
+}

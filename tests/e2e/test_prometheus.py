@@ -26,6 +26,7 @@ from tests.fakes.ports import free_ports
 from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import wait_until
 
+ROOT = Path(__file__).parents[2]
 # Grafana puts four scrape intervals here.
 WINDOW = "4s"
 # What guides to vLLM ask for, by the names of its releases.
@@ -34,9 +35,29 @@ OF_GUIDES = (
     "histogram_quantile(0.99, rate(vllm:e2e_request_latency_seconds_bucket[5m]))",
     "vllm:num_requests_waiting",
     "vllm:gpu_cache_usage_perc",
+    # These are what vLLM's production stack reads.
+    "vllm:gpu_prefix_cache_hits_total",
+    "vllm:gpu_prefix_cache_queries_total",
 )
 # What this stack lacks.
 ABSENT = {"a GPU", "Redis"}
+
+
+def of_scalers() -> tuple[str, ...]:
+    """What KEDA, and prometheus-adapter for the HPA, ask for: of all models and of one. Without a cluster, series have
+    no namespace."""
+    components = ROOT / "deploy" / "kubernetes" / "components"
+    (rule,) = yaml.safe_load((components / "hpa-queue" / "adapter-rules.yaml").read_text())["rules"]["external"]
+    (trigger,) = yaml.safe_load((components / "keda" / "scaled-object.yaml").read_text())["spec"]["triggers"]
+    keda = trigger["metadata"]["query"]
+    return (
+        rule["seriesQuery"].replace('namespace!=""', 'namespace=""'),
+        rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace=""'),
+        rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="",model_name="quire-chat"'),
+        keda,
+        keda.replace("}", ',model_name="quire-chat"}'),
+    )
+
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="there is no Prometheus: make clients unpacks Debian's")
 
@@ -64,7 +85,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, ports: list[int], serve
 def test_every_query_finds_data(prometheus: Prometheus, server: Server) -> None:
     """Under requests, one of them refused, and while a worker is killed at work."""
     panels = [panel for board in BOARDS for panel in board.panels if panel.needs not in ABSENT]
-    queries = {query.expression for panel in panels for query in panel.queries} | {*OF_GUIDES}
+    queries = {query.expression for panel in panels for query in panel.queries} | {*OF_GUIDES, *of_scalers()}
     empty = {query: query.replace("$__rate_interval", WINDOW) for query in queries}
     assert len(empty) > 70
     assert "$" not in "".join(empty.values())

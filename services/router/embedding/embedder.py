@@ -45,9 +45,9 @@ class Embedder:
     async def embed(self, request: PooledRequest) -> AsyncGenerator[tuple[int, bytes], None]:
         """Yields each prompt's index and vector (float32, little-endian) as soon as the vector is complete. Close the
         returned generator with `aclosing`, which aborts the sequences that still run. Raises ApiError."""
-        self._generator.check_room()
-        self._generator.began()
         info = request.model.info
+        self._generator.check_room(info)
+        self._generator.began()
         timer = self._metrics.start(info.name, request.num_tokens, info.version)
         mailbox, left = Mailbox(self._generator.deliveries), iter(range(request.num_prompts))
         timeout, clock = request.caller.timeout, asyncio.get_running_loop().time
@@ -76,7 +76,7 @@ class Embedder:
         except ApiError as error:
             timer.failed()
             if error.kind is ErrorKind.OVERLOADED:
-                self._generator.rejected()
+                self._generator.rejected(info)
             raise
         finally:
             for sequence in indices:

@@ -27,6 +27,7 @@ from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Timings, Usage
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import ChoiceEnd, RequestMetrics
+from services.router.model import ModelInfo
 from services.router.text import StopMatcher, StopStrings, TextOutput
 from shared.placement import prompt_key
 
@@ -56,15 +57,15 @@ class Generator:
         """Returns a generation, which submits the prompts when the caller iterates over its `deltas`. The generation is
         a context manager that aborts its running sequences on exit. Raises ApiError if too many requests are in
         progress."""
-        self.check_room()
+        self.check_room(request.model.info)
         generation = Generation(self, request, self._metrics)
         self.began()
         return generation
 
-    def check_room(self) -> None:
-        """Raises ApiError if too many requests are in progress."""
+    def check_room(self, model: ModelInfo) -> None:
+        """Raises ApiError if too many requests are in progress. `model`: the one that this request is for."""
         if self._num_requests >= self._max_num_requests:
-            self._metrics.rejections["max_num_requests"] += 1
+            self._metrics.of_model(model.name, model.version).rejections["max_num_requests"] += 1
             raise overloaded(f"This router already has {self._max_num_requests} requests in progress.")
 
     def began(self) -> None:
@@ -74,9 +75,9 @@ class Generator:
     def ended(self) -> None:
         self._num_requests -= 1
 
-    def rejected(self) -> None:
-        """Counts a request whose scheduler had no room for it."""
-        self._metrics.rejections["max_num_queued_reqs"] += 1
+    def rejected(self, model: ModelInfo) -> None:
+        """Counts a request for `model` whose scheduler had no room for it."""
+        self._metrics.of_model(model.name, model.version).rejections["max_num_queued_reqs"] += 1
 
 
 class Generation:
@@ -153,7 +154,7 @@ class Generation:
         except ApiError as error:
             self._timer.failed()
             if error.kind is ErrorKind.OVERLOADED:
-                self._generator.rejected()
+                self._generator.rejected(self._request.model.info)
             raise
 
     def close(self) -> None:

@@ -22,6 +22,8 @@ _COUNTERS = (
     (catalog.NUM_PREEMPTIONS, "num_preemptions"),
     (catalog.PREFIX_CACHE_QUERIES, "num_prefix_cache_queries"),
     (catalog.PREFIX_CACHE_HITS, "num_device_cache_hits"),
+    (catalog.GPU_PREFIX_CACHE_QUERIES, "num_prefix_cache_queries"),
+    (catalog.GPU_PREFIX_CACHE_HITS, "num_device_cache_hits"),
     (catalog.EXTERNAL_PREFIX_CACHE_QUERIES, "num_host_cache_queries"),
     (catalog.EXTERNAL_PREFIX_CACHE_HITS, "num_host_cache_hits"),
 )
@@ -142,6 +144,7 @@ class RouterCollector:
             catalog.PROMPT_TOKENS_BY_SOURCE.counter(),
             catalog.PROMPT_TOKENS_CACHED_BY_SOURCE.counter(),
         )
+        rejections = catalog.ADMISSION_REJECTIONS.counter()
         recovered, lost = catalog.STREAMS_RECOVERED.counter(), catalog.STREAMS_LOST.counter()
         for model, metrics in self._requests.models.items():
             prompt.add_metric(model, metrics.num_prompt_tokens)
@@ -155,15 +158,20 @@ class RouterCollector:
             cached.add_metric(model, metrics.by_source["local_cache_hit"] + metrics.by_source["external_kv_transfer"])
             for reason, count in metrics.finished.items():
                 success.add_metric([*model, reason], count)
-        yield from (prompt, generation, cached, by_source, cached_by, success, recovered, lost)
+            for reason, count in metrics.rejections.items():
+                rejections.add_metric([*model, reason], count)
+        yield from (prompt, generation, cached, by_source, cached_by, success, rejections, recovered, lost)
         yield _labelled(catalog.REQUEST_ERRORS, self._requests.errors)
         yield _labelled(catalog.IGNORED_FIELDS, self._requests.ignored_fields)
-        yield _labelled(catalog.ADMISSION_REJECTIONS, self._requests.rejections)
 
     def _state(self) -> Iterator[Family]:
         placement = self._placement
+        ready = catalog.SCHEDULERS_READY.gauge()
+        infos = [connection.info for connection in placement.connections if connection.info is not None]
+        for model, number in Counter((info.name, info.version) for info in infos).items():
+            ready.add_metric(model, number)
+        yield ready
         gauges = (
-            (catalog.SCHEDULERS_READY, sum(connection.is_ready for connection in placement.connections)),
             (catalog.SCHEDULERS_STALE, placement.roster.num_stale),
             (catalog.MODEL_NAME_CONFLICTS, placement.models.num_conflicts),
             (catalog.SEQUENCES_PARKED, placement.num_parked),

@@ -66,6 +66,8 @@ class ModelMetrics:
         # Prompt tokens of the choices that ended, by source.
         self.by_source: Counter[str] = Counter(local_compute=0, local_cache_hit=0, external_kv_transfer=0)
         self.finished: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
+        # Number of requests that were refused because too much was waiting, by the limit that they met.
+        self.rejections: Counter[str] = Counter(max_num_queued_reqs=0, max_num_requests=0)
 
 
 class RequestMetrics:
@@ -79,12 +81,13 @@ class RequestMetrics:
         self.errors: Counter[str] = Counter()
         # Number of unknown request fields that were ignored, by method.
         self.ignored_fields: Counter[str] = Counter()
-        # Number of requests that were refused because too much was waiting, by the limit that they met.
-        self.rejections: Counter[str] = Counter(max_num_queued_reqs=0, max_num_requests=0)
+
+    def of_model(self, name: str, version: str) -> ModelMetrics:
+        return self.models.setdefault((name, version), ModelMetrics())
 
     def start(self, model: str, num_prompt_tokens: int, version: str = "", n: int = 1) -> RequestTimer:
         """Starts to measure a request. `num_prompt_tokens`: of all its prompts; `n`: choices of each prompt."""
-        metrics = self.models.setdefault((model, version), ModelMetrics())
+        metrics = self.of_model(model, version)
         metrics.num_prompt_tokens += num_prompt_tokens
         metrics.histograms[catalog.REQUEST_PARAMS_N].observe(n)
         return RequestTimer(metrics)

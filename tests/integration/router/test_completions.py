@@ -180,7 +180,7 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:time_per_output_token_seconds_count{own} ",
         f"vllm:inter_token_latency_seconds_count{own} ",
         f"quire:delivery_seconds_count{own} ",
-        f"quire:schedulers_ready{{{router}}} 1.0",
+        f"quire:schedulers_ready{own} 1.0",
         f'quire:ignored_fields_total{{method="completions",{router}}} 1.0',
         f'quire:request_errors_total{{{router},status="invalid_argument"}} 1.0',
     ):

@@ -43,6 +43,11 @@ def gauge(series: str, value: float) -> Values:
     return {series: f"{value}x{MINUTES}"}
 
 
+def lost(minutes: int) -> Values:
+    """Of the schedulers of model b, which are gone for so many minutes."""
+    return {'quire:schedulers_ready{job="router",model_name="b"}': f"1x{MINUTES - minutes} stale"}
+
+
 def memory(per_minute: int) -> Values:
     where = '{job="worker",instance="w"}'
     return {
@@ -62,7 +67,7 @@ LATENCY, FIRST, NEXT, LAG = (
 USAGE, WAITING = 'vllm:kv_cache_usage_perc{job="scheduler"}', 'vllm:num_requests_waiting{job="scheduler",instance="s"}'
 MOST, GPU = 'quire:max_num_seqs{job="scheduler",instance="s",engine="0"}', 'quire:gpu_utilization_ratio{job="worker"}'
 READY, SILENCE = (
-    'quire:schedulers_ready{job="router"}',
+    'quire:schedulers_ready{job="router",model_name="a"}',
     'quire:discovery_silence_seconds{job="router",kind="scheduler"}',
 )
 # For each alert: series under which it fires, and series under which it does not.
@@ -80,12 +85,16 @@ CASES: dict[str, tuple[Values, Values]] = {
     "AvailabilityBurnsFast": (ends(80), ends(60)),
     "AvailabilityBurnsSlowly": (ends(40), ends(20)),
     "SlowFirstToken": (
-        values(FIRST, "0.1", "0.25", num_below=8, num_above=2), values(FIRST, "0.1", "0.25", num_below=99, num_above=1)
+        values(FIRST, "0.2", "0.25", num_below=94, num_above=6),
+        values(FIRST, "0.2", "0.25", num_below=96, num_above=4),
     ),
     "SlowTokens": (
-        values(NEXT, "0.025", "0.05", num_below=1, num_above=1), values(NEXT, "0.025", "0.05", num_below=9, num_above=0)
+        values(NEXT, "0.03", "0.05", num_below=94, num_above=6),
+        values(NEXT, "0.03", "0.05", num_below=96, num_above=4),
     ),
     "NoReadyScheduler": (gauge(READY, 0), gauge(READY, 1)),
+    # Model b is lost 10 minutes before the end, or 40 minutes before it.
+    "ModelWithoutScheduler": (lost(10) | gauge(READY, 1), lost(40) | gauge(READY, 1)),
     "StaleDiscovery": (gauge(SILENCE, 31), gauge(SILENCE, 29)),
     "StreamsLost": (counted("quire:streams_lost_total", 1), counted("quire:streams_lost_total", 0)),
     "MemoryGrows": (memory(1000), memory(100)),
@@ -141,7 +150,10 @@ def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_pat
 
 def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     labels = dict(rule["labels"])
-    kept = {"QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": ()}
+    kept = {
+        "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (),
+        "ModelWithoutScheduler": ("model_name",),
+    }  # fmt: skip
     names = kept.get(rule["alert"], ("job", "instance") if rule["expr"].split("{")[0] in _KEPT_WHOLE else ())
     for series in case:
         inside = series.partition("{")[2].rstrip("}")

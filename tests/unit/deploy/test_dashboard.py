@@ -76,8 +76,59 @@ def test_all_that_vllm_has_too_keeps_its_kind() -> None:
         pytest.skip("the list of vLLM's metrics is not there")
     theirs = dict(line.split("\t")[:2] for line in path.read_text().splitlines() if line.startswith("vllm:"))
     both = theirs.keys() & kinds().keys()
-    assert len(both) > 30
     assert {one: kinds()[one] for one in both} == {one: theirs[one] for one in both}
+    assert theirs.keys() - both <= catalog.LEFT_OUT.keys()
+
+
+# Bucket bounds of vLLM 0.33 (vllm/v1/metrics/buckets.py).
+_LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_FIRST = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
+_NEXT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+# Up to the length of the longest sequence of a model of 131,072 tokens.
+_TOKENS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000,
+)  # fmt: skip
+VLLM_BUCKETS = {
+    catalog.E2E_REQUEST_LATENCY: _LATENCY, catalog.REQUEST_QUEUE_TIME: _LATENCY, catalog.REQUEST_PREFILL_TIME: _LATENCY,
+    catalog.REQUEST_DECODE_TIME: _LATENCY, catalog.REQUEST_INFERENCE_TIME: _LATENCY,
+    catalog.TIME_TO_FIRST_TOKEN: _FIRST, catalog.INTER_TOKEN_LATENCY: _NEXT, catalog.TIME_PER_OUTPUT_TOKEN: _NEXT,
+    catalog.REQUEST_TIME_PER_OUTPUT_TOKEN: _NEXT, catalog.ITERATION_TOKENS: _STEP,
+    catalog.REQUEST_PROMPT_TOKENS: _TOKENS, catalog.REQUEST_GENERATION_TOKENS: _TOKENS,
+    catalog.REQUEST_MAX_NUM_GENERATION_TOKENS: _TOKENS, catalog.REQUEST_PARAMS_MAX_TOKENS: _TOKENS,
+    catalog.REQUEST_PREFILL_KV_COMPUTED_TOKENS: _TOKENS,
+    catalog.REQUEST_PARAMS_N: (1, 2, 5, 10, 20), catalog.REQUEST_NUM_PREEMPTIONS: (1, 2, 3, 4, 5, 10, 20),
+}  # fmt: skip
+# Labels of vLLM 0.33 besides model_name and engine.
+VLLM_LABELS = {
+    catalog.REQUEST_SUCCESS: {"finished_reason"}, catalog.PROMPT_TOKENS_BY_SOURCE: {"source"},
+    catalog.PROMPT_TOKENS_CACHED_BY_SOURCE: {"source"}, catalog.NUM_REQUESTS_WAITING_BY_REASON: {"reason"},
+    catalog.ADMISSION_REJECTIONS: {"reason"}, catalog.ENGINE_SLEEP_STATE: {"sleep_state"},
+}  # fmt: skip
+VLLM = [metric for metric in catalog.ALL if metric.name.startswith("vllm:")]
+
+
+def test_histograms_of_vllm_have_its_bounds_and_those_of_alerts() -> None:
+    histograms = {metric for metric in VLLM if metric.kind == "histogram"}
+    assert histograms == VLLM_BUCKETS.keys()
+    targets = {catalog.FIRST_TOKEN_TARGET_S, catalog.PER_TOKEN_TARGET_S}
+    for metric, theirs in VLLM_BUCKETS.items():
+        added = set(metric.bounds) - set(theirs)
+        assert set(theirs) <= set(metric.bounds)
+        assert added <= targets or theirs is _TOKENS
+        assert all(bound > theirs[-1] for bound in added - targets)
+
+
+def test_metrics_of_vllm_have_its_labels_but_for_the_engine() -> None:
+    for metric in VLLM:
+        if metric is not catalog.CACHE_CONFIG_INFO:
+            assert set(metric.labels) == {*catalog.MODEL, *VLLM_LABELS.get(metric, ())}, metric.name
+
+
+def test_what_is_left_out_is_not_there() -> None:
+    assert not catalog.LEFT_OUT.keys() & kinds().keys()
 
 
 class NoModels:

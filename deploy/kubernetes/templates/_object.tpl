@@ -55,6 +55,9 @@ model: {{ .model.name }}
 {{- $_ := set $spec.selector "matchLabels" (merge $spec.selector.matchLabels $own) }}
 {{- else if has $object.kind (list "HorizontalPodAutoscaler" "ScaledObject") }}
 {{- $_ := set $spec.scaleTargetRef "name" (print $prefix $spec.scaleTargetRef.name) }}
+{{- if .model.name }}
+{{- $_ := include "quire.queue" (dict "object" $object "options" (.model.options | default dict)) }}
+{{- end }}
 {{- else if eq $object.kind "HTTPRoute" }}
 {{- range $rule := $spec.rules }}
 {{- range $backend := $rule.backendRefs }}
@@ -96,6 +99,22 @@ model: {{ .model.name }}
 {{- end }}
 {{- end }}
 
+{{- /* Lets a scaler count the queue of one model only. Takes: object, options (of the workers). */ -}}
+{{- define "quire.queue" }}
+{{- $missing := "scaling of a model with a name needs options.served-model-name" }}
+{{- if eq .object.kind "ScaledObject" }}
+{{- $name := required $missing (get .options "served-model-name") }}
+{{- $metadata := (first .object.spec.triggers).metadata }}
+{{- $_ := set $metadata "query" (replace "}" (printf ",model_name=%q}" $name) $metadata.query) }}
+{{- else }}
+{{- $metric := first .object.spec.metrics }}
+{{- if $metric.external }}
+{{- $name := required $missing (get .options "served-model-name") }}
+{{- $_ := set $metric.external.metric "selector" (dict "matchLabels" (dict "model_name" $name)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* Sets images, numbers, options and resources of the workload .object. */ -}}
 {{- define "quire.workload" }}
 {{- $values := .root.Values }}
@@ -129,7 +148,7 @@ model: {{ .model.name }}
 {{- $_ := set .object.spec "replicas" (int (default 2 .model.schedulers)) }}
 {{- $options = .model.schedulerOptions }}
 {{- else if eq $part "worker" }}
-{{- if $values.scaling }}
+{{- if .model.scaling }}
 {{- $_ := unset .object.spec "replicas" }}
 {{- else }}
 {{- $_ := set .object.spec "replicas" (int (ternary .model.workers 1 (hasKey .model "workers"))) }}

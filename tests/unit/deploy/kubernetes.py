@@ -16,7 +16,7 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "deploy" / "kubernetes"
-OVERLAYS = ("cpu", "gpu", "models")
+OVERLAYS = ("cpu", "gpu", "models", "models-gpu")
 COMPONENTS = tuple(sorted(path.name for path in (MANIFESTS / "components").iterdir()))
 _UNPACKED = ROOT / ".venv-kubectl" / "usr" / "bin" / "kubectl"
 KUBECTL = str(_UNPACKED) if _UNPACKED.exists() else shutil.which("kubectl")

@@ -22,18 +22,25 @@ helm_python = pytest.importorskip("helm_python", reason="Helm's library exists f
 RELEASE = "quire"
 # Labels that only Helm sets.
 HELMS = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance"}
+
+
+def scaled(scaling: str) -> dict[str, Any]:
+    return {"models": [{"name": "", "options": {"device": "cpu"}, "scaling": scaling}]}
+
+
 # Each overlay with further components, and the values that stand for them.
 PAIRS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("cpu", (), {}),
     ("gpu", (), {}),
     ("models", (), {}),
+    ("models-gpu", (), {}),
     ("cpu", ("redis",), {"redis": True}),
     ("cpu", ("api-key", "hub-token"), {"apiKey": "quire-api-key", "hubToken": "quire-hub-token"}),
     ("cpu", ("monitoring",), {"monitoring": True}),
     ("cpu", ("gateway-api",), {"gatewayApi": True}),
-    ("gpu", ("hpa-queue",), {"scaling": "hpa-queue"}),
-    ("gpu", ("hpa-gpu",), {"scaling": "hpa-gpu"}),
-    ("gpu", ("keda",), {"scaling": "keda"}),
+    ("cpu", ("hpa-queue",), scaled("hpa-queue")),
+    ("cpu", ("hpa-gpu",), scaled("hpa-gpu")),
+    ("cpu", ("keda",), scaled("keda")),
 ]  # fmt: skip
 
 
@@ -122,9 +129,10 @@ def test_images_options_and_pull_secrets_reach_every_part() -> None:
         ({"models": [{"name": "Not A Name"}]}, "models"),
         ({"models": [{"name": ""}, {"name": "b"}]}, "several models need a name each"),
         ({"models": [{"name": "a", "download": True, "options": {}}]}, "download needs options.model"),
-        ({"models": [{"name": "a"}, {"name": "b"}], "scaling": "keda"}, "scaling is for a single model"),
+        ({"models": [{"name": "a", "scaling": "keda"}]}, "needs options.served-model-name"),
+        ({"models": [{"name": "a", "scaling": "hpa-queue"}]}, "needs options.served-model-name"),
         ({"router": {"replicas": 0}}, "replicas"),
-        ({"scaling": "magic"}, "scaling"),
+        ({"models": [{"name": "", "scaling": "magic"}]}, "scaling"),
         ({"mdoels": []}, "mdoels"),
         ({"gateway": {"options": {"--port": 1}}}, "--port"),
     ],
@@ -132,6 +140,18 @@ def test_images_options_and_pull_secrets_reach_every_part() -> None:
 def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(helm_python.HelmError, match=words):
         helm(**values)
+
+
+def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:
+    models = [
+        {"name": name, "options": {"served-model-name": f"{name}-1", "device": "cpu"}, "scaling": "keda"}
+        for name in ("a", "b")
+    ]
+    for one in helm(models=models).of("ScaledObject"):
+        (trigger,) = one["spec"]["triggers"]
+        name = one["spec"]["scaleTargetRef"]["name"].removeprefix("quire-").removesuffix("-worker")
+        labels = f'{{job="scheduler",model_name="{name}-1"}}'
+        assert trigger["metadata"]["query"] == f"sum(vllm:num_requests_waiting{labels})"
 
 
 def test_the_linter_has_nothing_to_say() -> None:

@@ -141,8 +141,9 @@ def test_options_exist_and_addresses_lead_to_services(manifests: Manifests) -> N
             manifests.named("Service", "redis")
 
 
-def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_schedulers() -> None:
-    manifests = rendered("models")
+@pytest.mark.parametrize("overlay", ["models", "models-gpu"])
+def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_schedulers(overlay: str) -> None:
+    manifests = rendered(overlay)
     models = {}
     for scheduler in (one for one in manifests.of("Deployment") if pod_labels(one)[COMPONENT] == "scheduler"):
         host = environment_of(container_of(scheduler))["QUIRE_WORKER"].partition(":")[0]
@@ -238,8 +239,39 @@ def test_only_the_right_neighbours_talk() -> None:
     }
 
 
-def test_a_gpu_is_asked_for_and_its_taint_tolerated() -> None:
-    worker = rendered("gpu").named("StatefulSet", "worker")
+def test_a_model_among_several_has_a_download_and_a_scaler_of_its_own() -> None:
+    manifests = rendered("models-gpu")
+    worker = manifests.named("StatefulSet", "chat-worker")
+    job = manifests.named("Job", "chat-download")
+    assert environment_of(container_of(job))["MODEL"] == environment_of(container_of(worker))["QUIRE_MODEL"]
+    volumes = [next(one for one in pod_of(of)["volumes"] if one["name"] == "models") for of in (job, worker)]
+    assert volumes[0] == volumes[1]
+    scaler = manifests.named("HorizontalPodAutoscaler", "chat-worker")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == "chat-worker"
+    assert "replicas" not in worker["spec"]
+    (metric,) = scaler["metrics"]
+    served = environment_of(container_of(worker))["QUIRE_SERVED_MODEL_NAME"]
+    assert metric["external"]["metric"]["selector"] == {"matchLabels": {"model_name": served}}
+
+
+def test_keda_finds_the_workers_of_a_model_whose_names_have_a_prefix(tmp_path: Path) -> None:
+    base = os.path.relpath(MANIFESTS, tmp_path.resolve())
+    kustomization = {
+        "namePrefix": "chat-",
+        "resources": [f"{base}/model"],
+        "components": [f"{base}/components/keda"],
+        # kustomize reads such a file from the directory itself or one below it.
+        "configurations": ["names.yaml"],
+    }
+    (tmp_path / "names.yaml").write_text((MANIFESTS / "components" / "keda" / "names.yaml").read_text())
+    manifests = kustomized(tmp_path, yaml.safe_dump(kustomization))
+    (scaler,) = manifests.of("ScaledObject")
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "chat-worker"
+
+
+@pytest.mark.parametrize(("overlay", "name"), [("gpu", "worker"), ("models-gpu", "chat-worker")])
+def test_a_gpu_is_asked_for_and_its_taint_tolerated(overlay: str, name: str) -> None:
+    worker = rendered(overlay).named("StatefulSet", name)
     resources = container_of(worker)["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == 1
     assert "nvidia.com/gpu.product" in pod_of(worker)["nodeSelector"]

@@ -17,6 +17,8 @@ from deploy.envoy.endpoints import CLUSTER, envoy_address
 from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
 from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
+from deploy.envoy.tracing import CLUSTER as TRACE_CLUSTER
+from deploy.envoy.tracing import Tracing
 
 HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
@@ -147,11 +149,13 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
     )
 
 
-def render(config: GatewayConfig, admin: str, drain_file: str, endpoint_file: Path) -> str:
+def render(
+    config: GatewayConfig, admin: str, drain_file: str, endpoint_file: Path, tracing: Tracing | None = None
+) -> str:
     """Renders Envoy's configuration as YAML. `admin`: address of the admin interface, `unix:/path` or `host:port` on
     loopback. `drain_file`: path of a file that contains 0, and 1 once the gateway drains. `endpoint_file`: the file of
-    routers (endpoints.py). If `config.listen` is empty,
-    `config.host` must be an IP address and `config.port` must not be 0."""
+    routers (endpoints.py). `tracing`: where spans go; None: there are none. If `config.listen` is empty, `config.host`
+    must be an IP address and `config.port` must not be 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -171,6 +175,8 @@ def render(config: GatewayConfig, admin: str, drain_file: str, endpoint_file: Pa
         cluster=CLUSTER,
         endpoint_file=str(endpoint_file),
         endpoint_directory=str(endpoint_file.parent),
+        tracing=tracing,
+        trace_cluster=TRACE_CLUSTER,
         access_log={"off": "", "-": "/dev/stdout"}.get(config.access_log, config.access_log),
         lua=_lua(config),
         descriptor_set=str(DESCRIPTOR_SET),

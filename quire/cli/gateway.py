@@ -17,6 +17,7 @@ from pathlib import Path
 
 from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
+from deploy.envoy.tracing import tracing_of
 from quire.cli.child import die_with_parent
 from quire.cli.http_probe import ask
 from quire.cli.router_file import RouterFile
@@ -149,7 +150,7 @@ async def _run(
     (directory / "routers").mkdir()
     routers = RouterFile(directory / "routers" / "routers.json")
     configuration = directory / "envoy.yaml"
-    configuration.write_text(render(config, admin, str(drain.path), routers.path))
+    configuration.write_text(render(config, admin, str(drain.path), routers.path, tracing_of()))
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

@@ -1,4 +1,5 @@
-"""One request is one trace: a collector of the test's own gets the spans of router, scheduler and worker."""
+"""One request is one trace: a collector of the test's own gets the spans of gateway, router, scheduler and
+worker."""
 
 from __future__ import annotations
 
@@ -65,12 +66,18 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
             extra_headers={"traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"},
         )
         with spans.more:
-            assert spans.more.wait_for(lambda: len(spans.spans) >= 3, HANG_S), spans.spans
+            assert spans.more.wait_for(lambda: len(spans.spans) >= 4, HANG_S), spans.spans
+    # The probes of the start have none.
+    assert [service for service, _ in spans.spans].count("quire-gateway") == 1
     by_service = dict(spans.spans)
-    assert set(by_service) == {"quire-router", "quire-scheduler", "quire-worker"}
+    assert set(by_service) == {"quire-gateway", "quire-router", "quire-scheduler", "quire-worker"}
+    gateway_span = by_service.pop("quire-gateway")
+    assert gateway_span.name == "POST /v1/chat/completions"
+    assert gateway_span.trace_id.hex() == "0123456789abcdef0123456789abcdef"
+    assert gateway_span.parent_span_id.hex() == "0123456789abcdef"
     assert {span.trace_id.hex() for span in by_service.values()} == {"0123456789abcdef0123456789abcdef"}
     router_span = by_service["quire-router"]
-    assert router_span.parent_span_id.hex() == "0123456789abcdef"
+    assert router_span.parent_span_id == gateway_span.span_id
     assert [event.name for event in router_span.events] == ["scheduled", "first_token", "last_token"]
     assert [event.name for event in by_service["quire-scheduler"].events] == ["first_token"]
     assert by_service["quire-scheduler"].parent_span_id == router_span.span_id

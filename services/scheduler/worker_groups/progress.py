@@ -14,9 +14,10 @@ from services.scheduler.core import RequestT, StepPlan
 
 # A worker is late if it sends no result for this many times the expected duration of its steps in flight.
 _FACTOR = 5.0
-# Additional seconds for a step of a kind that the worker's process has not run yet. Its time is hard to predict: the
-# device may compile kernels for it, or touch memory for the first time.
-_FIRST_OF_A_KIND_S = 30.0
+# Additional seconds for a step of a kind that the worker's process has not run for this scheduler yet. Its time is hard
+# to predict: the device may compile kernels for it, or touch memory for the first time. A worker that has run steps
+# before it served has done nearly all of that.
+_FIRST_OF_A_KIND_S, _FIRST_AFTER_WARM_UP_S = 30.0, 5.0
 # A group is slow after this part of the time after which it is late.
 _SLOW = 0.5
 # Each time that a worker is given up before it has sent another result, it gets this many times longer, up to _LONGEST
@@ -40,10 +41,13 @@ class Patience:
         self._in_flight: deque[tuple[Kind, float]] = deque()
         self._known: set[Kind] = set()
         self._boot_id = 0
+        self._first_of_a_kind_s = _FIRST_OF_A_KIND_S
         self._times_longer = 1.0
 
-    def begin(self, boot_id: int) -> None:
-        """Takes note that a worker was claimed. `boot_id`: of the worker's process."""
+    def begin(self, boot_id: int, *, is_warm: bool) -> None:
+        """Takes note that a worker was claimed. `boot_id`: of the worker's process. `is_warm`: whether it has run steps
+        before it served."""
+        self._first_of_a_kind_s = _FIRST_AFTER_WARM_UP_S if is_warm else _FIRST_OF_A_KIND_S
         if boot_id != self._boot_id:
             self._boot_id = boot_id
             self._known.clear()
@@ -69,7 +73,7 @@ class Patience:
         """Seconds without a result after which the worker is late; meaningful only if plans are in flight."""
         seconds = max(self._least_s, _FACTOR * sum(seconds for _, seconds in self._in_flight))
         is_first = any(kind not in self._known for kind, _ in self._in_flight)
-        return self._times_longer * (seconds + _FIRST_OF_A_KIND_S * is_first)
+        return self._times_longer * (seconds + self._first_of_a_kind_s * is_first)
 
 
 class Watched(Protocol):

@@ -48,7 +48,8 @@ class StepLoop:
     def begin(self, link: WorkerLink, core: Scheduler[RoutedRequest]) -> None:
         """Takes note that a worker was claimed. `core`: plans its steps."""
         self.link, self._core = link, core
-        self._patience.begin(link.hello.boot_id)
+        # A worker without a measured step has run none.
+        self._patience.begin(link.hello.boot_id, is_warm=link.hello.step_seconds > 0)
         self.silent_s = 0.0
 
     def end(self) -> None:

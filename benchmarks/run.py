@@ -14,6 +14,7 @@ from benchmarks import (
     discovery,
     hit_rate,
     implementations,
+    joining,
     kv_memory,
     long_prompt,
     overhead,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "implementations": implementations.measure,
     "router": router.measure,
     "discovery": discovery.measure,
+    "joining": joining.measure,
     "pauses": pauses.measure,
     "scaling": scaling.measure,
 }

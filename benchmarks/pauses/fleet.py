@@ -56,9 +56,13 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def wait(self) -> None:
+        """Waits until the process has ended."""
+        self._process.wait()
+
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self.wait()
 
     def __enter__(self) -> Process:
         return self
@@ -74,6 +78,7 @@ class Fleet:
         main = "quire.cli.main"
         self.shape = shape
         self.has_fakes = not model
+        self._plans = directory / "plans"
 
         def addresses(letter: str, number: int) -> list[str]:
             return [f"unix:{directory / letter}{index}" for index in range(number)]
@@ -87,7 +92,10 @@ class Fleet:
             self.workers = [start(one, main, "worker", model, "--listen", one, *options) for one in workers]
         else:
             self.workers = [
-                start(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), str(shape.max_num_seqs))
+                start(
+                    *(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), str(shape.max_num_seqs)),
+                    str(self._plans),
+                )
                 for index, one in enumerate(workers)
             ]
         of_workers = [word for one in workers for word in ("--worker", one)]
@@ -100,6 +108,11 @@ class Fleet:
                 grpc.channel_ready_future(channel).result(TIMEOUT_S)
                 wait_serving(channel, TIMEOUT_S)
         self.wait_whole()
+
+    def plans_since(self, moment: float) -> list[float]:
+        """Returns when fake workers began a step that has a sequence which is new to them, once for each sequence.
+        Both in monotonic seconds."""
+        return [at for line in self._plans.read_text().splitlines() if (at := float(line)) > moment]
 
     def load(self, scheduler: Process) -> scheduler_pb2.Load:
         with grpc.insecure_channel(scheduler.address) as channel:

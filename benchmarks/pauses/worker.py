@@ -1,12 +1,20 @@
-"""`python -m benchmarks.pauses.worker ADDRESS TOKEN_ID MAX_NUM_SEQS`: a fake worker whose steps take as long as a GPU's
-might, and whose tokens say which worker has sampled them."""
+"""`python -m benchmarks.pauses.worker ADDRESS TOKEN_ID MAX_NUM_SEQS PLANS`: a fake worker whose steps take as long as a
+GPU's might, and whose tokens say which worker has sampled them.
+
+PLANS: file to which it adds a line for each sequence that is new to it: the time at which it began the step whose plan
+has the sequence, in monotonic seconds, which all processes of a machine share.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -36,10 +44,16 @@ class MarkedModel(CountingModel):
         return result
 
 
+@dataclass
 class PacedWorker(FakeWorker):
+    plans: Path = Path(os.devnull)
+
     async def _step(
         self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, stream: Stream
     ) -> worker_pb2.StepResult:
+        if plan.new_sequences:
+            with self.plans.open("a") as file:
+                file.write(f"{time.monotonic()}\n" * len(plan.new_sequences))
         num_tokens = int(np.frombuffer(plan.rows.num_scheduled_tokens, "<u4").sum())
         self.script.step_seconds = STEP_S + TOKEN_S * num_tokens
         result = await super()._step(model, plan, stream)
@@ -48,7 +62,7 @@ class PacedWorker(FakeWorker):
         return result
 
 
-async def serve(address: str, token_id: int, max_num_seqs: int) -> None:
+async def serve(address: str, token_id: int, max_num_seqs: int, plans: Path) -> None:
     bundle, _ = bundle_of(byte_level().to_str(), json.dumps(tokenizer_config()))
     worker = PacedWorker(
         make_model=lambda: MarkedModel(token_id, max_num_seqs),
@@ -56,10 +70,11 @@ async def serve(address: str, token_id: int, max_num_seqs: int) -> None:
         tokenizer_bundle=bundle,
         # Tells an exit from a cut connection.
         boot_id=secrets.randbits(63) + 1,
+        plans=plans,
     )
     server = await start_fake_worker(worker, address)
     await server.server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])))

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from benchmarks.pauses.fleet import running_fleet
-from benchmarks.pauses.rounds import FAULTS, Fault, Load, Pause, bound, figures_of, play, usual_step
+from benchmarks.pauses.rounds import FAULTS, Fault, Found, Load, Pause, bound, figures_of, play, usual_step
 from benchmarks.pauses.streams import Stream
 from quire.inference.v1 import inference_pb2_grpc
 
@@ -29,11 +29,14 @@ def test_a_suspended_worker_may_be_noticed_after_two_seconds_or_five_steps() -> 
 
 
 def test_figures_have_the_worst_pause_and_those_within_their_bounds() -> None:
-    figures = figures_of("x", [Pause(0.1, 0.2), Pause(0.2, 0.2), Pause(0.6, 0.4)])
-    assert figures == pytest.approx(
-        {"x_streams": 3, "x_median_ms": 200, "x_worst_ms": 600, "x_median_bound_ms": 200,
-         "x_within_bound_percent": 200 / 3}
-    )  # fmt: skip
+    pauses = [Pause(0.1, 0.2), Pause(0.2, 0.2), Pause(0.6, 0.4)]
+    expected = {
+        "x_streams": 3, "x_median_ms": 200, "x_worst_ms": 600, "x_median_bound_ms": 200,
+        "x_within_bound_percent": 200 / 3,
+    }  # fmt: skip
+    assert figures_of("x", Found(pauses)) == pytest.approx(expected)
+    plans = {"x_plan_median_ms": 50, "x_plan_p99_ms": 99}
+    assert figures_of("x", Found(pauses, [at / 1000 for at in range(101)])) == pytest.approx(expected | plans)
 
 
 async def test_streams_go_on_after_each_fault() -> None:
@@ -41,6 +44,7 @@ async def test_streams_go_on_after_each_fault() -> None:
         async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             for fault in FAULTS:
-                pauses = await play(fleet, stub, fault, 0, Load(8, 4000), 0.0001)
-                assert pauses
-                assert all(pause.seconds > 0 for pause in pauses)
+                found = await play(fleet, stub, fault, 0, Load(8, 4000), 0.0001)
+                assert found.pauses
+                assert all(pause.seconds > 0 for pause in found.pauses)
+                assert len(found.plans) == len(found.pauses)

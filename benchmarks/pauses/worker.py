@@ -13,9 +13,12 @@ import os
 import secrets
 import sys
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+import grpc
 import numpy as np
 
 from quire.worker.v1 import worker_pb2
@@ -44,20 +47,72 @@ class MarkedModel(CountingModel):
         return result
 
 
+class Arrivals:
+    """A scheduler's stream, read ahead to know when each message came. `taken_at`: when the one that was read last did,
+    in monotonic seconds."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.taken_at = 0.0
+        self._stream = stream
+        # At most as long as the scheduler runs ahead. None, or an error, ends the stream.
+        self._messages: asyncio.Queue[tuple[float, worker_pb2.RunRequest | Exception | None]] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read_ahead())
+
+    async def _read_ahead(self) -> None:
+        message: worker_pb2.RunRequest | Exception | None = None
+        while True:
+            try:
+                message = await self._stream.read()
+            except Exception as error:
+                message = error
+            self._messages.put_nowait((time.monotonic(), message))
+            if not isinstance(message, worker_pb2.RunRequest):
+                return
+
+    async def read(self) -> worker_pb2.RunRequest | None:
+        self.taken_at, message = await self._messages.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def write(self, message: worker_pb2.RunResponse, /) -> None:
+        await self._stream.write(message)
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        await self._stream.abort(code, details)
+
+    def close(self) -> None:
+        self._reading.cancel()
+
+
+# Of the scheduler that the present task serves.
+_arrivals: ContextVar[Arrivals] = ContextVar("arrivals")
+
+
 @dataclass
 class PacedWorker(FakeWorker):
     plans: Path = Path(os.devnull)
 
+    async def serve(self, stream: Stream) -> None:
+        arrivals = Arrivals(stream)
+        _arrivals.set(arrivals)
+        try:
+            await super().serve(arrivals)
+        finally:
+            arrivals.close()
+
     async def _step(
         self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, stream: Stream
     ) -> worker_pb2.StepResult:
+        now = time.monotonic()
         if plan.new_sequences:
             with self.plans.open("a") as file:
-                file.write(f"{time.monotonic()}\n" * len(plan.new_sequences))
+                file.write(f"{now}\n" * len(plan.new_sequences))
         num_tokens = int(np.frombuffer(plan.rows.num_scheduled_tokens, "<u4").sum())
         self.script.step_seconds = STEP_S + TOKEN_S * num_tokens
         result = await super()._step(model, plan, stream)
-        # The scheduler learns from it how long steps take.
+        # The scheduler learns from them how long steps take, and how many plans to send ahead.
+        result.timings.queue_us = round(1e6 * (now - _arrivals.get().taken_at))
         result.timings.run_us = round(1e6 * self.script.step_seconds)
         return result
 

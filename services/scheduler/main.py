@@ -65,7 +65,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
     fleet = Fleet(scheduler_id, config)
     registry = Registry(config, advertise=config.advertise)
-    workers = source_of(config.worker, Kind.WORKER, registry)
+    workers = source_of(config.worker, Kind.WORKER, registry, lambda: fleet.model.name_and_version[0])
     claimer = Claimer(fleet, workers)
     servicer = SchedulerServicer(fleet)
     server = GrpcServer([SERVICE])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,12 +38,13 @@ class Registry:
         # Kind and registration of this part, once it has joined.
         self._joined: tuple[Kind, RedisRegistration] | None = None
 
-    def source(self, kind: Kind) -> RedisSource | None:
+    def source(self, kind: Kind, model: Callable[[], str] = str) -> RedisSource | None:
+        """`model`: returns the name of the model whose parts count; empty: those of all models."""
         if self._connection is None:
             return None
         from shared.discovery.redis import RedisSource
 
-        return RedisSource(self._connection, self._prefix, kind)
+        return RedisSource(self._connection, self._prefix, kind, model=model)
 
     async def count_parts(self) -> dict[Kind, int]:
         """Returns the number of parts of each kind that are registered. Raises RedisUnavailableError."""

@@ -18,6 +18,11 @@ def describe(part: Part) -> str:
     return json.dumps({"boot_id": part.boot_id, "model": part.model, "version": part.version}, separators=(",", ":"))
 
 
+def mark_of(model: str) -> str:
+    """Returns a text that the descriptions of this model's parts have, and no others; empty without a model."""
+    return f'"model":{json.dumps(model)}' if model else ""
+
+
 def read_part(address: str, description: bytes) -> Part | None:
     """Returns None if the description cannot be read. Another release may leave fields out, or add some."""
     try:

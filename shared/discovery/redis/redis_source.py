@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from shared.discovery.parts import Kind, Parts
 from shared.discovery.redis.belief import Answer, Belief
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
-from shared.discovery.redis.keys import keys_of, read_changes, read_parts
+from shared.discovery.redis.keys import keys_of, mark_of, read_changes, read_parts
 from shared.discovery.redis.scripts import LIST
 from shared.discovery.rhythm import LEASE_S, pause
 
@@ -21,11 +21,25 @@ async def count_parts(connection: RedisConnection, prefix: str, kind: Kind) -> i
 
 
 class RedisSource:
-    """Lists the parts of one kind about every second. Events of Redis are not used, because they can be lost."""
+    """Lists the parts of one kind about every second. Events of Redis are not used, because they can be lost.
 
-    def __init__(self, connection: RedisConnection, prefix: str, kind: Kind, *, lease_seconds: float = LEASE_S) -> None:
+    `model`: returns the name of the model whose parts are listed; empty: those of all models. If it returns another one
+    than before, the whole list is asked for.
+    """
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        prefix: str,
+        kind: Kind,
+        *,
+        model: Callable[[], str] = str,
+        lease_seconds: float = LEASE_S,
+    ) -> None:
         self._connection = connection
         self._keys = keys_of(prefix, kind)
+        self._model = model
+        self._listed_model = ""
         self._lease_seconds = lease_seconds
         self._belief = Belief()
         self._num_connections = 0
@@ -44,8 +58,10 @@ class RedisSource:
             await asyncio.sleep(pause())
 
     async def _ask(self) -> None:
+        model = self._model()
+        version = self._belief.version if model == self._listed_model else ""
         try:
-            reply = await self._connection.run(LIST, self._keys, self._belief.version)
+            reply = await self._connection.run(LIST, self._keys, version, mark_of(model))
         except RedisUnavailableError:
             self._belief = self._belief.after_silence()
             return
@@ -53,6 +69,7 @@ class RedisSource:
             # A call in between, such as a renewal, may have met the end of the old connection.
             self._num_connections = self._connection.num_connections
             self._belief = self._belief.after_silence()
+        self._listed_model = model
         self._answered_at = time.monotonic()
         self._belief = self._belief.after(self._read(reply), self._answered_at, self._lease_seconds)
 

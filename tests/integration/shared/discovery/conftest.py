@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -98,9 +98,16 @@ def connect(url: str, timeout_seconds: float = HANG_S) -> RedisConnection:
 class Watch:
     """Follows a source, and keeps every value."""
 
-    def __init__(self, connection: RedisConnection, *, kind: Kind = Kind.WORKER, prefix: str = "quire") -> None:
+    def __init__(
+        self,
+        connection: RedisConnection,
+        *,
+        kind: Kind = Kind.WORKER,
+        prefix: str = "quire",
+        model: Callable[[], str] = str,
+    ) -> None:
         self._connection = connection
-        self._source = RedisSource(connection, prefix, kind, lease_seconds=2.0)
+        self._source = RedisSource(connection, prefix, kind, model=model, lease_seconds=2.0)
         self._values = self._source.watch()
         self.seen: list[Parts] = []
 
@@ -127,10 +134,11 @@ async def watching(
     *,
     kind: Kind = Kind.WORKER,
     prefix: str = "quire",
+    model: Callable[[], str] = str,
     timeout_seconds: float = HANG_S,
     connection: RedisConnection | None = None,
 ) -> AsyncIterator[Watch]:
-    watch = Watch(connection or connect(url, timeout_seconds), kind=kind, prefix=prefix)
+    watch = Watch(connection or connect(url, timeout_seconds), kind=kind, prefix=prefix, model=model)
     try:
         yield watch
     finally:

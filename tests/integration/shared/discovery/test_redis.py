@@ -11,7 +11,7 @@ import pytest
 
 from shared.discovery import Kind, Part
 from shared.discovery.redis import RedisUnavailableError
-from shared.discovery.redis.keys import describe, keys_of, read_changes, read_parts
+from shared.discovery.redis.keys import describe, keys_of, mark_of, read_changes, read_parts
 from shared.discovery.redis.scripts import LEAVE, LIST, REGISTER
 from tests.fakes.redis_server import RedisServer, needs_redis
 from tests.fakes.tcp_proxy import tcp_proxy
@@ -35,6 +35,41 @@ async def test_parts_of_the_same_kind_and_prefix_are_found(redis: RedisServer) -
         parts = await watch.until(A, B, is_stale=False)
         part = parts.by_address[A]
         assert (part.boot_id, part.model, part.version) == ("a-1", "story", "1")
+
+
+async def test_only_parts_of_the_model_are_found_once_the_model_is_known(redis: RedisServer) -> None:
+    model = ""
+    async with fleet_in(redis.url) as fleet, watching(redis.url, model=lambda: model) as watch:
+        fleet.add(A, model='a "quoted" näme')
+        other = fleet.add(B, model="b")
+        await watch.until(A, B, is_stale=False)
+        model = 'a "quoted" näme'
+        await watch.until(A, is_stale=False)
+        fleet.add(C, model=model)
+        await watch.until(A, C, is_stale=False)
+        # What changes in another model changes nothing here; what comes back under this model's name does.
+        num_seen = len(watch.seen)
+        await other.leave()
+        fleet.add(B, model=model)
+        await watch.until(A, B, C, is_stale=False)
+        assert len(watch.seen) == num_seen + 1
+
+
+async def test_changes_of_other_models_cost_few_bytes(redis: RedisServer) -> None:
+    keys, connection = keys_of("quire", Kind.WORKER), connect(redis.url)
+    for address, model in ((A, "a"), (B, "b")):
+        await connection.run(REGISTER, keys, address, describe(Part(address, "1", model, "1")), "60000")
+    _, fields = await connection.run(LIST, keys, "", mark_of("a"))
+    known, version = read_parts(fields, {})
+    assert set(known) == {A}
+    await connection.run(REGISTER, keys, B, describe(Part(B, "2", "b", "1")), "60000")
+    _, version, fields = await connection.run(LIST, keys, version, mark_of("a"))
+    assert fields == [B.encode(), None]
+    assert set(read_changes(fields, known)) == {A}
+    await connection.run(REGISTER, keys, A, describe(Part(A, "1", "b", "1")), "60000")
+    _, _, fields = await connection.run(LIST, keys, version.decode(), mark_of("a"))
+    assert read_changes(fields, known) == {}
+    await connection.close()
 
 
 async def test_a_part_that_leaves_is_gone_without_its_lease_having_ended(redis: RedisServer) -> None:

@@ -8,6 +8,7 @@ prompt. Then the part is told to end, and the next round begins.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import signal
 import statistics
@@ -34,7 +35,7 @@ MODEL, SECOND_MODEL = "quire-chat", "quire-chat-draft"
 NUM_CLIENTS = 6
 POLL_S = 0.01
 TIMEOUT_S = 120.0
-# What shows that a part is at work, and what its health check answers for once it can be.
+# The metric that shows that a part is at work, and the health service that answers SERVING once the part can be used.
 AT_WORK = {
     "worker": ("quire:worker_steps_total", READINESS),
     # Ready only with a worker, which it gets from the other scheduler.
@@ -58,7 +59,7 @@ class Part:
 
     def has(self, metric: str) -> bool:
         """Whether a series of the metric is above 0."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, http.client.HTTPException):
             url = f"http://127.0.0.1:{self.metrics_port}/metrics"
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
                 lines = response.read().decode().splitlines()
@@ -77,7 +78,8 @@ class Clients:
     """Threads that send short requests, one after another, until the block ends."""
 
     url: str
-    num_answered: int = 0
+    # Appending to a list is one step for threads; adding to a number is not.
+    answers: list[None] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     _is_over: threading.Event = field(default_factory=threading.Event)
 
@@ -100,13 +102,13 @@ class Clients:
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                     response.read()
-                self.num_answered += 1
-            except OSError as error:
+                self.answers.append(None)
+            except (OSError, http.client.HTTPException) as error:
                 self.failures.append(str(error))
 
 
 class Fleet:
-    """`start`: makes a part a child that ends with the block."""
+    """`directory`: for sockets. `stack`: ends the parts that still run."""
 
     def __init__(self, directory: Path, redis_url: str, stack: ExitStack) -> None:
         self._directory = directory
@@ -144,7 +146,7 @@ class Fleet:
         try:
             with urllib.request.urlopen(f"{self.url}/v1/models", timeout=TIMEOUT_S) as response:
                 return {model["id"] for model in json.load(response)["data"]}
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return set()
 
 
@@ -206,5 +208,5 @@ def measure(rounds: int = 10) -> dict[str, float]:
             changes = [_second_model(fleet) for _ in range(rounds)]
         figures |= _figures("model_listed", [listed for listed, _ in changes])
         figures |= _figures("model_gone", [gone for _, gone in changes])
-        figures |= {"requests_answered": clients.num_answered, "requests_failed": len(clients.failures)}
+        figures |= {"requests_answered": len(clients.answers), "requests_failed": len(clients.failures)}
     return figures

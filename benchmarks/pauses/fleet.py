@@ -57,8 +57,8 @@ class Process:
         self._process.send_signal(number)
 
     def wait(self) -> None:
-        """Waits until the process has ended."""
-        self._process.wait()
+        """Waits until the process has ended. Raises subprocess.TimeoutExpired."""
+        self._process.wait(TIMEOUT_S)
 
     def kill(self) -> None:
         self._process.kill()
@@ -91,11 +91,9 @@ class Fleet:
             options = ("--num-threads", "1", "--num-gpu-blocks-override", "2048")
             self.workers = [start(one, main, "worker", model, "--listen", one, *options) for one in workers]
         else:
+            of_fakes = (str(shape.max_num_seqs), str(self._plans))
             self.workers = [
-                start(
-                    *(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), str(shape.max_num_seqs)),
-                    str(self._plans),
-                )
+                start(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), *of_fakes)
                 for index, one in enumerate(workers)
             ]
         of_workers = [word for one in workers for word in ("--worker", one)]

@@ -204,7 +204,7 @@ def figures_of(name: str, found: Found) -> dict[str, float]:
 async def _measure(model: str, load: Load, rounds: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     prefix = "model" if model else "fakes"
-    with running_fleet(Shape(max_num_seqs=FAKE_MAX_NUM_SEQS), model) as fleet:
+    with running_fleet(Shape() if model else Shape(max_num_seqs=FAKE_MAX_NUM_SEQS), model) as fleet:
         async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             per_token = await seconds_per_prompt_token(stub, 1000, 5)

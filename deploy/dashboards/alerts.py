@@ -44,7 +44,9 @@ def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
 
 
 _READY = series(catalog.SCHEDULERS_READY)
-_NOT_READY = f"max by (model_name) (max_over_time({_READY}[30m])) unless max by (model_name) ({_READY})"
+# Routers of the release before do not say the model.
+_WAS_READY = _READY.replace("}", ',model_name!=""}')
+_NOT_READY = f"max by (model_name) (max_over_time({_WAS_READY}[30m])) unless max by (model_name) ({_READY})"
 _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
 _HELD_UP = (
@@ -130,7 +132,7 @@ ALERTS = (
     Alert(
         "ModelWithoutScheduler", _NOT_READY, "30s", "critical",
         "A model that a router could use within the last half hour has no scheduler with a worker: its requests are "
-        "refused with 503, or with 404 once its schedulers are gone.",
+        "refused with 503, and with 404 once its schedulers have been gone for five minutes.",
         "Look at the logs of this model's schedulers and workers. If the model was removed on purpose, the alert ends "
         "after half an hour.",
     ),

@@ -38,13 +38,13 @@ class Registry:
         # Kind and registration of this part, once it has joined.
         self._joined: tuple[Kind, RedisRegistration] | None = None
 
-    def source(self, kind: Kind, model: Callable[[], str] = str) -> RedisSource | None:
-        """`model`: returns the name of the model whose parts count; empty: those of all models."""
+    def source(self, kind: Kind, model_name: Callable[[], str] | None = None) -> RedisSource | None:
+        """`model_name`: returns the name of the model whose parts count; empty, or None: those of all models."""
         if self._connection is None:
             return None
         from shared.discovery.redis import RedisSource
 
-        return RedisSource(self._connection, self._prefix, kind, model=model)
+        return RedisSource(self._connection, self._prefix, kind, model_name=model_name)
 
     async def count_parts(self) -> dict[Kind, int]:
         """Returns the number of parts of each kind that are registered. Raises RedisUnavailableError."""

@@ -307,6 +307,7 @@ LEASE_AGE = Metric(
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
+_WITH_A_FLAG = "vLLM has it with a flag only. vllm:prefix_cache_hits shows how well the cache works."
 # What vLLM has and Quire does not, by the name that Prometheus shows, and why.
 LEFT_OUT = {
     "vllm:corrupted_requests_total": "A sequence whose logits are not numbers fails by itself: "
@@ -315,10 +316,10 @@ LEFT_OUT = {
     "vllm:num_requests_kv_fetch_by_stage": "Keys and values come from no other host.",
     "vllm:mm_cache_queries_total": "Requests have text alone.",
     "vllm:mm_cache_hits_total": "Requests have text alone.",
-    "vllm:kv_block_lifetime_seconds": "vLLM samples it with a flag only; how well the cache works is in the hits.",
-    "vllm:kv_block_idle_before_evict_seconds": "vLLM samples it with a flag only; how well the cache works is in the "
-    "hits.",
-    "vllm:kv_block_reuse_gap_seconds": "vLLM samples it with a flag only; how well the cache works is in the hits.",
+    "vllm:kv_block_lifetime_seconds": _WITH_A_FLAG,
+    "vllm:kv_block_idle_before_evict_seconds": _WITH_A_FLAG,
+    "vllm:kv_block_reuse_gap_seconds": _WITH_A_FLAG,
     "vllm:lora_requests_info": "There are no adapters.",
-    "vllm:num_requests_swapped": "Older. A preempted sequence waits, whether or not the host's memory has its blocks.",
+    "vllm:num_requests_swapped": "A name of older releases. A preempted sequence waits, whether or not the host's "
+    "memory has its blocks.",
 }

@@ -21,8 +21,8 @@ class MissingReleaseError(Exception):
 
 
 def unpack(tree: Path, *, knows_redis: bool = False) -> None:
-    """Writes the last release to a directory, ready to run. `knows_redis`: the last one whose parts register in Redis.
-    Raises MissingReleaseError."""
+    """Writes the last release to a directory, ready to run. `knows_redis`: as long as there is no
+    tag, the commit whose parts can register in Redis. Raises MissingReleaseError."""
     first = _FIRST_WITH_REDIS if knows_redis else _FIRST_RELEASE
     release = _git("describe", "--tags", "--abbrev=0") or first
     if _git("cat-file", "-e", f"{release}^{{commit}}") is None:

@@ -103,13 +103,13 @@ model: {{ .model.name }}
 {{- define "quire.queue" }}
 {{- $missing := "scaling of a model with a name needs options.served-model-name" }}
 {{- if eq .object.kind "ScaledObject" }}
-{{- $name := required $missing (get .options "served-model-name") }}
+{{- $name := first (splitList "," (required $missing (get .options "served-model-name"))) }}
 {{- $metadata := (first .object.spec.triggers).metadata }}
 {{- $_ := set $metadata "query" (replace "}" (printf ",model_name=%q}" $name) $metadata.query) }}
 {{- else }}
 {{- $metric := first .object.spec.metrics }}
 {{- if $metric.external }}
-{{- $name := required $missing (get .options "served-model-name") }}
+{{- $name := first (splitList "," (required $missing (get .options "served-model-name"))) }}
 {{- $_ := set $metric.external.metric "selector" (dict "matchLabels" (dict "model_name" $name)) }}
 {{- end }}
 {{- end }}

@@ -14,7 +14,7 @@ from services.scheduler.core import RequestT, StepPlan
 
 # A worker is late if it sends no result for this many times the expected duration of its steps in flight.
 _FACTOR = 5.0
-# Additional seconds for a step of a kind that the worker's process has not run for this scheduler yet. Its time is hard
+# Additional seconds for a step of a kind that the worker's process has not run yet for this scheduler. Its time is hard
 # to predict: the device may compile kernels for it, or touch memory for the first time. A worker that has run steps
 # before it served has done nearly all of that.
 _FIRST_OF_A_KIND_S, _FIRST_AFTER_WARM_UP_S = 30.0, 5.0

@@ -8,7 +8,8 @@ last known parts stay, marked as stale. Contact is broken by
 - a new generation: Redis was restarted empty, or its data is lost;
 - a clock of Redis that has jumped, as after a failover to a host with another time: leases then end too early.
 
-That every part is missing is never believed. Parts that are gone cost a retry now and then; parts that are forgotten
+That Redis knows no part at all is never believed. (Parts of one model can all be missing while there are others.) Parts
+that are gone cost a retry now and then; parts that are forgotten
 by mistake cost requests.
 """
 
@@ -29,11 +30,13 @@ MAX_MISSING = 1000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of Redis. `parts`: None if the version is the one that was known before."""
+    """One answer of Redis. `parts`: None if the version is the one that was known before. `is_empty`: whether Redis
+    knows no part of the kind, of any model; None: as `parts` says."""
 
     redis_seconds: float
     parts: Mapping[str, Part] | None
     version: str = ""
+    is_empty: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Belief:
     # The last listing, and its version.
     listed: Mapping[str, Part] = field(default_factory=dict)
     version: str = ""
+    is_empty: bool = True
     # Both clocks at the last answer; None if contact is broken.
     answered_at: float | None = None
     redis_seconds: float = 0.0
@@ -60,13 +64,16 @@ class Belief:
         )
         contact_since = self.contact_since if is_unbroken else now
         known = self.parts.by_address
-        is_believed = now - contact_since >= lease_seconds and (bool(listed) or not known)
+        is_empty = self.is_empty if answer.parts is None else answer.is_empty
+        if is_empty is None:
+            is_empty = not listed
+        is_believed = now - contact_since >= lease_seconds and (not is_empty or not known)
         if is_believed:
             parts = Parts(dict(listed))
         else:
             missing = [item for item in known.items() if item[0] not in listed][-MAX_MISSING:]
             parts = Parts(dict(missing) | dict(listed), is_stale=True)
-        return Belief(parts, listed, version, now, answer.redis_seconds, contact_since)
+        return Belief(parts, listed, version, is_empty, now, answer.redis_seconds, contact_since)
 
     def after_silence(self) -> Belief:
         """Returns what to believe after a question that Redis has not answered."""

@@ -16,15 +16,15 @@ from shared.discovery.rhythm import LEASE_S, pause
 
 async def count_parts(connection: RedisConnection, prefix: str, kind: Kind) -> int:
     """Returns the number of parts of a kind that are registered. Raises RedisUnavailableError."""
-    _, fields = await connection.run(LIST, keys_of(prefix, kind), "")
+    _, fields, _ = await connection.run(LIST, keys_of(prefix, kind), "")
     return len(read_parts(fields, {})[0])
 
 
 class RedisSource:
     """Lists the parts of one kind about every second. Events of Redis are not used, because they can be lost.
 
-    `model`: returns the name of the model whose parts are listed; empty: those of all models. If it returns another one
-    than before, the whole list is asked for.
+    `model_name`: returns the name of the model whose parts are listed; empty, or None: those of all models. If it
+    returns another one than before, the whole list is asked for.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class RedisSource:
         prefix: str,
         kind: Kind,
         *,
-        model: Callable[[], str] = str,
+        model_name: Callable[[], str] | None = None,
         lease_seconds: float = LEASE_S,
     ) -> None:
         self._connection = connection
         self._keys = keys_of(prefix, kind)
-        self._model = model
+        self._model_name = model_name
         self._listed_model = ""
         self._lease_seconds = lease_seconds
         self._belief = Belief()
@@ -58,7 +58,7 @@ class RedisSource:
             await asyncio.sleep(pause())
 
     async def _ask(self) -> None:
-        model = self._model()
+        model = "" if self._model_name is None else self._model_name()
         version = self._belief.version if model == self._listed_model else ""
         try:
             reply = await self._connection.run(LIST, self._keys, version, mark_of(model))
@@ -73,11 +73,13 @@ class RedisSource:
         self._answered_at = time.monotonic()
         self._belief = self._belief.after(self._read(reply), self._answered_at, self._lease_seconds)
 
-    def _read(self, reply: int | tuple[int, list[bytes]] | tuple[int, bytes, list[bytes | None]]) -> Answer:
+    def _read(self, reply: int | tuple[int, list[bytes], int] | tuple[int, bytes, list[bytes | None], int]) -> Answer:
         if isinstance(reply, int):
             return Answer(reply / 1000, None)
-        if len(reply) == 2:
-            parts, version = read_parts(reply[1], self._belief.listed)
-            return Answer(reply[0] / 1000, parts, version)
-        milliseconds, of_changes, fields = reply
-        return Answer(milliseconds / 1000, read_changes(fields, self._belief.listed), of_changes.decode())
+        if len(reply) == 3:
+            milliseconds, all_fields, total = reply
+            parts, version = read_parts(all_fields, self._belief.listed)
+            return Answer(milliseconds / 1000, parts, version, is_empty=not total)
+        milliseconds, of_changes, fields, total = reply
+        changed = read_changes(fields, self._belief.listed)
+        return Answer(milliseconds / 1000, changed, of_changes.decode(), is_empty=not total)

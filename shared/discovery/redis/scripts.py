@@ -49,9 +49,10 @@ local function note(addresses)
 end
 """
 
-# ARGV[2]: the version that the caller knows. ARGV[3]: text that a description has to have; empty or left out: any will do. Returns
-# the time if the version is the present one. Otherwise, returns the time and all of `parts` that count; or the time, the
-# version, and each changed address followed by its description, false if it is gone or does not count.
+# ARGV[2]: the version that the caller knows. ARGV[3]: text that a description has to have; empty or left out: any will
+# do. Returns the time if the version is the present one. Otherwise, returns the time, all of `parts` that count, and
+# the number of all addresses; or the time, the version, each changed address followed by its description (false if it
+# is gone or does not count), and the number of all addresses.
 _LIST = """
 local all_expired = {}
 while true do
@@ -90,24 +91,25 @@ local function counts(description)
   return wanted == '' or string.find(description, wanted, 1, true) ~= nil
 end
 local changed = ARGV[2] ~= '' and changed_since(ARGV[2])
+local total = redis.call('ZCARD', leases)
 local fields = {}
 if not changed then
   local all = redis.call('HGETALL', parts)
-  if wanted == '' then return {now, all} end
+  if wanted == '' then return {now, all, total} end
   for index = 1, #all, 2 do
     if all[index] == '' or counts(all[index + 1]) then
       table.insert(fields, all[index])
       table.insert(fields, all[index + 1])
     end
   end
-  return {now, fields}
+  return {now, fields, total}
 end
 for address in pairs(changed) do
   local description = redis.call('HGET', parts, address)
   table.insert(fields, address)
   table.insert(fields, description and counts(description) and description or false)
 end
-return {now, version, fields}
+return {now, version, fields, total}
 """
 
 # ARGV[2..4]: address, description, length of the lease in milliseconds. Returns the description that the address had

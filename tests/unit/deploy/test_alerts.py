@@ -45,7 +45,11 @@ def gauge(series: str, value: float) -> Values:
 
 def lost(minutes: int) -> Values:
     """Of the schedulers of model b, which are gone for so many minutes."""
-    return {'quire:schedulers_ready{job="router",model_name="b"}': f"1x{MINUTES - minutes} stale"}
+    return lost_series('quire:schedulers_ready{job="router",model_name="b"}', minutes)
+
+
+def lost_series(name: str, minutes: int) -> Values:
+    return {name: f"1x{MINUTES - minutes} stale"}
 
 
 def memory(per_minute: int) -> Values:
@@ -94,7 +98,9 @@ CASES: dict[str, tuple[Values, Values]] = {
     ),
     "NoReadyScheduler": (gauge(READY, 0), gauge(READY, 1)),
     # Model b is lost 10 minutes before the end, or 40 minutes before it.
-    "ModelWithoutScheduler": (lost(10) | gauge(READY, 1), lost(40) | gauge(READY, 1)),
+    "ModelWithoutScheduler": (
+        lost(10) | gauge(READY, 1), lost(40) | gauge(READY, 1) | lost_series('quire:schedulers_ready{job="router"}', 10)
+    ),
     "StaleDiscovery": (gauge(SILENCE, 31), gauge(SILENCE, 29)),
     "StreamsLost": (counted("quire:streams_lost_total", 1), counted("quire:streams_lost_total", 0)),
     "MemoryGrows": (memory(1000), memory(100)),

@@ -144,14 +144,17 @@ def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
 
 def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:
     models = [
-        {"name": name, "options": {"served-model-name": f"{name}-1", "device": "cpu"}, "scaling": "keda"}
+        {"name": name, "options": {"served-model-name": f"{name}-1,alias", "device": "cpu"}, "scaling": "keda"}
         for name in ("a", "b")
     ]
-    for one in helm(models=models).of("ScaledObject"):
-        (trigger,) = one["spec"]["triggers"]
-        name = one["spec"]["scaleTargetRef"]["name"].removeprefix("quire-").removesuffix("-worker")
-        labels = f'{{job="scheduler",model_name="{name}-1"}}'
-        assert trigger["metadata"]["query"] == f"sum(vllm:num_requests_waiting{labels})"
+    queries = {
+        one["spec"]["scaleTargetRef"]["name"]: one["spec"]["triggers"][0]["metadata"]["query"]
+        for one in helm(models=models).of("ScaledObject")
+    }
+    assert queries == {
+        f"quire-{name}-worker": f'sum(vllm:num_requests_waiting{{job="scheduler",model_name="{name}-1"}})'
+        for name in ("a", "b")
+    }
 
 
 def test_the_linter_has_nothing_to_say() -> None:

@@ -42,6 +42,7 @@ class Part:
         lease_seconds: float = LONG_S,
         connection: RedisConnection | None = None,
     ) -> None:
+        self.address = address
         self.connection = connection or connect(url)
         self.registration = RedisRegistration(
             *(self.connection, prefix, kind, [address]),
@@ -76,9 +77,11 @@ class Fleet:
         self._parts.append(part)
         return part
 
-    async def stop(self) -> None:
+    async def stop(self, *addresses: str) -> None:
+        """Lets parts leave; default: all."""
         for part in self._parts:
-            await part.leave()
+            if not addresses or part.address in addresses:
+                await part.leave()
 
 
 @asynccontextmanager
@@ -104,10 +107,10 @@ class Watch:
         *,
         kind: Kind = Kind.WORKER,
         prefix: str = "quire",
-        model: Callable[[], str] = str,
+        model_name: Callable[[], str] | None = None,
     ) -> None:
         self._connection = connection
-        self._source = RedisSource(connection, prefix, kind, model=model, lease_seconds=2.0)
+        self._source = RedisSource(connection, prefix, kind, model_name=model_name, lease_seconds=2.0)
         self._values = self._source.watch()
         self.seen: list[Parts] = []
 
@@ -134,11 +137,11 @@ async def watching(
     *,
     kind: Kind = Kind.WORKER,
     prefix: str = "quire",
-    model: Callable[[], str] = str,
+    model_name: Callable[[], str] | None = None,
     timeout_seconds: float = HANG_S,
     connection: RedisConnection | None = None,
 ) -> AsyncIterator[Watch]:
-    watch = Watch(connection or connect(url, timeout_seconds), kind=kind, prefix=prefix, model=model)
+    watch = Watch(connection or connect(url, timeout_seconds), kind=kind, prefix=prefix, model_name=model_name)
     try:
         yield watch
     finally:

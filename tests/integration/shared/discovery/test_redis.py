@@ -39,36 +39,39 @@ async def test_parts_of_the_same_kind_and_prefix_are_found(redis: RedisServer) -
 
 async def test_only_parts_of_the_model_are_found_once_the_model_is_known(redis: RedisServer) -> None:
     model = ""
-    async with fleet_in(redis.url) as fleet, watching(redis.url, model=lambda: model) as watch:
-        fleet.add(A, model='a "quoted" näme')
-        other = fleet.add(B, model="b")
+    async with fleet_in(redis.url) as fleet, watching(redis.url, model_name=lambda: model) as watch:
+        own = fleet.add(A, model='a "quoted" näme')
+        fleet.add(B, model="b")
         await watch.until(A, B, is_stale=False)
         model = 'a "quoted" näme'
         await watch.until(A, is_stale=False)
+        num_seen = len(watch.seen)
+        fleet.add("10.0.0.4:1", model="b")
         fleet.add(C, model=model)
         await watch.until(A, C, is_stale=False)
-        # What changes in another model changes nothing here; what comes back under this model's name does.
-        num_seen = len(watch.seen)
-        await other.leave()
-        fleet.add(B, model=model)
-        await watch.until(A, B, C, is_stale=False)
-        assert len(watch.seen) == num_seen + 1
+        assert {part.model for parts in watch.seen[num_seen:] for part in parts.by_address.values()} == {model}
+        # That the last ones of the model are gone is believed, because Redis knows others.
+        await own.leave()
+        await watch.until(C, is_stale=False)
+        await fleet.stop(C)
+        await watch.until(is_stale=False)
 
 
 async def test_changes_of_other_models_cost_few_bytes(redis: RedisServer) -> None:
     keys, connection = keys_of("quire", Kind.WORKER), connect(redis.url)
     for address, model in ((A, "a"), (B, "b")):
         await connection.run(REGISTER, keys, address, describe(Part(address, "1", model, "1")), "60000")
-    _, fields = await connection.run(LIST, keys, "", mark_of("a"))
+    _, fields, _ = await connection.run(LIST, keys, "", mark_of("a"))
     known, version = read_parts(fields, {})
     assert set(known) == {A}
     await connection.run(REGISTER, keys, B, describe(Part(B, "2", "b", "1")), "60000")
-    _, version, fields = await connection.run(LIST, keys, version, mark_of("a"))
+    _, of_change, fields, _ = await connection.run(LIST, keys, version, mark_of("a"))
     assert fields == [B.encode(), None]
     assert set(read_changes(fields, known)) == {A}
     await connection.run(REGISTER, keys, A, describe(Part(A, "1", "b", "1")), "60000")
-    _, _, fields = await connection.run(LIST, keys, version.decode(), mark_of("a"))
+    _, _, fields, total = await connection.run(LIST, keys, of_change.decode(), mark_of("a"))
     assert read_changes(fields, known) == {}
+    assert total == 2
     await connection.close()
 
 
@@ -228,7 +231,7 @@ async def test_an_unchanged_list_costs_a_few_bytes(redis: RedisServer) -> None:
         await until(lambda: all(part.registration.is_registered for part in parts))
         connection = connect(f"redis://127.0.0.1:{proxy.port}")
         keys = keys_of("quire", Kind.WORKER)
-        _, fields = await connection.run(LIST, keys, "")
+        _, fields, _ = await connection.run(LIST, keys, "")
         version = dict(zip(fields[::2], fields[1::2], strict=True))[b""].decode()
         whole = proxy.num_bytes_from_target
         assert isinstance(await connection.run(LIST, keys, version), int)
@@ -247,7 +250,7 @@ async def test_a_change_of_a_long_list_costs_as_much_as_its_own_description(redi
         whole = proxy.num_bytes_from_target
         added = fleet.add(A)
         await until(lambda: added.registration.is_registered)
-        _, _, fields = await connection.run(LIST, keys, version)
+        _, _, fields, _ = await connection.run(LIST, keys, version)
         assert read_changes(fields, known).keys() == known.keys() | {A}
         assert proxy.num_bytes_from_target - whole < 200
         await connection.close()
@@ -264,7 +267,7 @@ async def test_lists_made_of_changes_are_those_that_redis_has(redis: RedisServer
     replies: Counter[int] = Counter()
     for _ in range(600):
         address = f"10.0.0.{chance.randrange(30)}:1"
-        description = describe(Part(address, boot_id=str(chance.randrange(3))))
+        description = describe(Part(address, boot_id=str(chance.randrange(3)), model=chance.choice(("a", "b"))))
         match chance.choices(("register", "leave", "expire", "older", "lose", "read"), (30, 10, 2, 1, 0.3, 20))[0]:
             case "register":
                 await connection.run(REGISTER, keys, address, description, "3600000")
@@ -281,17 +284,21 @@ async def test_lists_made_of_changes_are_those_that_redis_has(redis: RedisServer
             case _:
                 index = chance.randrange(3)
                 known, version = readers[index]
-                reply = await connection.run(LIST, keys, version)
+                # The last reader is of one model.
+                model = "a" if index == 2 else ""
+                reply = await connection.run(LIST, keys, version, mark_of(model))
                 replies[1 if isinstance(reply, int) else len(reply)] += 1
+                truth, present = read_parts(_items(redis.command("HGETALL", keys[1])), {})
                 if not isinstance(reply, int):
-                    is_whole = len(reply) == 2
+                    is_whole = len(reply) == 3
                     known, version = (
                         read_parts(reply[1], known) if is_whole else (read_changes(reply[2], known), reply[1].decode())
                     )
+                    assert reply[-1] == len(truth)
                 readers[index] = (known, version)
-                truth, present = read_parts(_items(redis.command("HGETALL", keys[1])), {})
-                assert (known, version) == (truth, present)
-    assert min(replies[kind] for kind in (1, 2, 3)) > 0
+                of_model = {address: part for address, part in truth.items() if not model or part.model == model}
+                assert (known, version) == (of_model, present)
+    assert min(replies[kind] for kind in (1, 3, 4)) > 0
     await connection.close()
 
 
@@ -310,7 +317,7 @@ async def test_a_call_that_was_cut_short_does_not_confuse_the_next_one(redis: Re
     cut.cancel()
     await asyncio.gather(cut, return_exceptions=True)
     redis.resume()
-    _, fields = await connection.run(LIST, keys, "")
+    _, fields, _ = await connection.run(LIST, keys, "")
     assert fields[0] == b""
     await connection.close()
 

@@ -27,7 +27,7 @@ async def test_numeric_addresses_and_names_are_one_set(monkeypatch: pytest.Monke
 
 async def test_a_registered_name_is_looked_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Registered(Registry):
-        def source(self, kind: Kind) -> TimedChangingSource:  # type: ignore[override]
+        def source(self, kind: Kind, *_: object) -> TimedChangingSource:  # type: ignore[override]
             assert kind == Kind.ROUTER
             return TimedChangingSource("10.0.0.7:50051", "router-0.routers:50051")
 

@@ -84,7 +84,7 @@ def _list(sentinel: RedisServer, what: str) -> list[list[bytes]]:
 
 def _is_primary(server: RedisServer) -> bool:
     try:
-        with redis.Redis(port=server.port, protocol=2, socket_timeout=_ANSWER_S) as client:
+        with server.client(timeout_s=_ANSWER_S) as client:
             return bool(client.execute_command("ROLE")[0] == b"master")
     except redis.RedisError:
         return False

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,18 +87,27 @@ class RedisServer:
         self._process.kill()
         self._process.wait()
 
+    @contextmanager
+    def client(self, *, password: str = "", database: int = 0, timeout_s: float | None = None) -> Iterator[Any]:
+        """Connects. A call that fails is not tried again: by default, a call to a server that is gone takes 4 s."""
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        with Redis(
+            port=self.port, password=password or None, db=database, protocol=2, socket_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        ) as client:  # fmt: skip
+            yield client
+
     def command(self, *words: str, password: str = "", database: int = 0) -> object:
         """Runs a command on a connection of its own and returns its reply."""
-        import redis
-
-        with redis.Redis(port=self.port, password=password or None, db=database, protocol=2) as client:
+        with self.client(password=password, database=database) as client:
             return client.execute_command(*words)
 
     def time(self) -> tuple[int, int]:
         """Returns Redis' clock: seconds and microseconds."""
-        import redis
-
-        with redis.Redis(port=self.port, protocol=2) as client:
+        with self.client() as client:
             seconds, microseconds = client.time()
             return int(seconds), int(microseconds)
 

@@ -26,6 +26,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.pauses.fleet import Process
+from benchmarks.pauses.streams import random_prompt
+from services.scheduler.main import SERVICE as SCHEDULER_SERVICE
 from shared.grpc_server import LIVENESS, READINESS
 from shared.python_child import HOME, python_command
 from tests.fakes.ports import free_port
@@ -96,8 +98,10 @@ class Clients:
                 thread.join()
 
     def _send(self) -> None:
-        body = json.dumps({"model": MODEL, "prompt": "Once", "max_tokens": 32, "ignore_eos": True}).encode()
         while not self._is_over.is_set():
+            # Equal prompts would all go to the scheduler that has them in its cache.
+            request_body = {"model": MODEL, "prompt": random_prompt(20), "max_tokens": 32, "ignore_eos": True}
+            body = json.dumps(request_body).encode()
             request = urllib.request.Request(f"{self.url}/v1/completions", body, {"Content-Type": "application/json"})
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
@@ -127,7 +131,8 @@ class Fleet:
 
     def worker(self, model: str) -> Part:
         directory = str(HOME / "quire" / "models" / model)
-        return self._start("worker", directory, "--num-threads", "1", "--num-gpu-blocks-override", "1024")
+        options = ("--served-model-name", model, "--num-threads", "1", "--num-gpu-blocks-override", "1024")
+        return self._start("worker", directory, *options)
 
     def scheduler(self, model: str) -> Part:
         return self._start("scheduler", "--worker-model", model)
@@ -175,10 +180,10 @@ def _joined(start: Callable[[], Part], kind: str) -> float:
 
 
 def _second_model(fleet: Fleet) -> tuple[float, float]:
-    """Adds the parts of another model and lets them end. Returns the seconds from the scheduler's readiness until the
-    model is listed, and from SIGTERM until it is not."""
+    """Adds the parts of another model and lets them end. Returns the seconds from the moment at which the scheduler has a
+    worker until the model is listed, and from SIGTERM until it is not."""
     worker, scheduler = fleet.worker(SECOND_MODEL), fleet.scheduler(SECOND_MODEL)
-    until(lambda: scheduler.serves(READINESS))
+    until(lambda: scheduler.serves(SCHEDULER_SERVICE))
     listed = seconds_until(lambda: SECOND_MODEL in fleet.models())
     scheduler.process.signal(signal.SIGTERM)
     gone = seconds_until(lambda: fleet.models() == {MODEL})

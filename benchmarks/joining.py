@@ -180,8 +180,8 @@ def _joined(start: Callable[[], Part], kind: str) -> float:
 
 
 def _second_model(fleet: Fleet) -> tuple[float, float]:
-    """Adds the parts of another model and lets them end. Returns the seconds from the moment at which the scheduler has a
-    worker until the model is listed, and from SIGTERM until it is not."""
+    """Adds the parts of another model and lets them end. Returns the seconds from the moment at which the scheduler has
+    a worker until the model is listed, and from SIGTERM until it is not."""
     worker, scheduler = fleet.worker(SECOND_MODEL), fleet.scheduler(SECOND_MODEL)
     until(lambda: scheduler.serves(SCHEDULER_SERVICE))
     listed = seconds_until(lambda: SECOND_MODEL in fleet.models())

@@ -57,11 +57,25 @@ def test_joining_takes_as_long_as_was_measured() -> None:
 
 def test_discovery_takes_as_long_as_was_measured() -> None:
     found, text = figures("discovery"), document("performance.md")
-    rows = re.findall(r"^\| [^|]+ \| ([\d.]+(?:, [\d.]+)?) \|$", text.split("## Discovery")[1].split("\n## ")[0], re.M)
-    values = {f"{value:.1f}" for name, value in found.items() if name.endswith("_s")}
-    assert len(rows) >= 8
-    for row in rows:
-        assert set(row.split(", ")) <= values, row
+    for row, names in {
+        "since the first part has started": ("cold_start",),
+        "since the last part has started": ("cold_start_from_last",),
+        "a worker that joins is known to all schedulers (10 workers): median, worst": ("joined_median", "joined_worst"),
+        "with a lease of 10 s (10 workers): median, worst": ("killed_median", "killed_worst"),
+        "Redis restarted empty: until it has all parts again, since it listens": ("restart_registered_again",),
+        "the same after FLUSHALL": ("flush_registered_again",),
+        "after the restart and after FLUSHALL": ("restart_lists_fresh_again", "flush_lists_fresh_again"),
+        "the primary of three Sentinels is killed: until the replica is the only primary": (
+            "primary_killed_only_primary",
+        ),
+        "SENTINEL FAILOVER: until the replica is the only primary": ("failover_only_primary",),
+    }.items():
+        values = ", ".join(f"{found[f'{name}_s']:.1f}" for name in names)
+        assert f"{row} | {values} |" in text, row
+    for name in ("primary_killed", "failover"):
+        values = f"{found[f'{name}_all_renewed_s']:.1f}, {found[f'{name}_lists_fresh_again_s']:.1f}"
+        assert f"until every part has renewed its lease there, and until no list is stale | {values} |" in text
+    assert not [name for name in found if name.endswith("parts_forgotten") and found[name]]
 
 
 def test_the_last_half_hour_of_chaos_is_named_as_it_was() -> None:

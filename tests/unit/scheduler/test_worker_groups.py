@@ -115,7 +115,7 @@ class Link:
     """Stands for the stream to a worker that answers nothing."""
 
     def __init__(self) -> None:
-        self.hello = SimpleNamespace(boot_id=1)
+        self.hello = SimpleNamespace(boot_id=1, step_seconds=0.0)
         self.num_sent = 0
         # When the worker is given up, as it was told with the last plan.
         self.late_after_s = 0.0

@@ -48,8 +48,8 @@ class MarkedModel(CountingModel):
 
 
 class Arrivals:
-    """A scheduler's stream, read ahead to know when each message came. `taken_at`: when the one that was read last did,
-    in monotonic seconds."""
+    """A scheduler's stream, read ahead to know when each message came. `taken_at`: when the message that was
+    read last came, in monotonic seconds."""
 
     def __init__(self, stream: Stream) -> None:
         self.taken_at = 0.0

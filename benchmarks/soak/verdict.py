@@ -56,20 +56,24 @@ def growths(points: Sequence[Point]) -> Mapping[str, Growth]:
 
 def grown(points: Sequence[Point], judges_memory: bool = True) -> list[str]:
     """Describes the resources that have grown beyond their bounds."""
-    faults = []
-    for part, growth in growths(points).items():
-        if judges_memory and growth.resident_bytes > ALLOCATOR_BYTES + MAX_BYTES_PER_REQUEST * growth.num_requests:
-            faults.append(
-                f"{part}: {growth.resident_bytes / 1e6:.0f} MB more, {growth.bytes_per_request:.0f} bytes per request"
-            )
-        for what, before, after, bound in (
-            ("descriptors", growth.first.descriptors, growth.last.descriptors, MAX_ADDED_DESCRIPTORS),
-            ("threads", growth.first.threads, growth.last.threads, MAX_ADDED_THREADS),
-            ("processes", growth.first.processes, growth.last.processes, MAX_ADDED_PROCESSES),
-        ):
-            if after > before + bound:
-                faults.append(f"{part}: {after} {what}, {before} at first")
-    return faults
+    return [
+        f"{part}: {excess}" for part, growth in growths(points).items() for excess in excesses(growth, judges_memory)
+    ]
+
+
+def excesses(growth: Growth, judges_memory: bool = True) -> list[str]:
+    """Describes the resources of one part that have grown beyond their bounds."""
+    found = []
+    if judges_memory and growth.resident_bytes > ALLOCATOR_BYTES + MAX_BYTES_PER_REQUEST * growth.num_requests:
+        found.append(f"{growth.resident_bytes / 1e6:.0f} MB more, {growth.bytes_per_request:.0f} bytes per request")
+    for what, before, after, bound in (
+        ("descriptors", growth.first.descriptors, growth.last.descriptors, MAX_ADDED_DESCRIPTORS),
+        ("threads", growth.first.threads, growth.last.threads, MAX_ADDED_THREADS),
+        ("processes", growth.first.processes, growth.last.processes, MAX_ADDED_PROCESSES),
+    ):
+        if after > before + bound:
+            found.append(f"{after} {what}, {before} at first")
+    return found
 
 
 def held(points: Sequence[Point]) -> list[str]:

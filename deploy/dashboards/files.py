@@ -19,11 +19,11 @@ Every metric of every part, with where it is served. {_WRITTEN_BY}
   each `scheduler` and `router`.
 - **Names.** `vllm:` marks what vLLM has, too, with its meaning and buckets, and its labels but for `engine`. `quire:`
   marks what only Quire has. What vLLM has and Quire does not is [below](#what-only-vllm-has). Counters end in `_total`,
-  and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them. Latencies to the first and to the next
-  token have one bound more than in vLLM, that of the alerts.
-- **Labels.** `engine`, on what is about one worker, is its number among those of its scheduler; in vLLM it is on every
-  series. `model_version` is left out for models without versions. All series of a router have the label `router`, its
-  id. No label takes a value from a request, so the number of series depends on the fleet alone.
+  and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them. The latencies to the first and to the
+  next token have one more bucket than in vLLM; it ends at the limit of an alert.
+- **Labels.** `engine` numbers the workers of a scheduler. Only series of a single worker have it; in vLLM, all have it.
+  `model_version` is left out for models without versions. All series of a router have the label `router`, its id. No
+  label takes a value from a request, so the number of series depends on the fleet alone.
 - **Processes.** Routers, schedulers and workers also have prometheus_client's metrics of their process, such as
   `process_resident_memory_bytes`. A gateway has those of Envoy's process, and Envoy's own metrics.
 

@@ -12,9 +12,10 @@ ALL_PARTS = 'job=~"gateway|router|scheduler|worker"'
 _SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
 
 
-def series(metric: Metric, part: str = "", at: str = "", **labels: str) -> str:
+def series(metric: Metric, part: str = "", at: str = "", **labels: str | None) -> str:
     """Returns a selector of a metric's series. `part`: _bucket, _count or _sum of a histogram. `at`: whose series, if
-    not those of the first part that has it. Each kind of part is a job of Prometheus."""
+    not those of the first part that has it. Each kind of part is a job of Prometheus. `labels`: their values; None: any
+    value, but not that the label is missing."""
     jobs = [one.value for one in metric.parts]
     assert not at or at in jobs
     return _selector(metric, f'job="{at or jobs[0]}"', part, labels)
@@ -25,9 +26,10 @@ def of_all_parts(metric: Metric, **labels: str) -> str:
     return _selector(metric, f'job=~"{"|".join(part.value for part in metric.parts)}"', "", labels)
 
 
-def _selector(metric: Metric, job: str, part: str, labels: Mapping[str, str]) -> str:
+def _selector(metric: Metric, job: str, part: str, labels: Mapping[str, str | None]) -> str:
     assert labels.keys() <= {*metric.labels, "le"}
-    inside = ",".join((job, *(f'{name}="{value}"' for name, value in labels.items())))
+    matchers = (f'{name}!=""' if value is None else f'{name}="{value}"' for name, value in labels.items())
+    inside = ",".join((job, *matchers))
     return f"{metric.name}{part or _SUFFIXES[metric.kind]}{{{inside}}}"
 
 

@@ -1,11 +1,11 @@
 """Every metric of every part. docs/metrics.md is made of this module (`python -m deploy.dashboards`).
 
 Metrics that vLLM has, too, have its names, kinds, labels and bucket bounds (its release 0.33, and the names of earlier
-releases that dashboards and routers still ask for). LEFT_OUT says why those that are not here are not. The prefix
+releases that dashboards and routers still ask for). LEFT_OUT names those that are not here, and says why. The prefix
 quire: marks those that only Quire has.
 
-vLLM gives each series the label `engine`, the index of one of its engines. Here, a model's schedulers and their workers
-count together, so only what is about one worker has it.
+vLLM gives each series the label `engine`, the index of one of its engines. Here, most series are sums over all workers
+of a scheduler. Only those of a single worker have the label.
 
 Labels have few values: names and versions of served models, parts of the fleet, and words from a fixed list. No label
 comes from a request.

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import get_args
 
 import grpc
 
 from benchmarks.soak.figures import Figures, Identity, Load, alive, figures, load
-from benchmarks.soak.verdict import (
-    ALLOCATOR_BYTES,
-    MAX_ADDED_DESCRIPTORS,
-    MAX_ADDED_PROCESSES,
-    MAX_ADDED_THREADS,
-    MAX_BYTES_PER_REQUEST,
-)
+from benchmarks.soak.verdict import Growth, excesses
 from tests.chaos.fleet import Fleet, Shape
 from tests.chaos.member import Kind
 from tests.fakes.waiting import HANG_S
@@ -48,26 +43,21 @@ def resources(fleet: Fleet) -> dict[str, Figures]:
 
 
 def grown(shape: Shape, before: Mapping[str, Figures], after: Mapping[str, Figures], num_requests: int) -> list[str]:
-    """Describes parts that hold more than any part of their kind did before the storm. Parts that were started again
-    are compared, too. The bounds are those of benchmarks/soak/verdict.py. `num_requests`: sent in between."""
-    added_bytes = ALLOCATOR_BYTES + MAX_BYTES_PER_REQUEST * num_requests
-    bounds: tuple[tuple[str, Callable[[Figures], float], float], ...] = (
-        ("descriptors", lambda part: part.descriptors, MAX_ADDED_DESCRIPTORS),
-        ("threads", lambda part: part.threads, MAX_ADDED_THREADS),
-        ("processes", lambda part: part.processes, MAX_ADDED_PROCESSES),
-        ("MB of memory", lambda part: part.resident_bytes / 1e6, added_bytes / 1e6),
-    )
+    """Describes parts that hold more than any part of their kind did before the storm, by the bounds of the soak test.
+    Parts that were started again are compared, too. `num_requests`: sent in between."""
     problems = []
     for kind in get_args(Kind):
         names = shape.names(kind)
-        for what, amount, added in bounds:
-            most = max(amount(before[name]) for name in names)
-            problems += [
-                f"{name}: {amount(after[name]):.0f} {what}, at most {most:.0f} before"
-                for name in names
-                if name in after and amount(after[name]) > most + added
-            ]
+        most = _most([before[name] for name in names])
+        for name in names:
+            if name in after:
+                problems += [f"{name}: {excess}" for excess in excesses(Growth(most, after[name], num_requests))]
     return problems
+
+
+def _most(parts: Sequence[Figures]) -> Figures:
+    """Returns the maximum of each resource."""
+    return Figures(**{one.name: max(getattr(part, one.name) for part in parts) for one in fields(Figures)})
 
 
 async def left(processes: set[Identity]) -> list[str]:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from tests.chaos import draw
 from tests.chaos.draw import Planned, Round, allowed
 from tests.chaos.fleet import Fleet, Shape
 from tests.chaos.history import Fault, Skipped
 from tests.chaos.machine_limits import UnsupportedError, filled, no_more_memory
-from tests.chaos.member import NO_WORKER, Kind, Member
+from tests.chaos.member import NO_WORKER, Member
 from tests.fakes.tcp_proxy import Proxy
 
 # Seconds by which bytes on a delayed link are late.
@@ -83,8 +82,8 @@ class Nemesis:
     async def _carry_out(self, fault: Planned) -> None:
         await asyncio.sleep(fault.after_s)
         if fault.kind == draw.ROLL:
-            for member in self._fleet.of_kind(cast(Kind, fault.target)):
-                await self._recorded(fault.kind, member.name, self._terminate(member, 0.0))
+            for name in draw.parts_of(self._fleet.shape, fault.target):
+                await self._recorded(fault.kind, name, self._terminate(self._fleet.members[name], 0.0))
         elif fault.kind == draw.UPGRADE:
             await self._upgrade(draw.parts_of(self._fleet.shape, fault.target))
         elif fault.kind == draw.KILL_ALL:

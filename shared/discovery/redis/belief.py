@@ -8,9 +8,8 @@ last known parts stay, marked as stale. Contact is broken by
 - a new generation: Redis was restarted empty, or its data is lost;
 - a clock of Redis that has jumped, as after a failover to a host with another time: leases then end too early.
 
-That Redis knows no part at all is never believed. (Parts of one model can all be missing while there are others.) Parts
-that are gone cost a retry now and then; parts that are forgotten
-by mistake cost requests.
+That Redis knows no part of a kind is never believed, only that it knows none of one model. Parts that are gone cost a
+retry now and then; parts that are forgotten by mistake cost requests.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ MAX_MISSING = 1000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of Redis. `parts`: None if the version is the one that was known before. `is_empty`: whether Redis
-    knows no part of the kind, of any model; None: as `parts` says."""
+    """One answer of Redis. `parts`: None if the version is the one that was known before; the other fields then do not
+    count. `is_empty`: whether Redis knows no part of the kind, of any model."""
 
     redis_seconds: float
     parts: Mapping[str, Part] | None
     version: str = ""
-    is_empty: bool | None = None
+    is_empty: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
     parts: Parts = field(default_factory=lambda: Parts({}, is_stale=True))
-    # The last listing, and its version.
+    # The last listing, its version, and whether Redis then knew no part of the kind.
     listed: Mapping[str, Part] = field(default_factory=dict)
     version: str = ""
     is_empty: bool = True
@@ -54,8 +53,9 @@ class Belief:
 
     def after(self, answer: Answer, now: float, lease_seconds: float) -> Belief:
         """Returns what to believe after an answer that has arrived at `now` (monotonic, in seconds)."""
-        listed = self.listed if answer.parts is None else answer.parts
-        version = self.version if answer.parts is None else answer.version
+        listed, version, is_empty = self.listed, self.version, self.is_empty
+        if answer.parts is not None:
+            listed, version, is_empty = answer.parts, answer.version, answer.is_empty
         is_unbroken = (
             self.answered_at is not None
             and _generation(version) == _generation(self.version)
@@ -64,9 +64,6 @@ class Belief:
         )
         contact_since = self.contact_since if is_unbroken else now
         known = self.parts.by_address
-        is_empty = self.is_empty if answer.parts is None else answer.is_empty
-        if is_empty is None:
-            is_empty = not listed
         is_believed = now - contact_since >= lease_seconds and (not is_empty or not known)
         if is_believed:
             parts = Parts(dict(listed))

@@ -19,7 +19,7 @@ def describe(part: Part) -> str:
 
 
 def mark_of(model: str) -> str:
-    """Returns a text that the descriptions of this model's parts have, and no others; empty without a model."""
+    """Returns a text that is in the description of every part of this model, and in no other; empty without a model."""
     return f'"model":{json.dumps(model)}' if model else ""
 
 

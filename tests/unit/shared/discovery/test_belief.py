@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.discovery import Part
+from shared.discovery import Part, Parts
 from shared.discovery.redis.belief import MAX_MISSING, TOLERANCE, Answer, Belief
 
 LEASE_S = 10.0
@@ -16,7 +16,7 @@ ADDRESSES = ("a:1", "b:1", "c:1")
 
 
 def listing(*addresses: str, at: float, version: str = "g.1") -> Answer:
-    return Answer(at, {address: Part(address) for address in addresses}, version)
+    return Answer(at, {address: Part(address) for address in addresses}, version, is_empty=not addresses)
 
 
 def believing(*addresses: str, version: str = "g.1") -> Belief:
@@ -39,6 +39,14 @@ def test_after_a_lease_of_contact_a_missing_part_is_forgotten_at_once() -> None:
     belief = believing("a:1", "b:1").after(listing("a:1", at=11, version="g.2"), 11, LEASE_S)
     assert belief.parts.addresses == {"a:1"}
     assert not belief.parts.is_stale
+
+
+def test_that_a_model_has_no_part_is_believed_while_there_are_others() -> None:
+    nothing = Answer(11, {}, "g.2", is_empty=False)
+    belief = believing("a:1").after(nothing, 11, LEASE_S)
+    assert belief.parts == Parts({})
+    # The same version again says the same.
+    assert belief.after(Answer(12, None), 12, LEASE_S).parts == Parts({})
 
 
 def test_silence_keeps_the_parts_and_marks_them_as_stale() -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from shared.discovery.parts import Part, Parts
-from shared.discovery.rhythm import pause
+from shared.discovery.rhythm import until_lookup
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class DnsSource:
                 if self._parts != last:
                     last = self._parts
                     yield last
-                await asyncio.sleep(pause())
+                await asyncio.sleep(until_lookup())
         finally:
             if lookup is not None:
                 lookup.cancel()

@@ -11,7 +11,7 @@ from shared.discovery.redis.belief import Answer, Belief
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import keys_of, mark_of, read_changes, read_parts
 from shared.discovery.redis.scripts import LIST
-from shared.discovery.rhythm import LEASE_S, pause
+from shared.discovery.rhythm import LEASE_S, until_question
 
 
 async def count_parts(connection: RedisConnection, prefix: str, kind: Kind) -> int:
@@ -21,7 +21,7 @@ async def count_parts(connection: RedisConnection, prefix: str, kind: Kind) -> i
 
 
 class RedisSource:
-    """Lists the parts of one kind about every second. Events of Redis are not used, because they can be lost.
+    """Lists the parts of one kind about every 0.6 s. Events of Redis are not used, because they can be lost.
 
     `model_name`: returns the name of the model whose parts are listed; empty, or None: those of all models. If it
     returns another one than before, the whole list is asked for.
@@ -55,7 +55,7 @@ class RedisSource:
             if self._belief.parts != last:
                 last = self._belief.parts
                 yield last
-            await asyncio.sleep(pause())
+            await asyncio.sleep(until_question())
 
     async def _ask(self) -> None:
         model = "" if self._model_name is None else self._model_name()

@@ -13,7 +13,7 @@ from shared.discovery.redis.advertised import advertised_address, is_loopback
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import describe, keys_of, read_part
 from shared.discovery.redis.scripts import LEAVE, REGISTER
-from shared.discovery.rhythm import LEASE_S, pause
+from shared.discovery.rhythm import LEASE_S, until_renewal
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class RedisRegistration:
                 # A bug in one renewal must not end the registration.
                 logger.exception("a renewal of the registration in Redis failed")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause()):
+                async with asyncio.timeout(until_renewal()):
                     await self._is_leaving.wait()
 
     async def _renew(self) -> None:

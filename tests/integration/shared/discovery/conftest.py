@@ -18,7 +18,8 @@ LONG_S = 3600.0
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rhythm, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(rhythm, "RENEWAL_S", 0.05)
+    monkeypatch.setattr(rhythm, "QUESTION_S", 0.05)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from shared.discovery import Parts
 from shared.discovery.dns_source import LOOKUP_TIMEOUT_S, DnsSource, resolve, split_name
-from shared.discovery.rhythm import INTERVAL_S, JITTER
+from shared.discovery.rhythm import JITTER, LOOKUP_S
 from tests.fakes.loop_clock import LoopClock
 
-LONGEST_PAUSE_S = INTERVAL_S * (1 + JITTER)
+LONGEST_PAUSE_S = LOOKUP_S * (1 + JITTER)
 
 
 class Resolver:

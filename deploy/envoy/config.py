@@ -44,7 +44,7 @@ class GatewayConfig(DiscoveryOptions):
     router: tuple[str, ...] | None = option(
         None,
         "Address of a router, `host:port` or `unix:/path`. Repeatable. If a host name has several addresses, "
-        "all of them are used; it is looked up about every second. With --redis, routers are also found there. Default: "
+        "all of them are used; it is looked up every second. With --redis, routers are also found there. Default: "
         "127.0.0.1:50051, or with --redis none.",
     )
     admin_port: int | None = option(

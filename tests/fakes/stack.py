@@ -84,10 +84,13 @@ async def running_scheduler(
 
 
 @asynccontextmanager
-async def running_router(address: str, *schedulers: str, wait: bool = True, **options: Any) -> AsyncIterator[Router]:
-    """Yields a router. `schedulers`: addresses. `wait`: whether to wait until the router is ready for requests.
-    `options`: fields of RouterConfig."""
-    router = Router(RouterConfig(listen=(address,), scheduler=schedulers, **({"drain_timeout": 0.0} | options)))
+async def running_router(
+    address: str, *schedulers: str, wait: bool = True, source: Source | None = None, **options: Any
+) -> AsyncIterator[Router]:
+    """Yields a router. `schedulers`: addresses. `source`: discovers them instead, if given. `wait`: whether to wait
+    until the router is ready for requests. `options`: fields of RouterConfig."""
+    config = RouterConfig(listen=(address,), scheduler=schedulers, **({"drain_timeout": 0.0} | options))
+    router = Router(config, schedulers=source)
     await router.start()
     try:
         if wait:

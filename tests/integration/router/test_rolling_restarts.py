@@ -1,4 +1,4 @@
-"""Workers and schedulers that are stopped in order, as in a rolling update: their sequences go on elsewhere."""
+"""Workers and schedulers that are told to stop, as in a rolling update: their sequences go on elsewhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.main import drain
 from shared.grpc_server import GrpcServer
+from tests.fakes.changing_source import ChangingSource
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script, start_fake_worker
 from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
@@ -28,24 +29,29 @@ NUM_STREAMS = 12
 
 @dataclass
 class Stack:
-    """A router over schedulers that share workers. Each part can be stopped in order and started again."""
+    """A router over schedulers that share workers. Each part can be told to stop and be started again. `listed_workers`
+    and `listed_schedulers`: what discovery knows, for tests in which addresses change."""
 
     directory: Path
     router: Router
     client: AsyncClient
+    listed_workers: ChangingSource
+    listed_schedulers: ChangingSource
     schedulers: dict[int, RunningScheduler] = field(default_factory=dict)
     workers: dict[int, FakeWorker] = field(default_factory=dict)
     _servers: dict[int, GrpcServer] = field(default_factory=dict)
     _scheduler_exits: dict[int, AsyncExitStack] = field(default_factory=dict)
 
-    @property
-    def worker_addresses(self) -> list[str]:
-        return [f"unix:{self.directory}/w{index}" for index in range(3)]
+    def worker_address(self, index: int) -> str:
+        return f"unix:{self.directory}/w{index}"
+
+    def scheduler_address(self, index: int) -> str:
+        return f"unix:{self.directory}/s{index}"
 
     async def start_worker(self, index: int, *, gate: asyncio.Semaphore | None = None) -> None:
         script = Script(step_seconds=0.002, gate=gate)
         worker = self.workers[index] = talking_worker(script)
-        self._servers[index] = await start_fake_worker(worker, self.worker_addresses[index])
+        self._servers[index] = await start_fake_worker(worker, self.worker_address(index))
 
     async def stop_worker(self, index: int, drain_timeout: float | None) -> None:
         """`drain_timeout`: seconds; None: no limit."""
@@ -55,10 +61,18 @@ class Stack:
         await self._servers[index].stop(0)
 
     async def start_scheduler(self, index: int, *workers: int) -> None:
-        addresses = [self.worker_addresses[worker] for worker in workers or range(3)]
+        """`workers`: those that it knows from the start. If none is given, it knows those that discovery lists."""
+        addresses = [self.worker_address(worker) for worker in workers]
+        source = None if workers else self.listed_workers
         exits = self._scheduler_exits[index] = AsyncExitStack()
-        scheduler = running_scheduler(f"unix:{self.directory}/s{index}", *addresses, config=CONFIG)
+        scheduler = running_scheduler(self.scheduler_address(index), *addresses, config=CONFIG, source=source)
         self.schedulers[index] = await exits.enter_async_context(scheduler)
+
+    def list_workers(self, *indices: int) -> None:
+        self.listed_workers.set(*map(self.worker_address, indices))
+
+    def list_schedulers(self, *indices: int) -> None:
+        self.listed_schedulers.set(*map(self.scheduler_address, indices))
 
     async def stop_scheduler(self, index: int, drain_timeout: float) -> None:
         scheduler = self.schedulers.pop(index)
@@ -97,12 +111,14 @@ class Stack:
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Stack]:
-    """A router that knows two schedulers, which the test starts."""
+    """A router that knows two schedulers, which the test starts. Discovery lists three workers."""
     async with AsyncExitStack() as exits:
-        addresses = [f"unix:{directory}/s{index}" for index in range(2)]
-        router = await exits.enter_async_context(running_router(f"unix:{directory}/r", *addresses, wait=False))
+        workers, schedulers = ChangingSource(), ChangingSource()
+        router = await exits.enter_async_context(running_router(f"unix:{directory}/r", source=schedulers, wait=False))
         client = await exits.enter_async_context(AsyncClient(f"unix:{directory}/r", max_retries=0))
-        stack = Stack(directory, router, client)
+        stack = Stack(directory, router, client, workers, schedulers)
+        stack.list_workers(0, 1, 2)
+        stack.list_schedulers(0, 1)
         exits.push_async_callback(stack.close)
         yield stack
 
@@ -203,26 +219,74 @@ async def test_a_rolling_restart_of_every_worker_and_scheduler_twice_loses_nothi
         for index in range(2):
             await stack.start_scheduler(index)
         await until(lambda: sorted(stack.counts) == [1, 2])
-        is_over, num_answers = asyncio.Event(), 0
+        async with asking(stack):
+            for _ in range(2):
+                for index in range(3):
+                    await stack.stop_worker(index, drain_timeout)
+                    await stack.start_worker(index)
+                    await until(lambda: sum(stack.counts) == 3)
+                for index in range(2):
+                    await stack.stop_scheduler(index, drain_timeout)
+                    await until(lambda: stack.counts == [3])
+                    await stack.start_scheduler(index)
+                    await until(lambda: sorted(stack.counts) == [1, 2])
 
-        async def ask_on(number: int) -> None:
-            nonlocal num_answers
-            while not is_over.is_set():
-                await stack.ask(number)
-                num_answers += 1
-                number += NUM_STREAMS
 
-        asking = asyncio.gather(*(ask_on(index) for index in range(NUM_STREAMS)))
-        for _ in range(2):
-            for index in range(3):
-                await stack.stop_worker(index, drain_timeout)
-                await stack.start_worker(index)
+@pytest.mark.parametrize("drain_timeout", [0.0, 10.0])
+@pytest.mark.parametrize("order", ["stopped, then unlisted", "unlisted, then stopped"])
+async def test_pods_that_are_replaced_lose_nothing(tmp_path: Path, order: str, drain_timeout: float) -> None:
+    """In Kubernetes, SIGTERM comes before or after the removal of the address, and the new pod has another address.
+    Every worker and scheduler is replaced twice."""
+    is_unlisted_first = order.startswith("unlisted")
+    async with running(tmp_path) as stack:
+        workers, schedulers = [0, 1, 2], [0, 1]
+        for index in workers:
+            await stack.start_worker(index)
+        for index in schedulers:
+            await stack.start_scheduler(index)
+        await until(lambda: sorted(stack.counts) == [1, 2])
+        async with asking(stack):
+            for new in range(10, 16):
+                old = workers.pop(0)
+                if is_unlisted_first:
+                    stack.list_workers(*workers)
+                await stack.stop_worker(old, drain_timeout)
+                stack.list_workers(*workers)
+                await stack.start_worker(new)
+                workers.append(new)
+                stack.list_workers(*workers)
                 await until(lambda: sum(stack.counts) == 3)
-            for index in range(2):
-                await stack.stop_scheduler(index, drain_timeout)
+            for new in range(10, 14):
+                old = schedulers.pop(0)
+                if is_unlisted_first:
+                    stack.list_schedulers(*schedulers)
+                await stack.stop_scheduler(old, drain_timeout)
+                stack.list_schedulers(*schedulers)
                 await until(lambda: stack.counts == [3])
-                await stack.start_scheduler(index)
+                await stack.start_scheduler(new)
+                schedulers.append(new)
+                stack.list_schedulers(*schedulers)
                 await until(lambda: sorted(stack.counts) == [1, 2])
-        is_over.set()
-        await asking
-        print(f"{num_answers} answers, {stack.router.placement.num_resubmissions} resubmissions")
+        expected = [stack.scheduler_address(index) for index in schedulers]
+        await until(lambda: sorted(c.address for c in stack.router.placement.connections) == sorted(expected))
+        for scheduler in stack.schedulers.values():
+            await until(lambda fleet=scheduler.fleet: len(fleet.groups) == 3)  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def asking(stack: Stack) -> AsyncIterator[None]:
+    """Asks all the time from NUM_STREAMS clients. Each answer must be that of an undisturbed run."""
+    is_over, num_answers = asyncio.Event(), 0
+
+    async def ask_on(number: int) -> None:
+        nonlocal num_answers
+        while not is_over.is_set():
+            await stack.ask(number)
+            num_answers += 1
+            number += NUM_STREAMS
+
+    asks = asyncio.gather(*(ask_on(index) for index in range(NUM_STREAMS)))
+    yield
+    is_over.set()
+    await asks
+    print(f"{num_answers} answers, {stack.router.placement.num_resubmissions} resubmissions")

@@ -154,6 +154,31 @@ def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_pat
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@needs_promtool
+def test_alerts_wait_as_long_as_they_say(tmp_path: Path) -> None:
+    """Conditions hold from the start. Those about a window may hold only after a window of 5 minutes."""
+    tests = []
+    units = {"s": 1, "m": 60}
+    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+    for alert in ALERTS:
+        case = CASES[alert.name][0]
+        seconds = int(alert.after[:-1]) * units[alert.after[-1]]
+        # The case of this one begins with the loss of a model, which Prometheus sees a minute after the last value.
+        begin = (MINUTES - 10 + 1) * 60 if alert.name == "ModelWithoutScheduler" else 0
+        series = [{"series": one, "values": text} for one, text in case.items()]
+        late = 310 if "[" in alert.expression else 10
+        found = [
+            {"alertname": alert.name, "eval_time": f"{begin + at}s", "exp_alerts": alerts}
+            for at, alerts in ((seconds - 10, []), (seconds + late, [expected(rules[alert.name], case)]))
+            if at >= 0
+        ]
+        tests.append({"interval": "1m", "input_series": series, "alert_rule_test": found})
+    file = {"rule_files": [str(RULES)], "evaluation_interval": "10s", "tests": tests}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(file))
+    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     labels = dict(rule["labels"])
     kept = {

@@ -3,11 +3,13 @@ manifests for Kubernetes.
 
 Each replica of a service has an address of its own in 127.0.0.0/8, in place of the network that an engine would make.
 What listens on 0.0.0.0 in its container listens on this address. Service names stand for the addresses of all replicas,
-as in an engine's DNS (names.c).
+as in an engine's DNS (names.c). Where root runs the tests, the processes have what their containers have: a read-only
+file system with one directory to write to, no capabilities, and the image's user if that one may run this interpreter.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -16,7 +18,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,13 +40,15 @@ ANY_ADDRESS = "0.0.0.0"
 @dataclass(frozen=True)
 class Service:
     """`part`: gateway, router, scheduler or worker, whose image the containers have; empty for Redis. `command`: what
-    follows the image's entry point. `names`: names that stand for the containers' addresses, besides the service's."""
+    follows the image's entry point. `names`: names that stand for the containers' addresses, besides the service's.
+    `pre_stop_s`: how long the engine waits before SIGTERM, within the grace period."""
 
     part: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     grace_s: float
     names: tuple[str, ...] = ()
+    pre_stop_s: float = 0.0
 
 
 def compose_services() -> dict[str, Service]:
@@ -83,18 +89,56 @@ def entry_point(part: str) -> list[str]:
     return [sys.executable, "-P", "-m", "quire", *rest]
 
 
+def user_of(part: str) -> int:
+    (user,) = re.findall(r"^USER (\d+):\d+$", dockerfile(part), re.MULTILINE)
+    return int(user)
+
+
+# Makes everything read-only except the directory $0, and runs the command as the user $1.
+_CONFINE = """
+mount --bind "$0" "$0" && mount -o remount,bind,ro / && user=$1 && shift &&
+exec setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all -- "$@"
+"""
+
+
+def confined(command: Sequence[str], user: int, writable: Path) -> list[str]:
+    """Returns the command that runs `command` as in a container, or `command` itself if this process must not do so. If
+    `user` cannot run this interpreter, the command has this process's user."""
+    for one in (user, os.getuid()):
+        if _can_be_confined(one):
+            os.chown(writable, one, one)
+            return _confined(command, one, writable)
+    return list(command)
+
+
+def _confined(command: Sequence[str], user: int, writable: Path) -> list[str]:
+    return ["unshare", "--mount", "sh", "-c", _CONFINE, str(writable), str(user), *command]
+
+
+@functools.cache
+def _can_be_confined(user: int) -> bool:
+    program = f"import quire, sys; assert sys.version == {sys.version!r}"
+    with tempfile.TemporaryDirectory() as directory:
+        command = _confined([sys.executable, "-P", "-c", program], user, Path(directory))
+        try:
+            return subprocess.run(command, capture_output=True).returncode == 0
+        except FileNotFoundError:
+            return False
+
+
 @dataclass
 class Container:
     service: str
     address: str
     log: Path
     process: subprocess.Popen[bytes]
-    grace_s: float
+    definition: Service
 
     def stop(self) -> None:
         """Stops it as an engine does."""
+        time.sleep(self.definition.pre_stop_s)
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(max(self.grace_s, HANG_S)) == 0, self.log.read_text()
+        assert self.process.wait(max(self.definition.grace_s, HANG_S)) == 0, self.log.read_text()
 
 
 @dataclass
@@ -117,18 +161,24 @@ class Project:
         containers of the service."""
         running = self.containers.setdefault(service, [])
         while len(running) > number:
-            running[-1].stop()
-            del running[-1]
-            self._write_names()
+            self.remove(running[-1])
         while len(running) < number:
             running.append(self._start(service))
             self._write_names()
         return running
 
+    def remove(self, *containers: Container) -> None:
+        """Stops containers at the same time, as `kubectl delete pod` does."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Container.stop, containers))
+        for container in containers:
+            self.containers[container.service].remove(container)
+        self._write_names()
+
     def stop(self) -> None:
         """Stops everything, in the order of `depends_on`."""
-        for service in list(self.containers):
-            self.scale(service, 0)
+        for containers in self.containers.values():
+            self.remove(*containers)
 
     def kill(self) -> None:
         """Leaves no process behind."""
@@ -155,11 +205,10 @@ class Project:
         }
         environment = child_environment() | variables
         environment |= {"LD_PRELOAD": str(self._library), "NAMES": str(self._names), "TMPDIR": str(temporary)}
+        command = confined([*entry_point(definition.part), *definition.command], user_of(definition.part), temporary)
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*entry_point(definition.part), *definition.command], stdout=output, stderr=output, env=environment
-            )
-        return Container(service, address, log, process, definition.grace_s)
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        return Container(service, address, log, process, definition)
 
     def _start_redis(self, service: str, address: str, log: Path, directory: Path) -> Container:
         """Starts Redis by the service's command. Its image listens on all addresses, at the default port."""
@@ -170,7 +219,7 @@ class Project:
         command = [str(SERVER), *options, "--bind", address, "--protected-mode", "no", "--dir", str(directory)]
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        return Container(service, address, log, process, self.services[service].grace_s)
+        return Container(service, address, log, process, self.services[service])
 
     def _write_names(self) -> None:
         running = (one for each in self.containers.values() for one in each)
@@ -189,6 +238,7 @@ def running(numbers: Mapping[str, int], services: Mapping[str, Service] | None =
     """Starts that many containers of each service, in this order, and stops them. Prints their logs if the block or the
     stop fails. `services`: if left out, those of docker-compose.yml."""
     with tempfile.TemporaryDirectory(prefix="quire-containers-") as directory:
+        Path(directory).chmod(0o755)  # for the user of the images
         project = Project(Path(directory), services or compose_services())
         try:
             for service, number in numbers.items():

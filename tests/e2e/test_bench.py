@@ -75,7 +75,8 @@ def test_random_prompts_are_counted_token_by_token(server: Server, tmp_path: Pat
     assert result["output_throughput"] == pytest.approx(96 / result["duration"])
     assert result["total_token_throughput"] == pytest.approx(336 / result["duration"])
     assert result["request_goodput"] == result["request_throughput"] == pytest.approx(12 / result["duration"])
-    assert 0 < result["mean_ttft_ms"] < result["mean_e2el_ms"] <= 1000 * result["duration"]
+    # On a busy machine, all chunks of an answer may be read at once.
+    assert 0 < result["mean_ttft_ms"] <= result["mean_e2el_ms"] <= 1000 * result["duration"]
     # What follows the first token takes 7 times as long as a token.
     assert result["mean_e2el_ms"] - result["mean_ttft_ms"] == pytest.approx(7 * result["mean_tpot_ms"])
 

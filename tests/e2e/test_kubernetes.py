@@ -3,17 +3,26 @@ and stop within their grace period."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
 import openai
 import pytest
+import transformers
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.cli.stack import SERVICES
-from tests.e2e.containers import Service, running
+from tests.e2e.containers import ROOT, Container, Project, Service, running
 from tests.fakes.redis_server import SERVER
 from tests.fakes.waiting import HANG_S, wait_until
 from tests.unit.deploy.kubernetes import (
@@ -26,8 +35,10 @@ from tests.unit.deploy.kubernetes import (
     pod_of,
     rendered,
 )
+from tests.unit.worker.tiny_encoders import TINY, save_encoder, write_modules
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+CHAT_MODEL = ROOT / "quire" / "models" / "quire-chat"
 COMPONENTS = () if SERVER is None else ("redis",)
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
@@ -44,6 +55,7 @@ def services_of(manifests: Manifests) -> dict[str, Service]:
             environment=environment_of(container),
             grace_s=pod_of(workload).get("terminationGracePeriodSeconds", 30),
             names=tuple(one["metadata"]["name"] for one in services),
+            pre_stop_s=container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0),
         )
     return found
 
@@ -62,23 +74,82 @@ def passes(probe: dict[str, Any], ports: dict[str, int], address: str) -> bool:
     return False
 
 
-def test_pods_pass_their_probes_and_answer() -> None:
+def wait_ready(manifests: Manifests, project: Project) -> None:
+    """Waits until every container passes all of its probes."""
+    for name, containers in project.containers.items():
+        if not project.services[name].part:
+            continue
+        (workload,) = [one for one in manifests.of("Deployment", "StatefulSet") if one["metadata"]["name"] == name]
+        definition = container_of(workload)
+        ports = {port["name"]: port["containerPort"] for port in definition["ports"]}
+        for container in containers:
+            for probe in (definition[kind] for kind in PROBES):
+                wait_until(lambda: passes(probe, ports, container.address), 0.2)  # noqa: B023 - called at once
+
+
+def client_of(gateway: Container) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://{gateway.address}:8000/v1", api_key="none", max_retries=0, timeout=HANG_S)
+
+
+def ask(gateway: Container, model: str | openai.Omit) -> str:
+    answer = client_of(gateway).chat.completions.create(
+        model=model,  # type: ignore[arg-type]
+        messages=[{"role": "user", "content": "What is 7 plus 5?"}],
+        temperature=0,
+    )
+    return answer.choices[0].message.content or ""
+
+
+def test_the_exercise_of_the_documentation(tmp_path: Path) -> None:
+    """Pods pass their probes and answer. Under its load, workers are added, and the first one is deleted."""
+    exercise = (ROOT / "docs" / "kubernetes.md").read_text().partition("## An exercise")[2]
+    (load,) = re.findall(r"^quire (bench serve .+)$", exercise, re.MULTILINE)
+    (num_workers,) = re.findall(r"scale statefulset/worker --replicas (\d+)$", exercise, re.MULTILINE)
+    assert "delete pod worker-0" in exercise
     manifests = rendered("cpu", COMPONENTS)
-    workloads = list(manifests.of("Deployment", "StatefulSet"))
-    numbers = {one["metadata"]["name"]: one["spec"]["replicas"] for one in workloads}
+    numbers = {one["metadata"]["name"]: one["spec"]["replicas"] for one in manifests.of("Deployment", "StatefulSet")}
     with running(numbers, services_of(manifests)) as project:
-        for name, containers in project.containers.items():
-            if not project.services[name].part:
-                continue
-            (workload,) = [one for one in workloads if one["metadata"]["name"] == name]
-            definition = container_of(workload)
-            ports = {port["name"]: port["containerPort"] for port in definition["ports"]}
-            for container in containers:
-                for probe in (definition[kind] for kind in PROBES):
-                    wait_until(lambda: passes(probe, ports, container.address), 0.2)  # noqa: B023 - called at once
-        for gateway in project.containers["gateway"]:
-            client = openai.OpenAI(base_url=f"http://{gateway.address}:8000/v1", api_key="none", max_retries=0)
-            answer = client.chat.completions.create(
-                model="quire-chat", messages=[{"role": "user", "content": "What is 7 plus 5?"}], temperature=0
-            )
-            assert "12" in (answer.choices[0].message.content or "")
+        wait_ready(manifests, project)
+        gateways = project.containers["gateway"]
+        for gateway in gateways:
+            assert "12" in ask(gateway, "quire-chat")
+        saved = ("--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json")
+        words = [sys.executable, "-m", "quire", *load.split(), "--host", gateways[0].address, *saved]
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL) as loading:
+            workers = project.scale("worker", int(num_workers))
+            wait_ready(manifests, project)
+            project.remove(workers[0])
+            assert loading.wait(HANG_S) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["completed"], result["failed"]) == (100, 0)
+
+
+@pytest.fixture
+def encoder() -> Iterator[Path]:
+    """A directory that the images' user can read, with a random encoder."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(CHAT_MODEL)
+        save_encoder(directory, vocab_size=len(tokenizer))
+        tokenizer.save_pretrained(directory)
+        write_modules(directory, {"pooling_mode_mean_tokens": True})
+        yield directory
+
+
+def test_two_models_behind_one_address(encoder: Path) -> None:
+    """The overlay with several models, but with models that are on this machine, and one pod for each workload."""
+    paths = {"chat-worker": "quire-chat", "embed-worker": str(encoder)}
+    manifests = rendered("models", COMPONENTS)
+    services = services_of(manifests)
+    for name, path in paths.items():
+        environment = {**services[name].environment, "QUIRE_MODEL": path}
+        services[name] = dataclasses.replace(services[name], environment=environment)
+    with running(dict.fromkeys(services, 1), services) as project:
+        wait_ready(manifests, project)
+        (gateway,) = project.containers["gateway"]
+        client = client_of(gateway)
+        wait_until(lambda: {model.id for model in client.models.list()} == {"chat", "embed"}, 0.1)
+        assert "12" in ask(gateway, "chat")
+        assert "12" in ask(gateway, openai.omit), "the router's default model"
+        assert len(client.embeddings.create(model="embed", input="Hello").data[0].embedding) == TINY["hidden_size"]

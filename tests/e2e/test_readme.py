@@ -146,7 +146,7 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             (),
         ),
         "kubectl create namespace": (
-            "needs a cluster; tests/e2e/test_kubernetes.py runs the containers' commands",
+            "needs a cluster; tests/e2e/test_kubernetes.py does the same with processes",
             ("quire chat --help", "quire bench serve --help"),
         ),
         "helm install": ("needs a cluster; tests/unit/deploy/test_helm.py renders the chart with these values", ()),

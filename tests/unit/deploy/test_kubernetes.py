@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import os
 import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from quire.cli.stack import SERVICES
 from services.scheduler.main import SERVICE as SCHEDULER_SERVICE
 from services.worker.main import SERVICE as WORKER_SERVICE
 from shared.grpc_server import LIVENESS, READINESS
+from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
     COMPONENTS,
@@ -353,3 +357,38 @@ def test_the_overlay_of_the_documentation_renders(tmp_path: Path) -> None:
     assert list(manifests.of("HorizontalPodAutoscaler"))
     assert "quire-hub-token" in document
     assert "quire-api-key" in document
+
+
+def documented_commands() -> list[str]:
+    """The lines for kubectl in the documentation."""
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    return [line.removesuffix(" &") for line in re.findall(r"^kubectl .+$", document, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("line", documented_commands())
+def test_kubectl_understands_the_commands_of_the_documentation(line: str) -> None:
+    """Each fails only because no API server answers."""
+    _, *words = shlex.split(line)
+    command = [str(KUBECTL), "--server", f"http://127.0.0.1:{free_port()}", "--request-timeout", "5s", *words]
+    environment = {**os.environ, "KUBECONFIG": os.devnull}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANG_S)
+    assert result.returncode == 1
+    assert "refused" in result.stderr
+
+
+def test_the_commands_of_the_documentation_name_what_is_there() -> None:
+    manifests, text = rendered("cpu"), "\n".join(documented_commands())
+    for path in re.findall(r"-k (\S+)", text):
+        assert (ROOT / path / "kustomization.yaml").exists()
+    kinds = {"deployment": "Deployment", "service": "Service", "statefulset": "StatefulSet"}
+    named = re.findall(r" (deployment|service|statefulset)/(\S+)", text)
+    assert {kind for kind, _ in named} == kinds.keys()
+    for kind, name in named:
+        assert manifests.named(kinds[kind], name)
+    for name, port in re.findall(r"port-forward service/(\S+) \d+:(\d+)", text):
+        assert int(port) in {one["port"] for one in manifests.named("Service", name)["spec"]["ports"]}
+    for name, number in re.findall(r"delete pod (\S+)-(\d+)", text):
+        assert int(number) < manifests.named("StatefulSet", name)["spec"]["replicas"]
+    with_secrets = [*rendered("gpu").objects, *rendered("cpu", ("api-key",)).objects]
+    for name, key in re.findall(r"create secret generic (\S+) --from-literal=(\w+)=", text):
+        assert f"{{'key': '{key}', 'name': '{name}'" in str(with_secrets)

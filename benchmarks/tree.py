@@ -7,12 +7,13 @@ from pathlib import Path
 
 
 def commit() -> str:
-    """Returns the commit of the source tree, with + if files differ from it. Empty outside a repository."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-        check=False,
-    )
-    return described.stdout.strip()
+    """Returns the commit of the source tree, with + if files differ from it. The results of other measurements do not
+    count. Empty outside a repository."""
+    name = _git("rev-parse", "--short=8", "HEAD").stdout.strip()
+    differs = _git("diff", "--quiet", "HEAD", "--", ":(top)", ":(top,exclude)benchmarks/results").returncode == 1
+    return f"{name}+" if differs else name
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    directory = Path(__file__).parent
+    return subprocess.run(["git", *words], capture_output=True, text=True, cwd=directory, check=False)

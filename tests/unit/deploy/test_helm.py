@@ -69,7 +69,7 @@ def plain(node: Any) -> Any:
 
 
 def by_name(manifests: Manifests) -> dict[tuple[str, str], Any]:
-    found = [plain(one) for one in manifests.objects if one["kind"] != "ConfigMap"]
+    found = [plain(one) for one in manifests.objects]
     assert len(found) == len({(one["kind"], one["metadata"]["name"]) for one in found})
     for one in found:
         one["metadata"].setdefault("labels", {})

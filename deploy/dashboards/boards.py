@@ -219,6 +219,11 @@ PARTS = Dashboard(
                     (Query(per_second(catalog.WORKER_TOKENS, ("kind",)), "{{kind}} per second"),),
                 ),
                 Panel(
+                    "Start of workers, by phase",
+                    "s",
+                    (Query(series(catalog.WORKER_START_SECONDS), "{{instance}} {{phase}}"),),
+                ),
+                Panel(
                     "Sequences that failed in a worker",
                     "ops",
                     (Query(per_second(catalog.WORKER_SEQUENCE_ERRORS), "errors"),),

@@ -20,6 +20,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, tell_model, warn_of_options
 from services.worker.openmp import limit_spinning
+from services.worker.progress import Phase, StartClock
 from services.worker.service import StepLog, StepThread, WorkerServicer
 from shared.config import ConfigError, resolve
 from shared.discovery import Kind, Registry
@@ -97,13 +98,18 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
+    clock = StartClock(status.starting)
+
     def load() -> LoadedWorker:
         check_start(config)
         from services.worker.startup import load_worker, resolve_device
 
         device = resolve_device(config.device)
         warn_of_options(config, device.type, status)
-        return load_worker(config, status.starting, device)
+        try:
+            return load_worker(config, clock.report, device)
+        finally:
+            clock.end()
 
     registry = Registry(config, advertise=config.advertise)
     steps = StepThread(load, StepLog(Path(config.step_log)) if config.step_log else None)
@@ -111,7 +117,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     servicer = WorkerServicer(steps)
     server = GrpcServer([SERVICE])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
-    status.starting("starting")
+    clock.report(Phase.START)
     addresses = await server.start(config.listen)
     steps.start()
     try:
@@ -130,7 +136,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
                     from services.worker.gpu_metrics import GpuCollector
 
                     further.append(GpuCollector(worker.runner.ops.device))
-                port = serve_metrics(steps.counters, registry, config.metrics_host, config.metrics_port, further)
+                port = serve_metrics(steps.counters, clock, registry, config.metrics_host, config.metrics_port, further)
                 facts["metrics"] = f"{config.metrics_host}:{port}"
             await server.set_serving(True)
             tell_model(worker.model.names[0], worker.model.config, status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from services.worker.progress import StartClock
 from services.worker.service import StepCounters
 from shared.discovery import DiscoveryCollector, Registry
 from shared.metrics import Metric, catalog, registry_of, start_metrics_server
@@ -39,10 +40,27 @@ class StepCollector:
         yield sequences
 
 
+class StartCollector:
+    def __init__(self, clock: StartClock) -> None:
+        self._clock = clock
+
+    def collect(self) -> Iterable[Family]:
+        seconds = catalog.WORKER_START_SECONDS.gauge()
+        for phase, value in self._clock.seconds.items():
+            seconds.add_metric([phase.name.lower()], value)
+        yield seconds
+
+
 def serve_metrics(
-    counters: StepCounters, registry: Registry, host: str, port: int, further: Iterable[Collector] = ()
+    counters: StepCounters,
+    clock: StartClock,
+    registry: Registry,
+    host: str,
+    port: int,
+    further: Iterable[Collector] = (),
 ) -> int:
     """Serves /metrics over HTTP. Returns the port; the system picks a free one if `port` is 0. `further`: collectors of
     what only some workers have."""
-    metrics = registry_of(StepCollector(counters), DiscoveryCollector([], registry), *further)
+    own = StepCollector(counters), StartCollector(clock), DiscoveryCollector([], registry)
+    metrics = registry_of(*own, *further)
     return start_metrics_server(host, port, metrics)

@@ -269,6 +269,11 @@ WORKER_TOKENS = Metric(
     (Part.WORKER,), ("kind",),
 )  # fmt: skip
 WORKER_SEQUENCE_ERRORS = Metric("quire:worker_sequence_errors", "counter", "Sequences that failed.", (Part.WORKER,))
+WORKER_START_SECONDS = Metric(
+    "quire:worker_start_seconds", "gauge", "Seconds of the worker's start by phase: start (imports), find, download, "
+    "load (weights), measure_memory, warm_up (kernels), record (CUDA graphs), measure (steps).",
+    (Part.WORKER,), ("phase",),
+)  # fmt: skip
 WORKER_SEQUENCES = Metric("quire:worker_sequences", "gauge", "Sequences that hold a slot.", (Part.WORKER,))
 GPU_UTILIZATION = Metric(
     "quire:gpu_utilization_ratio", "gauge", "Part of the last second or less in which the GPU ran kernels, 0 to 1. "

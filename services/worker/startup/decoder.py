@@ -31,7 +31,7 @@ from services.worker.pages import (
 )
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
-from services.worker.progress import per_percent
+from services.worker.progress import Phase, per_percent
 from services.worker.quantization import COMPUTED, resolve_quantization
 from services.worker.startup.device_memory import CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.startup.model_start import Setting, check_classifier_pooling
@@ -73,7 +73,7 @@ class DecoderStart:
         check_max_model_len(config, model)
         asked = asked_bytes(config, model, kv_dtype)
         require_asked(device, asked, swap.asked)
-        progress = per_percent(setting.report, "loading weights")
+        progress = per_percent(setting.report, Phase.LOAD)
         source = open_weights(path, model, ops, config.load_format, at_load, progress)
         num_blocks = None
         if device.type == "cpu":
@@ -183,7 +183,7 @@ def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
     step does not fit into the GPU's memory."""
     setting = builder.setting
     config, report, device = setting.config, setting.report, setting.device.ops.device
-    report("measuring the memory of a step", None)
+    report(Phase.MEASURE_MEMORY, None)
     recorder = GraphRecorder(device) if _graphs(setting) else None
     memory = CudaMemory(device)
     with out_of_memory_explained("a step", device):
@@ -199,7 +199,7 @@ def _measure_memory(builder: _RunnerBuilder, longest: int) -> int:
 def _prepare_steps(runner: ModelRunner, setting: Setting) -> None:
     """Warms up and records graphs, so that nothing is compiled, loaded or recorded while serving."""
     report, device = setting.report, setting.device.ops.device
-    report("warming up", None)
+    report(Phase.WARM_UP, None)
     with out_of_memory_explained("a step", device, f"lower --gpu-memory-utilization, {LESS_MEMORY}"):
         warm_up(runner)
     if not _graphs(setting):
@@ -207,7 +207,7 @@ def _prepare_steps(runner: ModelRunner, setting: Setting) -> None:
     memory, start = CudaMemory(device), time.monotonic()
     before = memory.used()
     buckets = runner.graph_buckets
-    report("recording graphs", None)
+    report(Phase.RECORD, None)
     with out_of_memory_explained("CUDA graphs", device, "lower --gpu-memory-utilization, or set --enforce-eager"):
         runner.record_graphs(GraphRecorder(device), buckets)
     sentence = f"recorded {len(buckets)} CUDA graphs for 1 to {buckets[-1]} sequences"

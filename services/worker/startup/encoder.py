@@ -17,7 +17,7 @@ from services.worker.models import EncoderConfig, weight_bytes
 from services.worker.pages import require_memory
 from services.worker.plan import Limits
 from services.worker.pooling import PoolingKind
-from services.worker.progress import per_percent
+from services.worker.progress import Phase, per_percent
 from services.worker.quantization import COMPUTED
 from services.worker.startup.device_memory import out_of_memory_explained
 from services.worker.startup.model_start import Setting, check_classifier_pooling
@@ -50,7 +50,7 @@ class EncoderStart:
         config, ops, directory, model = setting.config, setting.device.ops, setting.path, self.model
         if config.quantization is not None:
             raise ModelError(f"--quantization is {config.quantization}, but encoders run in floating point only")
-        progress = per_percent(setting.report, "loading weights")
+        progress = per_percent(setting.report, Phase.LOAD)
         source = open_weights(directory, model, ops, config.load_format, None, progress)
         if ops.device.type == "cpu":
             num_bytes = weight_bytes(model, ops.dtype.itemsize, computed=COMPUTED[ops.device.type])

@@ -12,7 +12,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.ops import Ops
 from services.worker.pages import SwapSpace, resolve_swap_space
-from services.worker.progress import Report, per_percent
+from services.worker.progress import Phase, Report, per_percent
 from services.worker.sampling import Grammars
 from services.worker.startup.create_ops import create_ops, fallback_reason
 from services.worker.startup.decoder import DecoderStart
@@ -55,8 +55,8 @@ def load_worker(config: WorkerConfig, report: Report, device: torch.device | Non
 
 
 def _load(config: WorkerConfig, report: Report, device: torch.device, swap: SwapSpace) -> LoadedWorker:
-    report("finding the model", None)
-    checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
+    report(Phase.FIND, None)
+    checkpoint = find_checkpoint(config, per_percent(report, Phase.DOWNLOAD))
     encoder = checkpoint.read_encoder_config()
     start: ModelStart = DecoderStart(checkpoint.read_config()) if encoder is None else EncoderStart(encoder)
     model = start.model
@@ -77,7 +77,7 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
     grammars = Grammars(tokenizer.tokenizer_json, model.vocab_size, model.eos_token_ids)
     setting = Setting(config, checkpoint.path, compose_device(ops), pooling, grammars, swap, report)
     runner, swap_seconds = start.load(setting)
-    report("measuring a step", None)
+    report(Phase.MEASURE, None)
     speed = Speed(swap_seconds, *measure_steps(runner, start.probe))
     dtype_name, limits = str(dtype).removeprefix("torch."), runner.limits
     logger.info(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import urllib.request
 from pathlib import Path
@@ -57,6 +58,9 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             assert "quire:worker_steps_total 1.0" in scraped
             assert 'quire:worker_tokens_total{kind="scheduled"} 2.0' in scraped
             assert "quire:worker_sequences 1.0" in scraped
+            phases = re.findall(r'^quire:worker_start_seconds{phase="(\w+)"} (\S+)$', scraped, re.MULTILINE)
+            assert [phase for phase, _ in phases] == ["start", "find", "load", "measure"]
+            assert all(float(seconds) > 0 for _, seconds in phases)
 
             process.send_signal(signal.SIGTERM)
             with pytest.raises(grpc.aio.AioRpcError) as end:

@@ -132,6 +132,7 @@ class Placement:
         tokens received so far."""
         paused, submission.paused = submission.paused, []
         submission.waits_until = None
+        submission.refusals.forget_busy()
         if self._last_error is not None:
             self._fail(submission, self._last_error)
         else:
@@ -221,9 +222,14 @@ class Placement:
         submission = refused[0].submission
         if submission.is_closed:
             return
-        submission.refusals.add(connection, error)
-        if any(connection.has_kept(sequence) for sequence in refused):
+        is_just_moved = all(sequence.is_just_moved for sequence in refused)
+        kept = [sequence for sequence in refused if connection.has_kept(sequence)]
+        if kept:
             submission.waits_until = None
+            submission.refusals.forget_busy()
+            for sequence in kept:
+                sequence.was_accepted = True
+        submission.refusals.add(connection, error)
         is_offered_elsewhere = (
             error.kind is ErrorKind.OVERLOADED
             and submission.refusals.num_holding < MAX_REFUSALS
@@ -231,7 +237,6 @@ class Placement:
         )
         # If another scheduler accepted the request before, the request is valid, and only this scheduler cannot take
         # it.
-        is_just_moved = all(sequence.is_just_moved for sequence in refused)
         is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
         # A scheduler refuses with UNAVAILABLE if it is stopping or has no worker. Another scheduler or worker will
         # replace it soon, so the request does not fail: it is placed again, and waits if it cannot be placed.

@@ -17,7 +17,7 @@ from services.router.dispatch.refusals import Refusals
 from services.router.dispatch.scheduler_connection import SchedulerConnection
 from services.router.dispatch.submission import Mailbox, Submission
 from services.router.dispatch.work import Generate
-from services.router.errors import ApiError, ErrorKind, unavailable
+from services.router.errors import ApiError, ErrorKind, overloaded, unavailable
 from services.router.load import SchedulerLoad
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
@@ -161,3 +161,35 @@ async def test_a_request_whose_client_reads_again_gets_the_last_word_of_a_router
     placement.go_on(request)
     with pytest.raises(ApiError, match="stopping"):
         await request.mailbox.take()
+
+
+async def test_a_paused_request_goes_on_where_it_was_refused_before_its_scheduler_was_lost(
+    placement: Placement,
+) -> None:
+    """A full queue refuses new requests only, and this one has begun elsewhere meanwhile."""
+    (connection,) = placement.connections
+    request = submission(model_info("m"), n=1)
+    (sequence,) = request.sequences
+    connection.info = request.model
+    connection.load.report(SchedulerLoad(num_ready_groups=1), now=0.0)
+    request.refusals.add(connection, overloaded("full"))
+    sequence.was_accepted = True
+    request.paused = [sequence]
+    placement.go_on(request)
+    assert sequence.connection is connection
+
+
+async def test_a_request_that_one_scheduler_has_kept_is_offered_to_those_that_were_full(placement: Placement) -> None:
+    (connection,) = placement.connections
+    request = submission(model_info("m"), n=1)
+    (sequence,) = request.sequences
+    connection.info = request.model
+    connection.load.report(SchedulerLoad(num_ready_groups=1), now=0.0)
+    placement.submit(request)
+    full = SchedulerConnection("unix:/elsewhere", "r", placement, 60.0)
+    request.refusals.add(full, overloaded("full"))
+    connection.num_loads += 2
+    connection.drop(sequence, abort=False)
+    placement.on_refused(connection, {sequence: unavailable("stopping")})
+    assert request.refusals.get(full) is None
+    assert sequence.was_accepted

@@ -99,7 +99,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             async with Patience(CLAIM_TIMEOUT_S):
                 first = await stream.read()
         except TimeoutError:
-            first = None
+            await stream.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no claim arrived in time")
         if first is None or not first.HasField("claim"):
             raise MalformedRequestError("the first message of a stream must be a claim")
         self.claimed_for.append(first.claim.model)

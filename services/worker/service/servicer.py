@@ -141,7 +141,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             async with Patience(CLAIM_TIMEOUT_S):
                 first = await stream.read()
         except TimeoutError:
-            first = None
+            # The network may have lost it.
+            await stream.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no claim arrived within {CLAIM_TIMEOUT_S:g} s")
         if first is None or first.WhichOneof("message") != "claim":
             raise MalformedRequestError("the first message of a stream must be a claim")
         return first.claim

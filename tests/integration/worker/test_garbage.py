@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from quire.worker.v1 import worker_pb2
+from services.worker.service import servicer
 from services.worker.startup.load import LoadedWorker
 from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
 from tests.integration.worker.client import Stream, new_sequence, rows, values
@@ -32,6 +33,18 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
     result = await stream.step(new_sequences=[new_sequence(1, 0, PROMPT, [0])], rows=rows((1, 0, len(PROMPT), 0)))
     assert values(result.token_ids) == expected
     check_log(caplog, capfd)
+
+
+async def test_a_claim_that_does_not_come_is_not_called_garbage(
+    channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The network may have lost it."""
+    monkeypatch.setattr(servicer, "CLAIM_TIMEOUT_S", 0.05)
+    stream = Stream(channel)
+    with pytest.raises(grpc.aio.AioRpcError, match=r"no claim arrived within 0\.05 s") as end:
+        await stream.result()
+    assert end.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caplog.text == ""
 
 
 async def test_garbage_of_an_owner_ends_its_epoch(

@@ -84,10 +84,11 @@ class Accusations:
     def _acquit(self, key: SequenceKey, suspicion: int) -> Acquittal:
         end = self._held.pop(key, None)
         if end is not None:
-            # The sequence is accused of two exits. Only the other one is left.
+            # The sequence is accused of two exits. Only the other one is left, and without both, it was suspected of
+            # what it was before the first.
             for exit_ in self._exits.values():
                 if key in exit_.suspicions:
-                    exit_.suspicions[key] = suspicion
+                    exit_.suspicions[key] = min(suspicion, exit_.suspicions[key])
         return Acquittal(key, suspicion, None if end is None else end.sequence)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # Seconds until an address is tried again after the first, second, ... failed attempt in a row.
@@ -13,6 +14,9 @@ HELD_DELAY_S = 1.0
 # Minimum time between two routine attempts, over all addresses together. An attempt is routine unless its worker is new
 # or was lost just now. So the number of schedulers bounds the attempts in a fleet, however many workers there are.
 PACE_S = 0.05
+# Maximum number of attempts at a time at addresses whose last attempt failed, or whose worker was lost. An attempt is
+# long if the address drops packets. A scheduler makes more attempts at a time (claimer.py), so new workers do not wait.
+MAX_RETRIES = 12
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class ClaimTurns:
         self._paced_at = float("-inf")
         # Addresses being tried now whose attempt has waited for the pace.
         self._paced: set[str] = set()
+        # Addresses being tried now whose last attempt failed.
+        self._retried: set[str] = set()
 
     def add(self, address: str, now: float) -> None:
         """Adds an address that is new. It is tried at once."""
@@ -51,7 +57,7 @@ class ClaimTurns:
         self._turns.pop(address, None)
         self._num_failures.pop(address, None)
         self._held_elsewhere.discard(address)
-        self._paced.discard(address)
+        self._end(address)
 
     def next(self, now: float) -> str | None:
         """Returns the address to try now, if there is one."""
@@ -61,12 +67,15 @@ class ClaimTurns:
         if not self._turns.pop(address).is_urgent:
             self._paced_at = now
             self._paced.add(address)
+        if self._num_failures[address]:
+            self._retried.add(address)
         return address
 
     def seconds_to_next(self, now: float) -> float | None:
-        """Returns the seconds until `next` returns an address; None if none waits."""
+        """Returns the seconds until `next` returns an address; None if none waits, or only the end of an attempt lets
+        one go on."""
         paced = self._paced_at + PACE_S
-        times = [turn.due if turn.is_urgent else max(turn.due, paced) for turn in self._turns.values()]
+        times = [turn.due if turn.is_urgent else max(turn.due, paced) for _, turn in self._allowed()]
         return max(0.0, min(times) - now) if times else None
 
     def knows(self, address: str) -> bool:
@@ -87,8 +96,8 @@ class ClaimTurns:
         take over many workers that have lost their owner."""
         self._held_elsewhere.discard(address)
         if address in self._paced:
-            self._paced.discard(address)
             self._paced_at = float("-inf")
+        self._end(address)
 
     def held_elsewhere(self, address: str, now: float, *, was_asked: bool) -> None:
         """Takes note that another scheduler holds the worker, or gets it now. `was_asked`: whether that scheduler was
@@ -113,14 +122,25 @@ class ClaimTurns:
         self.failed(address, now)
 
     def _wait(self, address: str, due: float, *, is_urgent: bool) -> None:
-        self._paced.discard(address)
+        self._end(address)
         self._turns[address] = _Turn(due, self._jitter.random(), is_urgent)
+
+    def _end(self, address: str) -> None:
+        """Takes note that an attempt has ended."""
+        self._paced.discard(address)
+        self._retried.discard(address)
+
+    def _allowed(self) -> Iterable[tuple[str, _Turn]]:
+        """The addresses that wait, without those that have failed while too many such attempts run."""
+        if len(self._retried) < MAX_RETRIES:
+            return self._turns.items()
+        return ((address, turn) for address, turn in self._turns.items() if not self._num_failures[address])
 
     def _first(self, now: float) -> str | None:
         may_pace = now >= self._paced_at + PACE_S
         due = [
             (turn.due, turn.rank, address)
-            for address, turn in self._turns.items()
+            for address, turn in self._allowed()
             if turn.due <= now and (turn.is_urgent or may_pace)
         ]
         return min(due)[2] if due else None

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.worker_groups.claim_turns import HELD_DELAY_S, PACE_S, RETRY_DELAYS_S, ClaimTurns
+from services.scheduler.worker_groups.claim_turns import (
+    HELD_DELAY_S,
+    MAX_RETRIES,
+    PACE_S,
+    RETRY_DELAYS_S,
+    ClaimTurns,
+)
+from services.scheduler.worker_groups.claimer import MAX_ATTEMPTS
 
 
 @pytest.fixture
@@ -41,6 +48,29 @@ def test_a_lost_worker_is_tried_again_at_once_and_then_ever_more_rarely(turns: C
         assert turns.next(now) == "w"
         turns.failed("w", now)
     assert waits == pytest.approx([*RETRY_DELAYS_S, 1.0, 1.0])
+
+
+def test_addresses_that_do_not_answer_leave_room_for_new_ones(turns: ClaimTurns) -> None:
+    """As when a host with many workers loses its power, and each attempt takes ten seconds."""
+    gone = [f"gone {index}" for index in range(20)]
+    for address in gone:
+        turns.add(address, 0.0)
+        turns.next(0.0)
+        turns.claimed(address)
+    for address in gone:
+        turns.lost(address, 1.0, has_worked=True)
+    tried = [turns.next(2.0) for _ in range(MAX_RETRIES)]
+    assert set(tried) <= set(gone)
+    assert MAX_RETRIES < MAX_ATTEMPTS
+    assert turns.next(2.0) is None
+    assert turns.seconds_to_next(2.0) is None, "the claimer waits for the end of an attempt"
+    turns.add("new", 2.5)
+    assert turns.seconds_to_next(2.5) == 0.0
+    assert turns.next(2.5) == "new"
+    turns.failed(tried[0] or "", 11.0)
+    assert turns.next(11.0) in set(gone) - set(tried)
+    turns.remove(tried[1] or "")
+    assert turns.next(11.0) in set(gone) - set(tried)
 
 
 def test_a_worker_that_is_lost_before_it_has_worked_is_not_claimed_ever_faster(turns: ClaimTurns) -> None:

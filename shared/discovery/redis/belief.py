@@ -22,8 +22,8 @@ from shared.discovery.parts import Part, Parts
 # Contact counts as broken after this fraction of a lease without an answer, or if Redis' clock and the process' own
 # differ by more over one pause. Parts renew their leases so often that this much less time ends no lease.
 TOLERANCE = 0.5
-# Maximum number of missing parts that stay known. If Redis is away again and again while addresses change, the number
-# of missing parts would grow without a limit.
+# Maximum number of missing parts that stay known, besides as many as the longest list so far. If Redis is away again
+# and again while addresses change, the number of missing parts would grow without a limit.
 MAX_MISSING = 1000
 
 
@@ -50,6 +50,8 @@ class Belief:
     redis_seconds: float = 0.0
     # Start of the unbroken contact.
     contact_since: float = 0.0
+    # Number of parts in the longest list so far.
+    longest: int = 0
 
     def after(self, answer: Answer, now: float, lease_seconds: float) -> Belief:
         """Returns what to believe after an answer that has arrived at `now` (monotonic, in seconds)."""
@@ -65,12 +67,13 @@ class Belief:
         contact_since = self.contact_since if is_unbroken else now
         known = self.parts.by_address
         is_believed = now - contact_since >= lease_seconds and (not is_empty or not known)
+        longest = max(self.longest, len(listed))
         if is_believed:
             parts = Parts(dict(listed))
         else:
-            missing = [item for item in known.items() if item[0] not in listed][-MAX_MISSING:]
+            missing = [item for item in known.items() if item[0] not in listed][-MAX_MISSING - longest :]
             parts = Parts(dict(missing) | dict(listed), is_stale=True)
-        return Belief(parts, listed, version, is_empty, now, answer.redis_seconds, contact_since)
+        return Belief(parts, listed, version, is_empty, now, answer.redis_seconds, contact_since, longest)
 
     def after_silence(self) -> Belief:
         """Returns what to believe after a question that Redis has not answered."""

@@ -92,9 +92,16 @@ def test_missing_parts_are_bounded() -> None:
     belief = Belief()
     for number in range(3 * MAX_MISSING):
         belief = belief.after_silence().after(listing(f"a:{number}", at=number, version=f"g.{number}"), number, LEASE_S)
-    assert len(belief.parts.by_address) == MAX_MISSING + 1
+    assert len(belief.parts.by_address) == MAX_MISSING + 2, "the longest list has one"
     assert f"a:{3 * MAX_MISSING - 1}" in belief.parts.addresses
     assert "a:0" not in belief.parts.addresses
+
+
+def test_a_fleet_of_any_size_stays_known_when_redis_loses_its_data() -> None:
+    belief = believing(*(f"a:{number}" for number in range(2 * MAX_MISSING)))
+    belief = belief.after(listing("b:1", at=11, version="h.1"), 11, LEASE_S)
+    assert len(belief.parts.by_address) == 2 * MAX_MISSING + 1
+    assert belief.parts.is_stale
 
 
 answers = st.tuples(

@@ -30,6 +30,9 @@ AWAY_SECONDS = 300.0
 # After the router's start, an unknown model might be that of a scheduler that has not answered yet. So during these
 # seconds, a request for it waits until each scheduler has answered.
 SETTLE_SECONDS = 5.0
+# As long as discovery has not been complete since the router's start, an unknown model might be there all the same. So
+# during these seconds, a request for it fails with a 503, which clients retry. Longer than it takes to restart Redis.
+INCOMPLETE_SECONDS = 60.0
 
 
 class ModelScheduler(Protocol):
@@ -79,6 +82,8 @@ class ModelDirectory:
         self._wait = wait
         self._clock = clock
         self._started_at = 0.0
+        # Whether discovery has been complete since the start.
+        self._was_complete = False
         # In the order in which the models were last announced.
         self._known: dict[ModelKey, ServedModel] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
@@ -107,7 +112,8 @@ class ModelDirectory:
         self._known[info.key] = ServedModel(info, self._tokenizers[info.tokenizer_sha256], created)
 
     def update(self) -> None:
-        """Takes note of a scheduler that has connected or left."""
+        """Takes note of a scheduler that has connected or left, or of an answer of discovery."""
+        self._was_complete = self._was_complete or not self._is_discovering()
         connected = {scheduler.info.key for scheduler in self._schedulers() if scheduler.info is not None}
         now = self._clock()
         self._away_since = {key: self._away_since.get(key, now) for key in self._known if key not in connected}
@@ -173,6 +179,9 @@ class ModelDirectory:
         if model is None and not self._is_settled:
             await self._until_settled(lambda: self._find(name, key, may_be_away) is not None)
             model = self._find(name, key, may_be_away)
+        if model is None and self._is_incomplete:
+            message = f"The model `{name}` is not known yet: discovery is not complete since this router started."
+            raise unavailable(f"{message} Try again.")
         if model is None:
             raise model_not_found(name, self.names)
         return model
@@ -222,6 +231,11 @@ class ModelDirectory:
         is_old = self._clock() - self._started_at >= SETTLE_SECONDS
         have_answered = all(scheduler.num_hellos for scheduler in self._schedulers())
         return is_old or (have_answered and not self._is_discovering())
+
+    @property
+    def _is_incomplete(self) -> bool:
+        is_young = self._clock() - self._started_at < INCOMPLETE_SECONDS
+        return is_young and not self._was_complete and self._is_discovering()
 
     async def _until_settled(self, condition: Callable[[], bool]) -> None:
         left = self._started_at + SETTLE_SECONDS - self._clock()

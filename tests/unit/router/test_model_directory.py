@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from services.router.dispatch.model_directory import AWAY_SECONDS, SETTLE_SECONDS, ModelDirectory
+from services.router.dispatch.model_directory import AWAY_SECONDS, INCOMPLETE_SECONDS, SETTLE_SECONDS, ModelDirectory
 from services.router.errors import ApiError, ErrorKind
 from services.router.model import ModelInfo
 from services.router.parameters import SamplingParams
@@ -33,7 +33,14 @@ class Fleet:
         self.now = 0.0
         self.schedulers = [Scheduler() for _ in range(num_schedulers)]
         self._tokenizer = tokenizer
-        self.models = ModelDirectory(lambda: self.schedulers, wait=wait, default=default, clock=lambda: self.now)
+        self.is_discovering = False
+        self.models = ModelDirectory(
+            lambda: self.schedulers,
+            wait=wait,
+            default=default,
+            is_discovering=lambda: self.is_discovering,
+            clock=lambda: self.now,
+        )
 
     def connect(self, index: int, info: ModelInfo) -> Scheduler:
         scheduler = self.schedulers[index]
@@ -196,6 +203,25 @@ async def test_after_the_start_an_unknown_model_waits_for_schedulers_that_have_n
     fleet.schedulers.append(Scheduler())
     fleet.now = SETTLE_SECONDS
     assert (await fleet.error("c")).kind is ErrorKind.MODEL_NOT_FOUND
+
+
+async def test_until_discovery_was_complete_once_an_unknown_model_may_come(tokenizer: Tokenizer) -> None:
+    """As when a router starts while Redis is away. A router that knew all keeps its 404 when Redis goes away."""
+    fleet = fleet_of(tokenizer, num_schedulers=1)
+    fleet.is_discovering = True
+    fleet.connect(0, model("a"))
+    fleet.now = SETTLE_SECONDS
+    assert await fleet.found("a") == "a"
+    assert (await fleet.error("b")).kind is ErrorKind.UNAVAILABLE
+    fleet.now = INCOMPLETE_SECONDS
+    assert (await fleet.error("b")).kind is ErrorKind.MODEL_NOT_FOUND, "it might be a name that never answers"
+    fleet.now = SETTLE_SECONDS
+    fleet.is_discovering = False
+    fleet.models.update()
+    assert (await fleet.error("b")).kind is ErrorKind.MODEL_NOT_FOUND
+    fleet.is_discovering = True
+    fleet.models.update()
+    assert (await fleet.error("b")).kind is ErrorKind.MODEL_NOT_FOUND
 
 
 async def test_of_models_that_claim_one_name_the_same_wins_in_every_router(

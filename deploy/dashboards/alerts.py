@@ -46,7 +46,7 @@ def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
 _READY = series(catalog.SCHEDULERS_READY)
 # Routers of the release before do not say the model.
 _WAS_READY = series(catalog.SCHEDULERS_READY, model_name=None)
-_NOT_READY = f"max by (model_name) (max_over_time({_WAS_READY}[30m])) unless max by (model_name) ({_READY})"
+_NOT_READY = f"max by (model_name) (max_over_time({_WAS_READY}[30m])) > 0 unless max by (model_name) ({_READY}) > 0"
 _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
 _HELD_UP = (

@@ -202,8 +202,9 @@ EVENT_LOOP_LAG = Metric(
     "quire:event_loop_lag_seconds", "histogram", "Seconds that timers of the router are late.", _ROUTER, (), _LAG
 )
 SCHEDULERS_READY = Metric(
-    "quire:schedulers_ready", "gauge", "Schedulers that the router can use, by model. Models without one have no "
-    "series.", _ROUTER, MODEL,
+    "quire:schedulers_ready", "gauge", "Schedulers with a worker that the router can use, by model. 0: schedulers are "
+    "connected, but none has a worker, or all are stopping. Models without any scheduler have no series.",
+    _ROUTER, MODEL,
 )  # fmt: skip
 SCHEDULERS_STALE = Metric(
     "quire:schedulers_stale", "gauge", "Schedulers that the router uses although discovery does not know them any "

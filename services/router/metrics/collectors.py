@@ -167,8 +167,13 @@ class RouterCollector:
     def _state(self) -> Iterator[Family]:
         placement = self._placement
         ready = catalog.SCHEDULERS_READY.gauge()
-        infos = [connection.info for connection in placement.connections if connection.info is not None]
-        for model, number in Counter((info.name, info.version) for info in infos).items():
+        numbers: Counter[tuple[str, str]] = Counter()
+        for connection in placement.connections:
+            if connection.info is not None:
+                # A scheduler whose workers are gone counts as 0, so that its model has a series that alerts can see.
+                takes_work = connection.has_workers and not connection.is_draining
+                numbers[(connection.info.name, connection.info.version)] += takes_work
+        for model, number in numbers.items():
             ready.add_metric(model, number)
         yield ready
         gauges = (

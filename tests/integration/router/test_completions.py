@@ -145,6 +145,7 @@ async def test_a_long_text_is_tokenized_beside_the_loop(start_router: StartRoute
 
 async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
     scheduler = fake_scheduler()
+    scheduler.load.num_ready_groups = 1
     api = await start_router(scheduler)
     await api.chat()
     await api.complete(stream=True, brand_new_field=1)

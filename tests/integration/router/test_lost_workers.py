@@ -24,6 +24,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
 from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
+from shared.metrics import registry_of
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
@@ -132,11 +133,19 @@ async def test_streams_go_on_at_the_scheduler_that_has_a_worker(tmp_path: Path) 
         stack.check()
 
 
+def schedulers_ready(router: Router) -> list[float]:
+    """The metric of that name, by model."""
+    samples = (sample for metric in registry_of(router.collector).collect() for sample in metric.samples)
+    return [sample.value for sample in samples if sample.name == "quire:schedulers_ready"]
+
+
 async def test_streams_wait_for_the_worker_where_no_scheduler_has_one(tmp_path: Path) -> None:
     async with running(tmp_path, 1) as stack:
         tasks = await streams_under_way(stack)
+        assert schedulers_ready(stack.router) == [1.0]
         await stack.lose_worker(0)
         await until(lambda: stack.router.placement.connections[0].lacks_workers)
+        assert schedulers_ready(stack.router) == [0.0]
         assert stack.schedulers[0].num_unfinished == NUM_STREAMS
         await stack.bring_worker_back(0)
         await asyncio.gather(*tasks)

@@ -97,9 +97,11 @@ CASES: dict[str, tuple[Values, Values]] = {
         values(NEXT, "0.03", "0.05", num_below=96, num_above=4),
     ),
     "NoReadyScheduler": (gauge(READY, 0), gauge(READY, 1)),
-    # Model b is lost 10 minutes before the end, or 40 minutes before it.
+    # Model b is lost 10 minutes before the end, or 40 minutes before it. Model c has never had a worker.
     "ModelWithoutScheduler": (
-        lost(10) | gauge(READY, 1), lost(40) | gauge(READY, 1) | lost_series('quire:schedulers_ready{job="router"}', 10)
+        lost(10) | gauge(READY, 1),
+        lost(40) | gauge(READY, 1) | lost_series('quire:schedulers_ready{job="router"}', 10)
+        | gauge('quire:schedulers_ready{job="router",model_name="c"}', 0),
     ),
     "StaleDiscovery": (gauge(SILENCE, 31), gauge(SILENCE, 29)),
     "StreamsLost": (counted("quire:streams_lost_total", 1), counted("quire:streams_lost_total", 0)),
@@ -149,6 +151,22 @@ def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_pat
             tests.append({"interval": "1m", "input_series": series, "alert_rule_test": [found]})
             if fires:
                 found["exp_alerts"] = [expected(rules[name], case)]
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
+    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
+def test_a_model_whose_workers_are_gone_is_without_scheduler_though_one_is_connected(tmp_path: Path) -> None:
+    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+    name, series = "ModelWithoutScheduler", 'quire:schedulers_ready{job="router",model_name="b"}'
+    given = [{"series": series, "values": "1x20 0x20"}, {"series": READY, "values": "1x40"}]
+    alert = expected(rules[name], {series: ""})
+    found = [
+        {"alertname": name, "eval_time": "20m", "exp_alerts": []},
+        {"alertname": name, "eval_time": "25m", "exp_alerts": [alert]},
+    ]
+    tests = [{"interval": "1m", "input_series": given, "alert_rule_test": found}]
     (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
     result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

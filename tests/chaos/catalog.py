@@ -1,4 +1,5 @@
-"""The requests of the load. Each is greedy or has a seed, so its answer is the same every time."""
+"""The requests of the load. Each whose answer is read to its end is greedy or has a seed, so that its answer is the
+same every time."""
 
 from __future__ import annotations
 

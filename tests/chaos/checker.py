@@ -19,10 +19,13 @@ from dataclasses import dataclass, field
 
 from tests.chaos.answers import Answer, IncompleteError, difference, over_grpc, over_http
 from tests.chaos.catalog import HttpRequest, Request
-from tests.chaos.draw import KILL, KILL_ALL, ROLL, TERMINATE, UPGRADE
+from tests.chaos.draw import DELAY, KILL, KILL_ALL, ROLL, STALL, STOP, TERMINATE, UPGRADE
 from tests.chaos.fleet import DRAIN_S
 from tests.chaos.history import Call, Exit, Fault, Record, Served
 
+# Faults that break no stream if they are shorter than the gateway's pings wait (deploy/envoy/envoy.yaml.j2).
+_SILENT = {STOP, STALL}
+_PING_S = 4.5  # half a second less, because the history's clock is not the gateway's
 # Faults that tell a part to end.
 _GRACEFUL = {TERMINATE, ROLL, UPGRADE}
 # A drain may seem to end earlier by this much, because the history's clock is not the part's.
@@ -146,11 +149,14 @@ def _causes(call: Call, context: _Context) -> set[str]:
 
 def _is_excused(call: Call, context: _Context) -> bool:
     """Returns whether the call went through a router or gateway that was under a fault itself at that time. A part that
-    is told to end lets streams go on for the length of its drain. A gateway that ends refuses connections."""
+    is told to end lets streams go on for the length of its drain. A gateway that ends refuses connections. A delay
+    breaks nothing, nor does a short silence."""
     causes = _causes(call, context)
 
     def excuses(fault: Fault) -> bool:
         if causes.isdisjoint(fault.targets) or call.end < fault.start or fault.end < call.start:
+            return False
+        if fault.kind == DELAY or (fault.kind in _SILENT and fault.end - fault.start < _PING_S):
             return False
         is_over = call.end >= fault.start + DRAIN_S - _EARLY_S
         is_refused = not call.events and call.start > fault.start and "gateway" in fault.targets

@@ -90,7 +90,7 @@ class Load:
                     await self._over_http(request, id_, received)
                 else:
                     await self._over_grpc(request, id_, received)
-            if received.status == 200 and request.leaves_after is not None:
+            if received.status == 200 and received.is_enough:
                 outcome = "left"
         except TimeoutError:
             outcome = "hung"

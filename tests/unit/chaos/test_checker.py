@@ -179,8 +179,19 @@ def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
 @pytest.mark.parametrize(("killed_s", "is_excused"), [(1.0, True), (3.0, False)])
 def test_any_router_excuses_a_call_whose_line_in_the_access_log_is_lost(killed_s: float, is_excused: bool) -> None:
     broken = call("a", WHOLE[:2], outcome="cut")
-    faults = Fault("stop", ("router-0",), 9.0, 12.0), Fault("kill", ("gateway",), broken.end + killed_s, 20.0)
+    faults = Fault("stop", ("router-0",), 9.0, 15.0), Fault("kill", ("gateway",), broken.end + killed_s, 20.0)
     assert rules(broken, *faults) == ([] if is_excused else ["lost"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "is_excused"),
+    [("stop", 4.0, False), ("stop", 10.0, True), ("link stall", 4.0, False), ("link stall", 10.0, True),
+     ("link delay", 20.0, False), ("link cut", 0.1, True)],
+)  # fmt: skip
+def test_what_breaks_no_stream_excuses_none(kind: str, seconds: float, is_excused: bool) -> None:
+    broken, served = call("a", WHOLE[:2], outcome="cut"), Served("a", "router-0")
+    fault = Fault(kind, ("gateway>router-0",), broken.end - 0.05, broken.end + seconds)
+    assert rules(broken, fault, served) == ([] if is_excused else ["lost"])
 
 
 def test_a_router_under_a_fault_excuses_no_changed_answer_and_no_hang() -> None:

@@ -26,6 +26,12 @@ model: {{ .model.name }}
 {{- .root.Release.Name }}-{{ if and .model .model.name }}{{ .model.name }}-{{ end }}
 {{- end }}
 
+{{- /* A value as a variable has it. Helm reads all numbers of a file as float64, and prints the large ones with an
+       exponent, which no part accepts for a whole number. */ -}}
+{{- define "quire.text" }}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}
+{{- end }}
+
 {{- /* Changes names, labels and selectors of .object, and the names of other objects in it. */ -}}
 {{- define "quire.rename" }}
 {{- $object := .object }}
@@ -180,7 +186,7 @@ model: {{ .model.name }}
 {{- $_ := set $environment "QUIRE_REDIS" (printf "redis://%sredis:6379" $all) }}
 {{- end }}
 {{- range $option, $value := $options }}
-{{- $_ := set $environment (print "QUIRE_" ($option | upper | replace "-" "_")) (toString $value) }}
+{{- $_ := set $environment (print "QUIRE_" ($option | upper | replace "-" "_")) (include "quire.text" $value) }}
 {{- end }}
 {{- $entries := list }}
 {{- range $entry := $container.env }}

@@ -123,6 +123,27 @@ def test_images_options_and_pull_secrets_reach_every_part() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1073741824, "1073741824"),
+        (1e6, "1000000"),
+        (2**53, "9007199254740992"),
+        (-1, "-1"),
+        (0, "0"),
+        (0.9, "0.9"),
+        (0.0005, "0.0005"),
+        (1234567.5, "1.2345675e+06"),
+        (True, "true"),
+        ("1e6", "1e6"),
+        ("", ""),
+    ],
+)
+def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) -> None:
+    worker = helm(models=[{"name": "", "options": {"some-option": value}}]).named("StatefulSet", "quire-worker")
+    assert environment_of(container_of(worker))["QUIRE_SOME_OPTION"] == text
+
+
+@pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"models": []}, "models"),

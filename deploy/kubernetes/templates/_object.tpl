@@ -208,4 +208,9 @@ model: {{ .model.name }}
 {{- if ne $part "redis" }}
 {{- $_ := set $container "env" $entries }}
 {{- end }}
+{{- /* Kubernetes refuses to change the pods of a job: with a change, an upgrade replaces the job. */ -}}
+{{- if eq .object.kind "Job" }}
+{{- $hash := .object.spec.template | toYaml | sha256sum | trunc 8 }}
+{{- $_ := set .object.metadata "name" (printf "%s-%s" .object.metadata.name $hash) }}
+{{- end }}
 {{- end }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -55,8 +56,8 @@ def helm(overlay: str = "cpu", **values: Any) -> Manifests:
 
 
 def plain(node: Any) -> Any:
-    """An object without what Helm adds: the release's name at the beginning of others, and its labels. The order of
-    entries with names does not matter."""
+    """An object without what Helm adds: the release's name at the beginning of others, the hash at the end of a job's
+    name, and its labels. The order of entries with names does not matter."""
     if isinstance(node, dict):
         return {key: plain(value) for key, value in node.items() if key not in HELMS}
     if isinstance(node, list):
@@ -64,7 +65,8 @@ def plain(node: Any) -> Any:
         names = [one.get("name") if isinstance(one, dict) else None for one in items]
         return sorted(items, key=lambda one: str(one["name"])) if items and all(names) else items
     if isinstance(node, str):
-        return node.replace(f"redis://{RELEASE}-", "redis://").removeprefix(f"{RELEASE}-")
+        node = node.replace(f"redis://{RELEASE}-", "redis://").removeprefix(f"{RELEASE}-")
+        return re.sub(r"^((?:[a-z-]+-)?download)-[0-9a-f]{8}$", r"\1", node)
     return node
 
 
@@ -119,7 +121,21 @@ def test_images_options_and_pull_secrets_reach_every_part() -> None:
     assert variables["QUIRE_MAX_MODEL_LEN"] == "8192"
     assert variables["QUIRE_ENFORCE_EAGER"] == "true"
     assert environment_of(container_of(manifests.named("Deployment", "quire-router")))["QUIRE_DRAIN_TIMEOUT"] == "120"
-    assert environment_of(container_of(manifests.named("Job", "quire-download")))["MODEL"] == "m"
+    (job,) = manifests.of("Job")
+    assert environment_of(container_of(job))["MODEL"] == "m"
+    assert plain(job["metadata"]["name"]) == "download"
+
+
+def test_a_job_with_other_pods_has_another_name() -> None:
+    """Kubernetes refuses to change the pods of a job: an upgrade must replace it."""
+
+    def job(model: str = "m", **values: Any) -> dict[str, Any]:
+        (found,) = helm(models=[{"name": "", "options": {"model": model}, "download": True}], **values).of("Job")
+        return found
+
+    changed = [job(), job(model="n"), job(image={"tag": "9"}), job(image={"pullSecrets": ["login"]})]
+    assert len({one["metadata"]["name"] for one in changed}) == len(changed)
+    assert job() == job(router={"replicas": 3}, redis=True)
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,16 @@ def test_a_model_among_several_has_a_download_and_a_scaler_of_its_own() -> None:
     assert metric["external"]["metric"]["selector"] == {"matchLabels": {"model_name": served}}
 
 
+def test_a_job_that_has_ended_goes_so_that_a_changed_one_can_be_applied() -> None:
+    """Kubernetes refuses to change the pods of a job that exists."""
+    manifests = rendered("models-gpu")
+    assert all(job["spec"]["ttlSecondsAfterFinished"] == 600 for job in manifests.of("Job"))
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert "Ten minutes after its end" in document
+    (name,) = re.findall(r"`kubectl -n quire delete job (\S+) --ignore-not-found`", document)
+    assert manifests.named("Job", name)
+
+
 def test_keda_finds_the_workers_of_a_model_whose_names_have_a_prefix(tmp_path: Path) -> None:
     base = os.path.relpath(MANIFESTS, tmp_path.resolve())
     kustomization = {

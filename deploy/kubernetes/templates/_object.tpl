@@ -168,8 +168,10 @@ model: {{ .model.name }}
 {{- $_ := set $pod "tolerations" .model.tolerations }}
 {{- end }}
 {{- end }}
-{{- if $resources }}
-{{- $_ := set $container "resources" $resources }}
+{{- range $kind, $amounts := $resources }}
+{{- range $name, $amount := $amounts }}
+{{- $_ := set (get $container.resources $kind) $name $amount }}
+{{- end }}
 {{- end }}
 {{- /* Where the part finds the others. */ -}}
 {{- $environment := dict }}
@@ -190,14 +192,14 @@ model: {{ .model.name }}
 {{- end }}
 {{- $entries := list }}
 {{- range $entry := $container.env }}
-{{- if not (hasKey $environment $entry.name) }}
+{{- if not (or (hasKey $environment $entry.name) (eq $entry.name "HF_TOKEN")) }}
 {{- $entries = append $entries $entry }}
 {{- end }}
 {{- end }}
 {{- range $name, $value := $environment }}
 {{- $entries = append $entries (dict "name" $name "value" $value) }}
 {{- end }}
-{{- if and (eq $part "worker") $values.hubToken }}
+{{- if and (has $part (list "worker" "download")) $values.hubToken }}
 {{- $reference := dict "name" $values.hubToken "key" "token" "optional" true }}
 {{- $entries = append $entries (dict "name" "HF_TOKEN" "valueFrom" (dict "secretKeyRef" $reference)) }}
 {{- end }}

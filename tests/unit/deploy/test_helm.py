@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.deploy.kubernetes import (
+    COMPONENT,
     KUBECTL,
     MANIFESTS,
     WORKLOADS,
@@ -138,6 +139,28 @@ def test_a_job_with_other_pods_has_another_name() -> None:
     assert job() == job(router={"replicas": 3}, redis=True)
 
 
+def test_the_token_of_the_hub_reaches_the_worker_and_the_download_alone() -> None:
+    models = [{"name": "", "options": {"model": "m"}, "download": True}]
+    of_secret = {"secretKeyRef": {"name": "gated", "key": "token", "optional": True}}
+    for token, given in (("gated", [of_secret]), ("", [])):
+        for workload in helm(models=models, hubToken=token).of(*WORKLOADS):
+            asks = workload["metadata"]["labels"][COMPONENT] in ("worker", "download")
+            found = [one["valueFrom"] for one in container_of(workload)["env"] if one["name"] == "HF_TOKEN"]
+            assert found == (given if asks else [])
+
+
+def test_a_limit_or_request_replaces_that_of_the_manifest_alone() -> None:
+    given = {"limits": {"memory": "99Gi", "nvidia.com/gpu": 1}, "requests": {"cpu": 3}}
+    changed = helm(models=[{"name": "", "resources": given}], gateway={"resources": given}, router={"resources": {}})
+    usual = by_name(helm())
+    for workload in changed.of(*WORKLOADS):
+        of_manifest = container_of(usual[workload["kind"], plain(workload["metadata"]["name"])])["resources"]
+        expected = {kind: of_manifest[kind] | given[kind] for kind in of_manifest}
+        takes = workload["metadata"]["labels"][COMPONENT] in ("gateway", "worker")
+        assert container_of(workload)["resources"] == (expected if takes else of_manifest)
+        assert {"cpu", "memory"} <= container_of(workload)["resources"]["requests"].keys()
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -172,6 +195,7 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"models": [{"name": "", "scaling": "magic"}]}, "scaling"),
         ({"mdoels": []}, "mdoels"),
         ({"gateway": {"options": {"--port": 1}}}, "--port"),
+        ({"gateway": {"resources": {"memory": "1Gi"}}}, "memory"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:

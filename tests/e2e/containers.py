@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,15 +39,13 @@ ANY_ADDRESS = "0.0.0.0"
 @dataclass(frozen=True)
 class Service:
     """`part`: gateway, router, scheduler or worker, whose image the containers have; empty for Redis. `command`: what
-    follows the image's entry point. `names`: names that stand for the containers' addresses, besides the service's.
-    `pre_stop_s`: how long the engine waits before SIGTERM, within the grace period."""
+    follows the image's entry point. `names`: names that stand for the containers' addresses, besides the service's."""
 
     part: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     grace_s: float
     names: tuple[str, ...] = ()
-    pre_stop_s: float = 0.0
 
 
 def compose_services() -> dict[str, Service]:
@@ -136,7 +133,6 @@ class Container:
 
     def stop(self) -> None:
         """Stops it as an engine does."""
-        time.sleep(self.definition.pre_stop_s)
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(max(self.definition.grace_s, HANG_S)) == 0, self.log.read_text()
 

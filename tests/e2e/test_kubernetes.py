@@ -55,7 +55,6 @@ def services_of(manifests: Manifests) -> dict[str, Service]:
             environment=environment_of(container),
             grace_s=pod_of(workload).get("terminationGracePeriodSeconds", 30),
             names=tuple(one["metadata"]["name"] for one in services),
-            pre_stop_s=container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0),
         )
     return found
 

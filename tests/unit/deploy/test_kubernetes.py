@@ -102,6 +102,16 @@ def test_services_lead_to_ports_that_containers_have(manifests: Manifests) -> No
         assert manifests.selected(service["spec"]["selector"]) == [stateful_set]
 
 
+def test_names_have_addresses_before_their_pods_are_ready(manifests: Manifests) -> None:
+    """A name without an address looks like a name server that is lost, which an alert tells of."""
+    headless = {
+        one["metadata"]["labels"][COMPONENT]: one["spec"]["publishNotReadyAddresses"]
+        for one in manifests.of("Service")
+        if one["spec"].get("clusterIP") == "None"
+    }
+    assert headless == {"router": True, "scheduler": True, "worker": True}
+
+
 def test_probes_ask_for_what_is_there(manifests: Manifests) -> None:
     for workload in manifests.of("Deployment", "StatefulSet"):
         container = container_of(workload)

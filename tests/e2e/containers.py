@@ -132,7 +132,8 @@ class Container:
     definition: Service
 
     def stop(self) -> None:
-        """Stops it as an engine does."""
+        """Stops it as an engine does, but waits for it on a slow machine, too. That the grace period is as long as the
+        code may take is tested in tests/unit/deploy."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(max(self.definition.grace_s, HANG_S)) == 0, self.log.read_text()
 

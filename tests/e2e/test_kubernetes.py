@@ -1,5 +1,5 @@
 """The containers of the manifests for Kubernetes, run as processes: they find each other, pass their probes, answer,
-and stop within their grace period."""
+and end by themselves when they are told to stop."""
 
 from __future__ import annotations
 

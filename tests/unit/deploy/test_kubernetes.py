@@ -38,7 +38,14 @@ from tests.unit.deploy.kubernetes import (
     pod_of,
     rendered,
 )
-from tests.unit.deploy.test_containers import COMPOSE, image_environment, instructions, parse
+from tests.unit.deploy.test_containers import (
+    COMPOSE,
+    MARGIN_S,
+    image_environment,
+    instructions,
+    longest_stop_s,
+    parse,
+)
 from tests.unit.test_documented_names import METRICS
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
@@ -55,8 +62,6 @@ CORE_GROUPS = {"v1", "apps", "batch", "policy", "autoscaling", "networking.k8s.i
 # Kinds that come with an operator.
 OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
 HEALTH_NAMES = {LIVENESS, READINESS, SCHEDULER_SERVICE, WORKER_SERVICE}
-# Longest time that a process takes to end after its drain.
-MARGIN_S = 5
 
 
 @pytest.fixture(params=RENDERED, ids=lambda given: "+".join((given[0], *given[1])))
@@ -174,16 +179,15 @@ def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_scheduler
     assert environment_of(container_of(router))["QUIRE_DEFAULT_MODEL"] in models
 
 
-def test_pods_may_take_as_long_to_stop_as_their_drain(manifests: Manifests) -> None:
+def test_pods_may_take_as_long_to_stop_as_their_part(manifests: Manifests) -> None:
     for workload in manifests.of("Deployment", "StatefulSet"):
         part = pod_labels(workload)[COMPONENT]
         if part not in SERVICES:
             continue
         container, pod = container_of(workload), pod_of(workload)
         config = parse(SERVICES[part], [], environment_of(container))
-        sleep = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        needed = sleep + getattr(config, "drain_delay", 0) + config.drain_timeout + MARGIN_S
-        assert pod["terminationGracePeriodSeconds"] >= needed
+        assert "lifecycle" not in container, "a preStop would take its time off the grace period"
+        assert pod["terminationGracePeriodSeconds"] >= longest_stop_s(part, config) + MARGIN_S
 
 
 def test_disruption_budgets_allow_to_drain_a_node_and_keep_a_replica(manifests: Manifests) -> None:

@@ -210,6 +210,16 @@ model: {{ .model.name }}
 {{- if ne $part "redis" }}
 {{- $_ := set $container "env" $entries }}
 {{- end }}
+{{- /* A longer drain needs a longer grace period: some seconds more, or 20 s and some for the worker's calls and steps. */ -}}
+{{- $drain := ternary 30.0 15.0 (eq $part "worker") }}
+{{- range $entry := $entries }}
+{{- if has $entry.name (list "QUIRE_DRAIN_DELAY" "QUIRE_DRAIN_TIMEOUT") }}
+{{- $drain = addf $drain $entry.value }}
+{{- end }}
+{{- end }}
+{{- if hasKey $pod "terminationGracePeriodSeconds" }}
+{{- $_ := set $pod "terminationGracePeriodSeconds" (max $pod.terminationGracePeriodSeconds (ceil $drain)) }}
+{{- end }}
 {{- /* Kubernetes refuses to change the pods of a job: with a change, an upgrade replaces the job. */ -}}
 {{- if eq .object.kind "Job" }}
 {{- $hash := .object.spec.template | toYaml | sha256sum | trunc 8 }}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from quire.cli.stack import SERVICES
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
     KUBECTL,
@@ -19,6 +20,7 @@ from tests.unit.deploy.kubernetes import (
     pod_of,
     rendered,
 )
+from tests.unit.deploy.test_containers import MARGIN_S, longest_stop_s, parse
 
 helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
 RELEASE = "quire"
@@ -137,6 +139,18 @@ def test_a_job_with_other_pods_has_another_name() -> None:
     changed = [job(), job(model="n"), job(image={"tag": "9"}), job(image={"pullSecrets": ["login"]})]
     assert len({one["metadata"]["name"] for one in changed}) == len(changed)
     assert job() == job(router={"replicas": 3}, redis=True)
+
+
+def test_a_longer_drain_gets_a_longer_grace_period() -> None:
+    drain: dict[str, Any] = {"options": {"drain-timeout": 600.5}}
+    models = [{"name": "", "options": drain["options"], "schedulerOptions": drain["options"]}]
+    gateway = {"options": {"drain-delay": 100, "drain-timeout": 900}}
+    for workload in helm(models=models, router=drain, gateway=gateway).of("Deployment", "StatefulSet"):
+        part = workload["metadata"]["labels"][COMPONENT]
+        config = parse(SERVICES[part], [], environment_of(container_of(workload)))
+        assert config.drain_timeout == (900 if part == "gateway" else 600.5)
+        needed = longest_stop_s(part, config) + MARGIN_S
+        assert needed <= pod_of(workload)["terminationGracePeriodSeconds"] <= needed + 10
 
 
 def test_the_token_of_the_hub_reaches_the_worker_and_the_download_alone() -> None:

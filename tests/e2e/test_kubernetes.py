@@ -23,6 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.cli.stack import SERVICES
 from tests.e2e.containers import ROOT, Container, Project, Service, running
+from tests.e2e.test_compose import wait_used
 from tests.fakes.redis_server import SERVER
 from tests.fakes.waiting import HANG_S, wait_until
 from tests.unit.deploy.kubernetes import (
@@ -39,7 +40,6 @@ from tests.unit.worker.tiny_encoders import TINY, save_encoder, write_modules
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
 CHAT_MODEL = ROOT / "quire" / "models" / "quire-chat"
-COMPONENTS = () if SERVER is None else ("redis",)
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
@@ -100,12 +100,16 @@ def ask(gateway: Container, model: str | openai.Omit) -> str:
 
 
 def test_the_exercise_of_the_documentation(tmp_path: Path) -> None:
-    """Pods pass their probes and answer. Under its load, workers are added, and the first one is deleted."""
+    """Pods find each other by DNS, pass their probes and answer. Under the load, workers are added, and the first one
+    is deleted."""
     exercise = (ROOT / "docs" / "kubernetes.md").read_text().partition("## An exercise")[2]
-    (load,) = re.findall(r"^quire (bench serve .+)$", exercise, re.MULTILINE)
+    (load,) = re.findall(r"^quire (bench serve .+) &$", exercise, re.MULTILINE)
+    (num_prompts,) = re.findall(r"--num-prompts (\d+)", load)
     (num_workers,) = re.findall(r"scale statefulset/worker --replicas (\d+)$", exercise, re.MULTILINE)
-    assert "delete pod worker-0" in exercise
-    manifests = rendered("cpu", COMPONENTS)
+    assert re.search(
+        r" rollout status statefulset/worker .*\n.* delete pod worker-0\nwait \$!$", exercise, re.MULTILINE
+    )
+    manifests = rendered("cpu")
     numbers = {one["metadata"]["name"]: one["spec"]["replicas"] for one in manifests.of("Deployment", "StatefulSet")}
     with running(numbers, services_of(manifests)) as project:
         wait_ready(manifests, project)
@@ -115,12 +119,15 @@ def test_the_exercise_of_the_documentation(tmp_path: Path) -> None:
         saved = ("--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json")
         words = [sys.executable, "-m", "quire", *load.split(), "--host", gateways[0].address, *saved]
         with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL) as loading:
+            wait_used(project.containers["worker"])
             workers = project.scale("worker", int(num_workers))
             wait_ready(manifests, project)
+            wait_used(workers)
+            assert loading.poll() is None, "the load must still run when the worker is deleted"
             project.remove(workers[0])
             assert loading.wait(HANG_S) == 0
     result = json.loads((tmp_path / "result.json").read_text())
-    assert (result["completed"], result["failed"]) == (100, 0)
+    assert (result["completed"], result["failed"]) == (int(num_prompts), 0)
 
 
 @pytest.fixture
@@ -137,9 +144,10 @@ def encoder() -> Iterator[Path]:
 
 
 def test_two_models_behind_one_address(encoder: Path) -> None:
-    """The overlay with several models, but with models that are on this machine, and one pod for each workload."""
+    """The overlay with several models, but with models that are on this machine, and one pod for each workload. Where
+    Redis is there, the pods find each other in it, too."""
     paths = {"chat-worker": "quire-chat", "embed-worker": str(encoder)}
-    manifests = rendered("models", COMPONENTS)
+    manifests = rendered("models", () if SERVER is None else ("redis",))
     services = services_of(manifests)
     for name, path in paths.items():
         environment = {**services[name].environment, "QUIRE_MODEL": path}

@@ -48,6 +48,9 @@ model: {{ .model.name }}
 {{- $spec := $object.spec }}
 {{- if eq $object.kind "Service" }}
 {{- $_ := set $spec "selector" (merge $spec.selector $own) }}
+{{- if and (eq $metadata.name (print $all "gateway")) (ne .root.Values.gateway.serviceType "ClusterIP") }}
+{{- $_ := set $spec "type" .root.Values.gateway.serviceType }}
+{{- end }}
 {{- else if eq $object.kind "NetworkPolicy" }}
 {{- $_ := set $spec.podSelector "matchLabels" (merge $spec.podSelector.matchLabels (dict "app.kubernetes.io/instance" .root.Release.Name)) }}
 {{- range $rule := $spec.ingress }}
@@ -64,7 +67,9 @@ model: {{ .model.name }}
 {{- if .model.name }}
 {{- $_ := include "quire.queue" (dict "object" $object "options" (.model.options | default dict)) }}
 {{- end }}
+{{- $_ := include "quire.scaler" (dict "object" $object "scaler" (.model.scaler | default dict)) }}
 {{- else if eq $object.kind "HTTPRoute" }}
+{{- $_ := set $spec "parentRefs" .root.Values.parentRefs }}
 {{- range $rule := $spec.rules }}
 {{- range $backend := $rule.backendRefs }}
 {{- $_ := set $backend "name" (print $all $backend.name) }}
@@ -72,6 +77,9 @@ model: {{ .model.name }}
 {{- end }}
 {{- else if has $object.kind (list "InferencePool" "ServiceMonitor") }}
 {{- $_ := set $spec.selector "matchLabels" (merge $spec.selector.matchLabels (dict "app.kubernetes.io/instance" .root.Release.Name)) }}
+{{- end }}
+{{- if has $object.kind (list "ServiceMonitor" "PrometheusRule") }}
+{{- $_ := set $metadata "labels" (merge $metadata.labels .root.Values.monitoringLabels) }}
 {{- end }}
 {{- if has $object.kind (list "Deployment" "StatefulSet" "Job") }}
 {{- $pod := $spec.template }}
@@ -117,6 +125,30 @@ model: {{ .model.name }}
 {{- if $metric.external }}
 {{- $name := first (splitList "," (required $missing (get .options "served-model-name"))) }}
 {{- $_ := set $metric.external.metric "selector" (dict "matchLabels" (dict "model_name" $name)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Sets the bounds and the threshold of a scaler. Takes: object, scaler (minimum, maximum and threshold, or fewer). */ -}}
+{{- define "quire.scaler" }}
+{{- $spec := .object.spec }}
+{{- $keda := eq .object.kind "ScaledObject" }}
+{{- $bounds := ternary (list "minReplicaCount" "maxReplicaCount") (list "minReplicas" "maxReplicas") $keda }}
+{{- range $index, $key := list "minimum" "maximum" }}
+{{- if hasKey $.scaler $key }}
+{{- $_ := set $spec (index $bounds $index) (int (get $.scaler $key)) }}
+{{- end }}
+{{- end }}
+{{- if gt (int (get $spec (first $bounds))) (int (get $spec (last $bounds))) }}
+{{- fail "scaler.minimum is more than scaler.maximum" }}
+{{- end }}
+{{- if .scaler.threshold }}
+{{- $threshold := include "quire.text" .scaler.threshold }}
+{{- if $keda }}
+{{- $_ := set (first $spec.triggers).metadata "threshold" $threshold }}
+{{- else }}
+{{- $metric := first $spec.metrics }}
+{{- $_ := set (get $metric (lower $metric.type)).target "averageValue" $threshold }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -173,8 +205,11 @@ model: {{ .model.name }}
 {{- $_ := set (get $container.resources $kind) $name $amount }}
 {{- end }}
 {{- end }}
-{{- /* Where the part finds the others. */ -}}
 {{- $environment := dict }}
+{{- range $name, $value := $values.environment }}
+{{- $_ := set $environment $name (include "quire.text" $value) }}
+{{- end }}
+{{- /* Where the part finds the others. */ -}}
 {{- if eq $part "gateway" }}
 {{- $_ := set $environment "QUIRE_ROUTER" (printf "%srouter:50051" $all) }}
 {{- else if eq $part "router" }}

@@ -24,6 +24,7 @@ from tests.unit.deploy.test_containers import MARGIN_S, longest_stop_s, parse
 
 helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
 RELEASE = "quire"
+SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 # Labels that only Helm sets.
 HELMS = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance"}
 
@@ -210,6 +211,16 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"mdoels": []}, "mdoels"),
         ({"gateway": {"options": {"--port": 1}}}, "--port"),
         ({"gateway": {"resources": {"memory": "1Gi"}}}, "memory"),
+        ({"gateway": {"serviceType": "Public"}}, "serviceType"),
+        ({"router": {"serviceType": "NodePort"}}, "serviceType"),
+        ({"environment": {"A-B": "c"}}, "A-B"),
+        ({"monitoringLabels": {"release": 1}}, "release"),
+        ({"parentRefs": [{"namespace": "a"}]}, "name"),
+        ({"models": [{"name": "", "scaling": "keda", "scaler": {"minimum": 0}}]}, "minimum"),
+        (
+            {"models": [{"name": "", "scaling": "keda", "scaler": {"minimum": 9}}]},
+            "minimum is more than scaler.maximum",
+        ),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
@@ -230,6 +241,62 @@ def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:
         f"quire-{name}-worker": f'sum(vllm:num_requests_waiting{{job="scheduler",model_name="{name}-1"}})'
         for name in ("a", "b")
     }
+
+
+@pytest.mark.parametrize(
+    ("scaling", "threshold", "text"), [("hpa-queue", 25, "25"), ("hpa-gpu", 0.65, "0.65"), ("keda", 2.5, "2.5")]
+)
+def test_a_scaler_has_the_given_bounds_and_threshold(scaling: str, threshold: float, text: str) -> None:
+    def spec(**scaler: float) -> dict[str, Any]:
+        (found,) = helm(models=[{"name": "", "scaling": scaling, "scaler": scaler}]).of(*SCALERS)
+        found_spec: dict[str, Any] = found["spec"]
+        return found_spec
+
+    given, usual = spec(minimum=2, maximum=40, threshold=threshold), spec()
+    if scaling == "keda":
+        expected = usual | {"minReplicaCount": 2, "maxReplicaCount": 40}
+        expected["triggers"][0]["metadata"]["threshold"] = text
+    else:
+        expected = usual | {"minReplicas": 2, "maxReplicas": 40}
+        (metric,) = expected["metrics"]
+        metric[metric["type"].lower()]["target"]["averageValue"] = text
+    assert given == expected
+    assert given != spec()
+
+
+def test_the_gateway_alone_has_the_given_type_of_service() -> None:
+    services = helm(gateway={"serviceType": "LoadBalancer"}, redis=True).of("Service")
+    types = {one["metadata"]["name"]: one["spec"].get("type", "ClusterIP") for one in services}
+    assert types.pop("quire-gateway") == "LoadBalancer"
+    assert set(types.values()) == {"ClusterIP"}
+
+
+def test_every_part_has_the_given_environment() -> None:
+    models = [{"name": "", "options": {"model": "m", "device": "cpu"}, "download": True}]
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317", "OTEL_TRACES_SAMPLER_ARG": 0.5, "MODEL": "n"}
+    for workload in helm(models=models, environment=given, redis=True).of(*WORKLOADS):
+        part, variables = workload["metadata"]["labels"][COMPONENT], environment_of(container_of(workload))
+        if part == "redis":
+            assert not variables
+            continue
+        assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
+        assert variables["OTEL_TRACES_SAMPLER_ARG"] == "0.5"
+        assert variables["MODEL"] == ("m" if part == "download" else "n"), "the chart's own values come first"
+        names = [entry["name"] for entry in container_of(workload)["env"]]
+        assert len(names) == len(set(names))
+
+
+def test_monitors_and_rules_have_the_labels_that_an_operator_selects_by() -> None:
+    manifests = helm(monitoring=True, monitoringLabels={"release": "prometheus"})
+    labelled = [one for one in manifests.objects if one["metadata"]["labels"].get("release") == "prometheus"]
+    assert [one["kind"] for one in labelled] == ["ServiceMonitor", "PrometheusRule"]
+    assert all(one["metadata"]["labels"]["app.kubernetes.io/instance"] == RELEASE for one in labelled)
+
+
+def test_the_route_belongs_to_the_given_gateways() -> None:
+    parents = [{"name": "public", "namespace": "gateways", "sectionName": "https", "port": 443}, {"name": "private"}]
+    (route,) = helm(gatewayApi=True, parentRefs=parents).of("HTTPRoute")
+    assert route["spec"]["parentRefs"] == parents
 
 
 def test_the_linter_has_nothing_to_say() -> None:

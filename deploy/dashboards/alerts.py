@@ -64,8 +64,8 @@ ALERTS = (
     Alert(
         "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, window='5m')} > 30", "5m", "critical",
         "One request in a hundred takes longer than 30 s.",
-        "Compare queue, prefill and decode times (dashboard overview). Queue: add workers. Prefill: lower "
-        "--max-num-batched-tokens. Decode: long answers, or too many at once (--max-num-seqs).",
+        "Compare queue, prefill and decode times (dashboard overview). Queue: add workers. Prefill: raise "
+        "--max-num-batched-tokens or --target-tbt-ms. Decode: long answers, or too many at once (--max-num-seqs).",
     ),
     Alert(
         "HighQueueDepth", f"{total(catalog.NUM_REQUESTS_WAITING)} > 100", "2m", "warning",
@@ -95,8 +95,8 @@ ALERTS = (
     ),
     Alert(
         "LowSuccessRate", f"{_failing('5m')} > {1 - AVAILABILITY:.3f}", "5m", "critical",
-        f"Less than {AVAILABILITY:.1%} of the choices end as asked.",
-        "The routers' logs name each error with its request id; the panel Errors shows their kinds.",
+        f"More than {1 - AVAILABILITY:.1%} of the choices end with an error that is the server's fault.",
+        "The routers' logs name each such error with its request id; the panel Errors shows their kinds.",
     ),
     Alert(
         "AvailabilityBurnsFast", _burns(14.4, "1h", "5m"), "2m", "critical",

@@ -45,8 +45,8 @@ _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384) 
 # -- Requests, as their router sees them. A choice is one of a request's `n` outputs.
 
 TIME_TO_FIRST_TOKEN = Metric(
-    "vllm:time_to_first_token_seconds", "histogram", "Seconds from a request's submission to its first token.",
-    _ROUTER, MODEL, _FIRST_TOKEN,
+    "vllm:time_to_first_token_seconds", "histogram",
+    "Seconds from a request's submission to the first token of each choice.", _ROUTER, MODEL, _FIRST_TOKEN,
 )  # fmt: skip
 INTER_TOKEN_LATENCY = Metric(
     "vllm:inter_token_latency_seconds", "histogram", "Seconds between tokens of a choice. Tokens that come together "
@@ -58,10 +58,10 @@ TIME_PER_OUTPUT_TOKEN = Metric(
 )  # fmt: skip
 REQUEST_TIME_PER_OUTPUT_TOKEN = Metric(
     "vllm:request_time_per_output_token_seconds", "histogram",
-    "Mean seconds per token of a request after its first one.", _ROUTER, MODEL, _PER_TOKEN,
+    "Mean seconds per token of a choice after its first one.", _ROUTER, MODEL, _PER_TOKEN,
 )  # fmt: skip
 E2E_REQUEST_LATENCY = Metric(
-    "vllm:e2e_request_latency_seconds", "histogram", "Seconds from a request's submission to its end.",
+    "vllm:e2e_request_latency_seconds", "histogram", "Seconds from a request's submission to the end of each choice.",
     _ROUTER, MODEL, _REQUEST,
 )  # fmt: skip
 REQUEST_QUEUE_TIME = Metric(
@@ -105,7 +105,9 @@ REQUEST_NUM_PREEMPTIONS = Metric(
     "vllm:request_num_preemptions", "histogram", "How often a choice was preempted.",
     _ROUTER, MODEL, (1, 2, 3, 4, 5, 10, 20),
 )  # fmt: skip
-PROMPT_TOKENS = Metric("vllm:prompt_tokens", "counter", "Prompt tokens of the requests received.", _ROUTER, MODEL)
+PROMPT_TOKENS = Metric(
+    "vllm:prompt_tokens", "counter", "Prompt tokens of choices that got their first token.", _ROUTER, MODEL
+)
 PROMPT_TOKENS_CACHED = Metric(
     "vllm:prompt_tokens_cached", "counter", "Prompt tokens of ended choices that a cache had.", _ROUTER, MODEL
 )
@@ -120,7 +122,8 @@ PROMPT_TOKENS_CACHED_BY_SOURCE = Metric(
 )  # fmt: skip
 GENERATION_TOKENS = Metric("vllm:generation_tokens", "counter", "Tokens generated.", _ROUTER, MODEL)
 REQUEST_SUCCESS = Metric(
-    "vllm:request_success", "counter", "Choices that ended, by reason: stop, length, abort or error.",
+    "vllm:request_success", "counter", "Choices that ended, by reason: stop, length, abort (the client left or its "
+    "time ran out) or error (the server's fault). Refused requests count in vllm:admission_rejections.",
     _ROUTER, (*MODEL, "finished_reason"),
 )  # fmt: skip
 ADMISSION_REJECTIONS = Metric(
@@ -326,6 +329,9 @@ LEFT_OUT = {
     "vllm:kv_block_idle_before_evict_seconds": _WITH_A_FLAG,
     "vllm:kv_block_reuse_gap_seconds": _WITH_A_FLAG,
     "vllm:lora_requests_info": "There are no adapters.",
+    "vllm:spec_decode_num_drafts_total": "There is no speculative decoding.",
+    "vllm:spec_decode_num_draft_tokens_total": "There is no speculative decoding.",
+    "vllm:spec_decode_num_accepted_tokens_total": "There is no speculative decoding.",
     "vllm:num_requests_swapped": "A name of older releases. A preempted sequence waits, whether or not the host's "
     "memory has its blocks.",
 }

@@ -33,7 +33,7 @@ WORK = {
 
 
 class Load:
-    """Clients that ask without a pause, and compare each answer with the first one to the same question."""
+    """Clients that ask one question after another, and compare each answer with the first one to the same question."""
 
     def __init__(self, url: str) -> None:
         self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)

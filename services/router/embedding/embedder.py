@@ -48,7 +48,7 @@ class Embedder:
         info = request.model.info
         self._generator.check_room(info)
         self._generator.began()
-        timer = self._metrics.start(info.name, request.num_tokens, info.version)
+        timer = self._metrics.start(info.name, info.version)
         mailbox, left = Mailbox(self._generator.deliveries), iter(range(request.num_prompts))
         timeout, clock = request.caller.timeout, asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
@@ -74,7 +74,7 @@ class Embedder:
                     num_open_tokens -= len(sequence.submission.prompt_token_ids)
                     yield indices.pop(sequence), sequence.embedding
         except ApiError as error:
-            timer.failed()
+            timer.failed(error.kind)
             if error.kind is ErrorKind.OVERLOADED:
                 self._generator.rejected(info)
             raise

@@ -86,8 +86,7 @@ class Generation:
         self._placement = generator.placement
         self._request = request
         info = request.model.info
-        num_prompt_tokens = sum(len(prompt) for prompt in request.prompts)
-        self._timer = metrics.start(info.name, num_prompt_tokens, info.version, request.n)
+        self._timer = metrics.start(info.name, info.version, request.n)
         self._mailbox = Mailbox(generator.deliveries)
         self._is_closed = False
         self._indices: dict[SubmittedSequence, int] = {}
@@ -152,7 +151,7 @@ class Generation:
                     # The caller has written these deltas when it asks for more, so the time includes the write.
                     self._timer.delivered(time.monotonic() - self._mailbox.news_since)
         except ApiError as error:
-            self._timer.failed()
+            self._timer.failed(error.kind)
             if error.kind is ErrorKind.OVERLOADED:
                 self._generator.rejected(self._request.model.info)
             raise
@@ -267,7 +266,8 @@ class Generation:
             now = time.monotonic()
             if is_recovered:
                 self._recovered_at.append(now)
-            self._timer.tokens(index, num_counted, now, is_recovered=is_recovered)
+            num_prompt_tokens = len(sequence.submission.prompt_token_ids)
+            self._timer.tokens(index, num_counted, now, num_prompt_tokens, is_recovered=is_recovered)
         if output.stopped:
             reason = FinishReason.STOP
             token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.router.errors import ErrorKind
 from shared.metrics import Histogram, Metric, catalog
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _OF_REQUESTS = (
     catalog.REQUEST_PREFILL_KV_COMPUTED_TOKENS, catalog.REQUEST_PARAMS_N, catalog.REQUEST_PARAMS_MAX_TOKENS,
     catalog.REQUEST_NUM_PREEMPTIONS, catalog.RECOVERY_PAUSE, catalog.DELIVERY,
 )  # fmt: skip
+# Errors that are not the client's doing. Refusals because too much waits are counted as such (ModelMetrics.rejections).
+_OWN_FAULTS = (ErrorKind.UNAVAILABLE, ErrorKind.INTERNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +88,18 @@ class RequestMetrics:
     def of_model(self, name: str, version: str) -> ModelMetrics:
         return self.models.setdefault((name, version), ModelMetrics())
 
-    def start(self, model: str, num_prompt_tokens: int, version: str = "", n: int = 1) -> RequestTimer:
-        """Starts to measure a request. `num_prompt_tokens`: of all its prompts; `n`: choices of each prompt."""
+    def start(self, model: str, version: str = "", n: int = 1) -> RequestTimer:
+        """Starts to measure a request. `n`: choices of each prompt."""
         metrics = self.of_model(model, version)
-        metrics.num_prompt_tokens += num_prompt_tokens
         metrics.histograms[catalog.REQUEST_PARAMS_N].observe(n)
         return RequestTimer(metrics)
 
 
 class RequestTimer:
-    """Measures one request, from its submission to its end."""
+    """Measures one request, from its submission to its end. What vLLM measures for each child request is measured for
+    each choice."""
 
-    __slots__ = ("_first", "_first_of_all", "_has_failed", "_last", "_longest", "_metrics", "_num_tokens", "_start")
+    __slots__ = ("_failure", "_first", "_first_of_all", "_last", "_longest", "_metrics", "_start")
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
@@ -105,13 +108,14 @@ class RequestTimer:
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._first_of_all: float | None = None
-        self._num_tokens = 0
         self._longest = 0
-        self._has_failed = False
+        self._failure: ErrorKind | None = None
 
-    def tokens(self, choice: int, count: int, now: float, *, is_recovered: bool = False) -> None:
-        """Takes note of new tokens of a choice. `is_recovered`: they are the first since a part that worked on the
-        choice was lost."""
+    def tokens(
+        self, choice: int, count: int, now: float, num_prompt_tokens: int, *, is_recovered: bool = False
+    ) -> None:
+        """Takes note of new tokens of a choice. `num_prompt_tokens`: of its prompt. `is_recovered`: they are the first
+        since a part that worked on the choice was lost."""
         histograms = self._metrics.histograms
         last = self._last.get(choice)
         if last is not None:
@@ -121,10 +125,10 @@ class RequestTimer:
         else:
             if self._first_of_all is None:
                 self._first_of_all = now
-                histograms[catalog.TIME_TO_FIRST_TOKEN].observe(now - self._start)
+            histograms[catalog.TIME_TO_FIRST_TOKEN].observe(now - self._start)
+            self._metrics.num_prompt_tokens += num_prompt_tokens
             self._first[choice] = now
         self._last[choice] = now
-        self._num_tokens += count
         self._metrics.num_generation_tokens += count
 
     def delivered(self, seconds: float) -> None:
@@ -156,6 +160,8 @@ class RequestTimer:
         """Takes note of the end of a choice."""
         metrics = self._metrics
         metrics.finished[end.reason] += 1
+        if choice not in self._first:  # An input of an embedding, or a choice that was to have no tokens.
+            metrics.num_prompt_tokens += end.num_prompt_tokens
         metrics.num_recovered += end.num_losses > 0
         self._longest = max(self._longest, end.num_tokens)
         computed = end.num_prompt_tokens - end.num_cached_tokens
@@ -163,6 +169,7 @@ class RequestTimer:
         metrics.by_source["local_cache_hit"] += end.num_cached_tokens - end.num_host_cached_tokens
         metrics.by_source["external_kv_transfer"] += end.num_host_cached_tokens
         observed: list[tuple[Metric, float]] = [
+            (catalog.E2E_REQUEST_LATENCY, time.monotonic() - self._start),
             (catalog.REQUEST_PROMPT_TOKENS, end.num_prompt_tokens),
             (catalog.REQUEST_PREFILL_KV_COMPUTED_TOKENS, computed),
             (catalog.REQUEST_NUM_PREEMPTIONS, end.num_preemptions),
@@ -175,6 +182,8 @@ class RequestTimer:
         first, last, scheduled = self._first.get(choice), self._last.get(choice), end.scheduled_at
         if first is not None and last is not None:
             observed.append((catalog.REQUEST_DECODE_TIME, last - first))
+            if end.num_tokens > 1:
+                observed.append((catalog.REQUEST_TIME_PER_OUTPUT_TOKEN, (last - first) / (end.num_tokens - 1)))
         if scheduled is not None:
             # The scheduler's clock says how long it was; a first token may be noted a moment before that has passed.
             observed.append((catalog.REQUEST_QUEUE_TIME, max(0.0, scheduled - self._start)))
@@ -184,24 +193,22 @@ class RequestTimer:
         for metric, value in observed:
             metrics.histograms[metric].observe(value)
 
-    def failed(self) -> None:
-        self._has_failed = True
+    def failed(self, kind: ErrorKind) -> None:
+        """Takes note of the error that ends the request."""
+        self._failure = kind
 
     def closed(self, completed: bool, losses: Sequence[int] = ()) -> None:
         """Ends the measurement. `completed`: whether all output was generated. A request that neither completed nor
-        failed was aborted by its client. `losses`: for each choice that has not ended, how often a part was lost that
-        worked on it."""
+        failed was aborted by its client, and one that ran out of its client's time counts as such. One that was
+        refused has not begun, and counts nowhere here. `losses`: for each choice that has not ended, how often a part
+        was lost that worked on it."""
         metrics = self._metrics
-        if not completed:
-            metrics.finished["error" if self._has_failed else "abort"] += 1
-            if self._has_failed:
-                metrics.num_lost += sum(count > 0 for count in losses)
+        if completed:
+            if self._last:
+                metrics.histograms[catalog.REQUEST_MAX_NUM_GENERATION_TOKENS].observe(self._longest)
             return
-        now = time.monotonic()
-        metrics.histograms[catalog.E2E_REQUEST_LATENCY].observe(now - self._start)
-        num_choices, first = len(self._last), self.first_token_at
-        if num_choices:
-            metrics.histograms[catalog.REQUEST_MAX_NUM_GENERATION_TOKENS].observe(self._longest)
-        if first is not None and self._num_tokens > num_choices:
-            per_token = (now - first) * num_choices / (self._num_tokens - num_choices)
-            metrics.histograms[catalog.REQUEST_TIME_PER_OUTPUT_TOKEN].observe(per_token)
+        if self._failure in _OWN_FAULTS:
+            metrics.finished["error"] += max(1, len(losses))
+            metrics.num_lost += sum(count > 0 for count in losses)
+        elif self._failure in (None, ErrorKind.TIMEOUT):
+            metrics.finished["abort"] += max(1, len(losses))

@@ -13,6 +13,7 @@ import yaml
 from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
 from deploy.dashboards.files import files
+from services.router.errors import ErrorKind
 from services.router.metrics import ChoiceEnd, RequestMetrics, RouterCollector
 from shared.metrics import Metric, Part, catalog, registry_of
 
@@ -157,10 +158,10 @@ def router_registry(requests: RequestMetrics) -> Any:
 def one_request(**changes: Any) -> RequestMetrics:
     """Of a choice with a prompt of 10 tokens, of which a cache had 6, and 3 output tokens."""
     requests = RequestMetrics()
-    timer = requests.start("model", 10, n=2)
+    timer = requests.start("model", n=2)
     start = timer.start
-    timer.tokens(0, 1, start + 2.0)
-    timer.tokens(0, 2, start + 3.0, is_recovered=changes.get("num_losses", 0) > 0)
+    timer.tokens(0, 1, start + 2.0, 10)
+    timer.tokens(0, 2, start + 3.0, 10, is_recovered=changes.get("num_losses", 0) > 0)
     end: dict[str, Any] = {
         "reason": "stop", "num_prompt_tokens": 10, "num_tokens": 3, "max_num_tokens": 50, "num_cached_tokens": 6,
         "num_host_cached_tokens": 2, "num_preemptions": 1, "scheduled_at": start + 0.5,
@@ -199,6 +200,9 @@ def test_a_request_is_measured_as_vllm_does() -> None:
     assert total(catalog.REQUEST_DECODE_TIME) == pytest.approx(1.0)
     assert total(catalog.REQUEST_INFERENCE_TIME) == pytest.approx(2.5)
     assert total(catalog.TIME_TO_FIRST_TOKEN) == pytest.approx(2.0)
+    assert total(catalog.REQUEST_TIME_PER_OUTPUT_TOKEN) == pytest.approx(0.5)
+    assert total(catalog.E2E_REQUEST_LATENCY) == pytest.approx(0.0, abs=60.0)
+    assert value("vllm:prompt_tokens_total") == 10
     assert total(catalog.REQUEST_PROMPT_TOKENS) == 10
     assert total(catalog.REQUEST_PREFILL_KV_COMPUTED_TOKENS) == 4
     assert total(catalog.REQUEST_GENERATION_TOKENS) == total(catalog.REQUEST_MAX_NUM_GENERATION_TOKENS) == 3
@@ -214,14 +218,51 @@ def test_a_request_is_measured_as_vllm_does() -> None:
 
 def test_streams_that_were_recovered_or_lost_are_counted() -> None:
     requests = one_request(num_losses=2)
-    timer = requests.start("model", 1)
-    timer.failed()
+    timer = requests.start("model")
+    timer.failed(ErrorKind.UNAVAILABLE)
     timer.closed(completed=False, losses=[0, 1])
     registry = router_registry(requests)
     labels = {"model_name": "model", "router": "r"}
     assert registry.get_sample_value("quire:streams_recovered_total", labels) == 1
     assert registry.get_sample_value("quire:streams_lost_total", labels) == 1
     assert registry.get_sample_value("quire:recovery_pause_seconds_sum", labels) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [
+        (ErrorKind.UNAVAILABLE, {"error": 2}),
+        (ErrorKind.INTERNAL, {"error": 2}),
+        (None, {"abort": 2}),
+        (ErrorKind.TIMEOUT, {"abort": 2}),
+        (ErrorKind.OVERLOADED, {}),
+        (ErrorKind.INVALID_REQUEST, {}),
+    ],
+)
+def test_only_own_faults_count_against_the_availability(kind: ErrorKind | None, ends: dict[str, int]) -> None:
+    """Of two choices of three, because one has ended."""
+    requests = RequestMetrics()
+    timer = requests.start("model", n=3)
+    timer.ended(1, ChoiceEnd("stop", 4))
+    if kind is not None:
+        timer.failed(kind)
+    timer.closed(completed=False, losses=[0, 0])
+    finished = requests.of_model("model", "").finished
+    assert {reason: count for reason, count in finished.items() if count} == {"stop": 1, **ends}
+
+
+def test_prompts_count_when_they_are_computed_and_once_for_each_choice() -> None:
+    requests = RequestMetrics()
+    timer, metrics = requests.start("model", n=2), requests.of_model("model", "")
+    assert metrics.num_prompt_tokens == 0
+    timer.tokens(0, 1, 1.0, 7)
+    timer.tokens(0, 1, 2.0, 7)
+    assert metrics.num_prompt_tokens == 7
+    timer.tokens(1, 1, 2.0, 7)
+    timer.ended(1, ChoiceEnd("stop", 7, num_tokens=1))
+    assert metrics.num_prompt_tokens == 14
+    timer.ended(2, ChoiceEnd("stop", 5))  # of an embedding
+    assert metrics.num_prompt_tokens == 19
 
 
 def test_the_threshold_of_a_held_up_event_loop_is_a_bound() -> None:

@@ -18,12 +18,11 @@ import yaml
 from deploy.dashboards.alerts import ALERTS
 from tests.e2e.conftest import ROOT
 from tests.e2e.prometheus import ALERTMANAGER, AMTOOL, PROMETHEUS, running_alertmanager, running_prometheus
+from tests.fakes.tools import needs
 from tests.fakes.waiting import HANG_S
 
 CONFIG = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
-needs_alertmanager = pytest.mark.skipif(
-    not (ALERTMANAGER and AMTOOL and PROMETHEUS), reason="there is no Alertmanager: make clients unpacks Debian's"
-)
+needs_alertmanager = needs(ALERTMANAGER and AMTOOL and PROMETHEUS, "Alertmanager")
 
 
 class Part:

@@ -25,6 +25,7 @@ from quire.cli.stack import SERVICES
 from tests.e2e.containers import ROOT, Container, Project, Service, running
 from tests.e2e.test_compose import wait_used
 from tests.fakes.redis_server import SERVER
+from tests.fakes.tools import needs
 from tests.fakes.waiting import HANG_S, wait_until
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
@@ -38,7 +39,7 @@ from tests.unit.deploy.kubernetes import (
 )
 from tests.unit.worker.tiny_encoders import TINY, save_encoder, write_modules
 
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+pytestmark = needs(KUBECTL, "kubectl")
 CHAT_MODEL = ROOT / "quire" / "models" / "quire-chat"
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 

@@ -24,6 +24,7 @@ from tests.e2e.parts import pid_of
 from tests.e2e.prometheus import PROMETHEUS, RULES, Prometheus, running_prometheus
 from tests.fakes.ports import free_ports
 from tests.fakes.redis_server import needs_redis
+from tests.fakes.tools import needs
 from tests.fakes.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def of_scalers() -> tuple[str, ...]:
     )
 
 
-pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="there is no Prometheus: make clients unpacks Debian's")
+pytestmark = needs(PROMETHEUS, "Prometheus")
 
 
 @pytest.fixture(scope="module")

@@ -12,20 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.fakes.ports import free_port
+from tests.fakes.tools import needs
 from tests.fakes.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 UNPACKED = ROOT / ".venv-redis" / "usr"
 FOUND = UNPACKED / "bin" / "redis-server"
 SERVER = str(FOUND) if FOUND.exists() else shutil.which("redis-server")
-# In CI (.ci/run), these tests fail instead of being skipped.
-needs_redis = pytest.mark.skipif(
-    SERVER is None and "TESTS_NEED_REDIS" not in os.environ,
-    reason="there is no Redis: make clients unpacks Debian's",
-)
+needs_redis = needs(SERVER, "Redis")
 
 
 class RedisServer:

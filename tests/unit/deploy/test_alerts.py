@@ -7,16 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from deploy.dashboards.alerts import ALERTS
+from tests.fakes.tools import needs
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 UNPACKED = ROOT / ".venv-prometheus" / "usr" / "bin" / "promtool"
 PROMTOOL = str(UNPACKED) if UNPACKED.exists() else shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool: make clients unpacks Debian's")
+needs_promtool = needs(PROMTOOL, "promtool")
 
 # How long the series of a test last. Longer than the longest window and delay together.
 MINUTES = 400

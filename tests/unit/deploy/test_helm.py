@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from quire.cli.stack import SERVICES
+from tests.fakes.tools import needs
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
     KUBECTL,
@@ -82,7 +83,7 @@ def by_name(manifests: Manifests) -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+@needs(KUBECTL, "kubectl")
 @pytest.mark.parametrize(("overlay", "components", "values"), PAIRS, ids=lambda given: str(given)[:30])
 def test_helm_and_kustomize_render_the_same(overlay: str, components: tuple[str, ...], values: dict[str, Any]) -> None:
     ours, theirs = by_name(helm(overlay, **values)), by_name(rendered(overlay, components))

@@ -20,6 +20,7 @@ from services.scheduler.main import SERVICE as SCHEDULER_SERVICE
 from services.worker.main import SERVICE as WORKER_SERVICE
 from shared.grpc_server import LIVENESS, READINESS
 from tests.fakes.ports import free_port
+from tests.fakes.tools import needs
 from tests.fakes.waiting import HANG_S
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
@@ -48,7 +49,7 @@ from tests.unit.deploy.test_containers import (
 )
 from tests.unit.test_documented_names import METRICS
 
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+pytestmark = needs(KUBECTL, "kubectl")
 # The oldest Kubernetes that has everything in use, and the newest that the schemas know.
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 # Only one of them may scale the workers.

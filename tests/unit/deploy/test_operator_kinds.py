@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.fakes.tools import needs
 from tests.unit.deploy.kubernetes import KUBECTL, ROOT, rendered
 from tests.unit.deploy.test_kubernetes import CORE_GROUPS, RENDERED
 
@@ -43,7 +44,7 @@ INFERENCE_POOL = closed(
     targetPorts={"type": "array", "items": NUMBER, "minItems": 1, "maxItems": 8},
 )
 
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl: make clients unpacks Debian's")
+pytestmark = needs(KUBECTL, "kubectl")
 
 
 def operators_objects() -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from itertools import cycle
+from itertools import cycle, product
 
 import grpc
 
@@ -19,9 +19,11 @@ from benchmarks.pauses.streams import Stream, random_prompt
 from benchmarks.router import processor_seconds
 from quire.inference.v1 import inference_pb2_grpc
 
+# A scheduler without a worker has nothing to do.
 SHAPES = tuple(
     Shape(routers, schedulers, workers, max_num_seqs=16)
-    for routers, schedulers, workers in ((1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 1, 4), (1, 2, 4), (2, 2, 4))
+    for workers, schedulers, routers in product((1, 2, 4), (1, 2), (1, 2))
+    if schedulers <= workers
 )
 NUM_PROMPT_TOKENS, NUM_OUTPUT_TOKENS = 64, 32
 # Enough for four workers, and some that wait.

@@ -77,6 +77,9 @@ class RedisGroup:
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.to_thread(primary.start)
+                # It comes back with the role that it had, as with a configuration file that the Sentinels rewrite. The
+                # one that was started as a replica would follow the other one, which follows it.
+                await asyncio.to_thread(primary.command, "REPLICAOF", "NO", "ONE")
 
     async def empty(self, seconds: float) -> None:
         """Removes all that Redis holds."""

@@ -42,6 +42,12 @@ class ErrorKind(Enum):
     UNDECODABLE = (grpc.StatusCode.INTERNAL, "invalid_request_error", "undecodable_message")
 
     @property
+    def is_own_fault(self) -> bool:
+        """Whether the client could not have avoided the error. A server that is too busy is not at fault, and deadlines
+        are the clients' own."""
+        return self in (ErrorKind.UNAVAILABLE, ErrorKind.INTERNAL)
+
+    @property
     def is_bad_request(self) -> bool:
         """Whether the request itself is wrong, so that a retry cannot help."""
         return self.status is grpc.StatusCode.INVALID_ARGUMENT

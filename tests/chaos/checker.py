@@ -25,7 +25,7 @@ from tests.chaos.history import Call, Exit, Fault, Record, Served
 
 # Faults that break no stream if they are shorter than the gateway's pings wait (deploy/envoy/envoy.yaml.j2).
 _SILENT = {STOP, STALL}
-_PING_S = 4.5  # half a second less, because the history's clock is not the gateway's
+_PING_S = 4.5  # 5 s, less half a second because the history's clock is not the gateway's
 # Faults that tell a part to end.
 _GRACEFUL = {TERMINATE, ROLL, UPGRADE}
 # A drain may seem to end earlier by this much, because the history's clock is not the part's.

@@ -77,8 +77,8 @@ class RedisGroup:
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.to_thread(primary.start)
-                # It comes back with the role that it had, as with a configuration file that the Sentinels rewrite. The
-                # one that was started as a replica would follow the other one, which follows it.
+                # One of the servers is started with --replicaof. It would now follow the other one, which follows it.
+                # Outside of tests, a server finds its role in the file that the Sentinels rewrite.
                 await asyncio.to_thread(primary.command, "REPLICAOF", "NO", "ONE")
 
     async def empty(self, seconds: float) -> None:

@@ -180,7 +180,7 @@ class ModelDirectory:
             await self._until_settled(lambda: self._find(name, key, may_be_away) is not None)
             model = self._find(name, key, may_be_away)
         if model is None and self._is_incomplete:
-            message = f"The model `{name}` is not known yet: discovery is not complete since this router started."
+            message = f"The model `{name}` is not known: this router has just started, and may not know all models yet."
             raise unavailable(f"{message} Try again.")
         if model is None:
             raise model_not_found(name, self.names)

@@ -266,8 +266,8 @@ class Generation:
             now = time.monotonic()
             if is_recovered:
                 self._recovered_at.append(now)
-            num_prompt_tokens = len(sequence.submission.prompt_token_ids)
-            self._timer.tokens(index, num_counted, now, num_prompt_tokens, is_recovered=is_recovered)
+            prompt = sequence.submission.prompt_token_ids
+            self._timer.tokens(index, num_counted, now, prompt, is_recovered=is_recovered)
         if output.stopped:
             reason = FinishReason.STOP
             token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,6 @@ _OF_REQUESTS = (
     catalog.REQUEST_PREFILL_KV_COMPUTED_TOKENS, catalog.REQUEST_PARAMS_N, catalog.REQUEST_PARAMS_MAX_TOKENS,
     catalog.REQUEST_NUM_PREEMPTIONS, catalog.RECOVERY_PAUSE, catalog.DELIVERY,
 )  # fmt: skip
-# Errors that are not the client's doing. Refusals because too much waits are counted as such (ModelMetrics.rejections).
-_OWN_FAULTS = (ErrorKind.UNAVAILABLE, ErrorKind.INTERNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +109,9 @@ class RequestTimer:
         self._longest = 0
         self._failure: ErrorKind | None = None
 
-    def tokens(
-        self, choice: int, count: int, now: float, num_prompt_tokens: int, *, is_recovered: bool = False
-    ) -> None:
-        """Takes note of new tokens of a choice. `num_prompt_tokens`: of its prompt. `is_recovered`: they are the first
-        since a part that worked on the choice was lost."""
+    def tokens(self, choice: int, count: int, now: float, prompt: Sized, *, is_recovered: bool = False) -> None:
+        """Takes note of new tokens of a choice. `prompt`: the tokens of its prompt. `is_recovered`: the new tokens are
+        the first since a part that worked on the choice was lost."""
         histograms = self._metrics.histograms
         last = self._last.get(choice)
         if last is not None:
@@ -126,7 +122,7 @@ class RequestTimer:
             if self._first_of_all is None:
                 self._first_of_all = now
             histograms[catalog.TIME_TO_FIRST_TOKEN].observe(now - self._start)
-            self._metrics.num_prompt_tokens += num_prompt_tokens
+            self._metrics.num_prompt_tokens += len(prompt)
             self._first[choice] = now
         self._last[choice] = now
         self._metrics.num_generation_tokens += count
@@ -207,7 +203,7 @@ class RequestTimer:
             if self._last:
                 metrics.histograms[catalog.REQUEST_MAX_NUM_GENERATION_TOKENS].observe(self._longest)
             return
-        if self._failure in _OWN_FAULTS:
+        if self._failure is not None and self._failure.is_own_fault:
             metrics.finished["error"] += max(1, len(losses))
             metrics.num_lost += sum(count > 0 for count in losses)
         elif self._failure in (None, ErrorKind.TIMEOUT):

@@ -24,9 +24,6 @@ logger = logging.getLogger(__name__)
 # A call ends if its client reads nothing for this long. The call's sequences then leave the scheduler's batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
-# Errors that clients cannot avoid. A server that is too busy is not at fault, and a line for each request that it
-# refuses would make it busier; deadlines are the clients' own.
-_OWN_FAULTS = (ErrorKind.UNAVAILABLE, ErrorKind.INTERNAL)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -98,8 +95,9 @@ class Calls:
             await self.write(context, message)
 
     def count(self, error: ApiError) -> None:
-        """Counts an error that a client gets, and logs it if the client could not have avoided it."""
-        if error.kind in _OWN_FAULTS:
+        """Counts an error that a client gets, and logs it if the client could not have avoided it: a line for each
+        request that a busy server refuses would make it busier."""
+        if error.kind.is_own_fault:
             logger.warning("answered %s: %s", error.kind.status.name, error.message)
         self._metrics.errors[error.kind.status.name.lower()] += 1
 

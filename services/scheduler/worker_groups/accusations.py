@@ -84,8 +84,8 @@ class Accusations:
     def _acquit(self, key: SequenceKey, suspicion: int) -> Acquittal:
         end = self._held.pop(key, None)
         if end is not None:
-            # The sequence is accused of two exits. Only the other one is left, and without both, it was suspected of
-            # what it was before the first.
+            # The sequence is accused of two exits. Only the other accusation is left. If that one is disproved as well,
+            # the sequence is as suspect as it was before the first.
             for exit_ in self._exits.values():
                 if key in exit_.suspicions:
                     exit_.suspicions[key] = min(suspicion, exit_.suspicions[key])

@@ -14,8 +14,8 @@ HELD_DELAY_S = 1.0
 # Minimum time between two routine attempts, over all addresses together. An attempt is routine unless its worker is new
 # or was lost just now. So the number of schedulers bounds the attempts in a fleet, however many workers there are.
 PACE_S = 0.05
-# Maximum number of attempts at a time at addresses whose last attempt failed, or whose worker was lost. An attempt is
-# long if the address drops packets. A scheduler makes more attempts at a time (claimer.py), so new workers do not wait.
+# Maximum number of attempts at a time at addresses whose last attempt failed, or whose worker was lost. Each can take
+# ten seconds, if the host is gone. The scheduler's other places (MAX_ATTEMPTS in claimer.py) are for new workers.
 MAX_RETRIES = 12
 
 
@@ -72,8 +72,8 @@ class ClaimTurns:
         return address
 
     def seconds_to_next(self, now: float) -> float | None:
-        """Returns the seconds until `next` returns an address; None if none waits, or only the end of an attempt lets
-        one go on."""
+        """Returns the seconds until `next` returns an address. Returns None if no address waits, or if all that wait
+        have failed before and MAX_RETRIES such attempts run."""
         paced = self._paced_at + PACE_S
         times = [turn.due if turn.is_urgent else max(turn.due, paced) for _, turn in self._allowed()]
         return max(0.0, min(times) - now) if times else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ from tests.fakes.waiting import until
 CONFIG = SchedulerConfig(worker_timeout=3600.0)
 MAX_TOKENS = 40
 NUM_STREAMS = 12
+Stop = Callable[[int, float], Awaitable[None]]
+Start = Callable[[int], Awaitable[None]]
 
 
 @dataclass
@@ -237,7 +239,6 @@ async def test_a_rolling_restart_of_every_worker_and_scheduler_twice_loses_nothi
 async def test_pods_that_are_replaced_lose_nothing(tmp_path: Path, order: str, drain_timeout: float) -> None:
     """In Kubernetes, SIGTERM comes before or after the removal of the address, and the new pod has another address.
     Every worker and scheduler is replaced twice."""
-    is_unlisted_first = order.startswith("unlisted")
     async with running(tmp_path) as stack:
         workers, schedulers = [0, 1, 2], [0, 1]
         for index in workers:
@@ -245,27 +246,24 @@ async def test_pods_that_are_replaced_lose_nothing(tmp_path: Path, order: str, d
         for index in schedulers:
             await stack.start_scheduler(index)
         await until(lambda: sorted(stack.counts) == [1, 2])
+
+        async def replace(pods: list[int], new: int, show: Callable[..., None], stop: Stop, start: Start) -> None:
+            """Replaces the oldest of the pods. `show`: makes discovery list these."""
+            old = pods.pop(0)
+            if order == "unlisted, then stopped":
+                show(*pods)
+            await stop(old, drain_timeout)
+            show(*pods)
+            await start(new)
+            pods.append(new)
+            show(*pods)
+
         async with asking(stack):
             for new in range(10, 16):
-                old = workers.pop(0)
-                if is_unlisted_first:
-                    stack.list_workers(*workers)
-                await stack.stop_worker(old, drain_timeout)
-                stack.list_workers(*workers)
-                await stack.start_worker(new)
-                workers.append(new)
-                stack.list_workers(*workers)
+                await replace(workers, new, stack.list_workers, stack.stop_worker, stack.start_worker)
                 await until(lambda: sum(stack.counts) == 3)
             for new in range(10, 14):
-                old = schedulers.pop(0)
-                if is_unlisted_first:
-                    stack.list_schedulers(*schedulers)
-                await stack.stop_scheduler(old, drain_timeout)
-                stack.list_schedulers(*schedulers)
-                await until(lambda: stack.counts == [3])
-                await stack.start_scheduler(new)
-                schedulers.append(new)
-                stack.list_schedulers(*schedulers)
+                await replace(schedulers, new, stack.list_schedulers, stack.stop_scheduler, stack.start_scheduler)
                 await until(lambda: sorted(stack.counts) == [1, 2])
         expected = [stack.scheduler_address(index) for index in schedulers]
         await until(lambda: sorted(c.address for c in stack.router.placement.connections) == sorted(expected))

@@ -14,6 +14,9 @@ from tests.fakes.tools import needs
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+RULE: dict[str, dict[str, Any]] = {
+    rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+}
 UNPACKED = ROOT / ".venv-prometheus" / "usr" / "bin" / "promtool"
 PROMTOOL = str(UNPACKED) if UNPACKED.exists() else shutil.which("promtool")
 needs_promtool = needs(PROMTOOL, "promtool")
@@ -113,6 +116,15 @@ CASES: dict[str, tuple[Values, Values]] = {
 }  # fmt: skip
 
 
+def check(directory: Path, tests: list[dict[str, Any]], **further: str) -> None:
+    """Runs `promtool test rules`. `further`: fields of its file."""
+    file = {"rule_files": [str(RULES)], "tests": tests} | further
+    (directory / "tests.yml").write_text(yaml.safe_dump(file))
+    command = [str(PROMTOOL), "test", "rules", "tests.yml"]
+    result = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_every_alert_has_a_case() -> None:
     assert CASES.keys() == {alert.name for alert in ALERTS}
 
@@ -126,22 +138,18 @@ def test_every_alert_says_what_to_do() -> None:
 
 @needs_promtool
 def test_no_scheduler_is_ready_if_no_router_can_be_scraped(tmp_path: Path) -> None:
-    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     found = {
         "alertname": "NoReadyScheduler",
         "eval_time": "10m",
-        "exp_alerts": [expected(rules["NoReadyScheduler"], {})],
+        "exp_alerts": [expected(RULE["NoReadyScheduler"], {})],
     }
     tests = [{"interval": "1m", "input_series": [], "alert_rule_test": [found]}]
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
-    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    check(tmp_path, tests)
 
 
 @needs_promtool
 def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_path: Path) -> None:
     tests = []
-    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     for name, cases in CASES.items():
         for fires, case in zip((True, False), cases, strict=True):
             found: dict[str, Any] = {"alertname": name, "eval_time": f"{MINUTES}m"} | (
@@ -150,34 +158,28 @@ def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_pat
             series = [{"series": one, "values": text} for one, text in case.items()]
             tests.append({"interval": "1m", "input_series": series, "alert_rule_test": [found]})
             if fires:
-                found["exp_alerts"] = [expected(rules[name], case)]
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
-    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+                found["exp_alerts"] = [expected(RULE[name], case)]
+    check(tmp_path, tests)
 
 
 @needs_promtool
 def test_a_model_whose_workers_are_gone_is_without_scheduler_though_one_is_connected(tmp_path: Path) -> None:
-    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     name, series = "ModelWithoutScheduler", 'quire:schedulers_ready{job="router",model_name="b"}'
     given = [{"series": series, "values": "1x20 0x20"}, {"series": READY, "values": "1x40"}]
-    alert = expected(rules[name], {series: ""})
+    alert = expected(RULE[name], {series: ""})
     found = [
         {"alertname": name, "eval_time": "20m", "exp_alerts": []},
         {"alertname": name, "eval_time": "25m", "exp_alerts": [alert]},
     ]
     tests = [{"interval": "1m", "input_series": given, "alert_rule_test": found}]
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": tests}))
-    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    check(tmp_path, tests)
 
 
 @needs_promtool
 def test_alerts_wait_as_long_as_they_say(tmp_path: Path) -> None:
-    """Conditions hold from the start. Those about a window may hold only after a window of 5 minutes."""
+    """The condition of each case holds from the start or, if it looks back, after 5 minutes at the latest."""
     tests = []
     units = {"s": 1, "m": 60}
-    rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     for alert in ALERTS:
         case = CASES[alert.name][0]
         seconds = int(alert.after[:-1]) * units[alert.after[-1]]
@@ -187,14 +189,11 @@ def test_alerts_wait_as_long_as_they_say(tmp_path: Path) -> None:
         late = 310 if "[" in alert.expression else 10
         found = [
             {"alertname": alert.name, "eval_time": f"{begin + at}s", "exp_alerts": alerts}
-            for at, alerts in ((seconds - 10, []), (seconds + late, [expected(rules[alert.name], case)]))
+            for at, alerts in ((seconds - 10, []), (seconds + late, [expected(RULE[alert.name], case)]))
             if at >= 0
         ]
         tests.append({"interval": "1m", "input_series": series, "alert_rule_test": found})
-    file = {"rule_files": [str(RULES)], "evaluation_interval": "10s", "tests": tests}
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump(file))
-    result = subprocess.run([str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    check(tmp_path, tests, evaluation_interval="10s")
 
 
 def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import cycle
 from typing import Self
 
 import openai
@@ -16,7 +18,9 @@ from tests.e2e.containers import Container, running
 from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import HANG_S, wait_until
 
-PROMPTS = [f"Count from {start} to {start + 30}." for start in range(4)]
+NUM_CLIENTS = 4
+# Routers send equal prompts to the same scheduler. So many different ones leave no scheduler without any.
+PROMPTS = [f"Count from {start} to {start + 30}." for start in range(24)]
 # Seconds between two questions of a client, so that parts that start get some of the processor.
 PAUSE_S = 0.1
 # --scale SERVICE=NUMBER, one after the other.
@@ -37,13 +41,13 @@ class Load:
 
     def __init__(self, url: str) -> None:
         self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
-        self._expected = {prompt: self.ask(prompt) for prompt in PROMPTS}
+        self._pool = ThreadPoolExecutor(NUM_CLIENTS)
+        self._expected = dict(zip(PROMPTS, self._pool.map(self.ask, PROMPTS), strict=True))
         self._stop = threading.Event()
         self.num_answers = 0
         self.wrong: list[str] = []
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(len(PROMPTS))
-        self._clients = [self._pool.submit(self._run, prompt) for prompt in PROMPTS]
+        self._clients = [self._pool.submit(self._run, PROMPTS[first::NUM_CLIENTS]) for first in range(NUM_CLIENTS)]
 
     def ask(self, prompt: str, model: str = "quire-chat") -> str:
         stream = self.client.chat.completions.create(
@@ -55,8 +59,10 @@ class Load:
         )
         return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
-    def _run(self, prompt: str) -> None:
-        while not self._stop.wait(PAUSE_S):
+    def _run(self, prompts: Sequence[str]) -> None:
+        for prompt in cycle(prompts):
+            if self._stop.wait(PAUSE_S):
+                return
             try:
                 answer = self.ask(prompt)
                 wrong = "" if answer == self._expected[prompt] else f"{prompt}: {answer!r}"
@@ -69,7 +75,7 @@ class Load:
 
     def ask_more(self) -> None:
         """Waits until each client has had two more answers."""
-        target = self.num_answers + 2 * len(PROMPTS)
+        target = self.num_answers + 2 * NUM_CLIENTS
         wait_until(lambda: self.num_answers >= target, 0.05)
 
     def __enter__(self) -> Self:

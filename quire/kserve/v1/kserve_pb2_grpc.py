@@ -106,7 +106,7 @@ class KserveServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetModelReady(self, request, context):
-        """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready.
+        """Checks whether a scheduler of this model accepts requests and has a worker. 404 if the model is unknown while other models are ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,7 @@ class KserveServiceStub:
     GetServerMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]
     """Returns the server's name and version."""
     GetModelReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]
-    """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready."""
+    """Checks whether a scheduler of this model accepts requests and has a worker. 404 if the model is unknown while other models are ready."""
     GetModelMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]
     """Returns a model's name and platform."""
     Generate: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
@@ -67,7 +67,7 @@ class KserveServiceAsyncStub(KserveServiceStub):
     GetServerMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Returns the server's name and version."""
     GetModelReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready."""
+    """Checks whether a scheduler of this model accepts requests and has a worker. 404 if the model is unknown while other models are ready."""
     GetModelMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Returns a model's name and platform."""
     Generate: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -112,7 +112,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready."""
+        """Checks whether a scheduler of this model accepts requests and has a worker. 404 if the model is unknown while other models are ready."""
 
     @_abc_1.abstractmethod
     def GetModelMetadata(

@@ -86,7 +86,7 @@ class GRPCInferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Checks whether a scheduler of this model accepts requests. NOT_FOUND if the model is unknown while other models are ready.
+        """Checks whether a scheduler of this model accepts requests and has a worker. NOT_FOUND if the model is unknown while other models are ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class GRPCInferenceServiceStub:
     ServerReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]
     """Checks whether at least one scheduler accepts requests."""
     ModelReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]
-    """Checks whether a scheduler of this model accepts requests. NOT_FOUND if the model is unknown while other models are ready."""
+    """Checks whether a scheduler of this model accepts requests and has a worker. NOT_FOUND if the model is unknown while other models are ready."""
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]
     """Returns the server's name and version."""
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]
@@ -60,7 +60,7 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     ServerReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]  # type: ignore[assignment]
     """Checks whether at least one scheduler accepts requests."""
     ModelReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]  # type: ignore[assignment]
-    """Checks whether a scheduler of this model accepts requests. NOT_FOUND if the model is unknown while other models are ready."""
+    """Checks whether a scheduler of this model accepts requests and has a worker. NOT_FOUND if the model is unknown while other models are ready."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
     """Returns the server's name and version."""
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
@@ -95,7 +95,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelReadyResponse, _abc.Awaitable[_open_inference_pb2.ModelReadyResponse]]:
-        """Checks whether a scheduler of this model accepts requests. NOT_FOUND if the model is unknown while other models are ready."""
+        """Checks whether a scheduler of this model accepts requests and has a worker. NOT_FOUND if the model is unknown while other models are ready."""
 
     @_abc_1.abstractmethod
     def ServerMetadata(

@@ -51,6 +51,10 @@ class ModelScheduler(Protocol):
     def is_draining(self) -> bool:
         """Whether the scheduler refuses new requests because it is stopping."""
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether the scheduler has a worker group that can compute."""
+
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
@@ -136,9 +140,15 @@ class ModelDirectory:
         """Returns the versions that requests for the model `name` can name, in alphabetical order."""
         return [offer.version for offer in self._served() if offer.name == name and offer.version]
 
-    def is_served(self, model: ServedModel) -> bool:
-        """Returns whether a scheduler of this model takes new requests now."""
-        return any(offer.model.info.key == model.info.key for offer in self._served())
+    def is_ready(self, model: ServedModel) -> bool:
+        """Returns whether a scheduler of this model takes new requests and has a worker now."""
+        return any(
+            scheduler.info is not None
+            and scheduler.info.key == model.info.key
+            and not scheduler.is_draining
+            and scheduler.has_workers
+            for scheduler in self._schedulers()
+        )
 
     def other_version(self, info: ModelInfo) -> ModelInfo | None:
         """Returns the main one of the other versions that understand the tokens of this model; None if there is none.

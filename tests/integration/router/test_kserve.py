@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
 from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler
+from tests.integration.router.fake_scheduler import FakeScheduler
 
 
 def typed(api: Api) -> Any:
@@ -24,6 +25,19 @@ def over_http(api: Api) -> Any:
 
 def content(reply: HttpBody) -> Any:
     return json.loads(reply.data)
+
+
+def ready_scheduler(name: str = MODEL) -> FakeScheduler:
+    scheduler = fake_scheduler(name=name)
+    scheduler.load.num_ready_groups = 1
+    return scheduler
+
+
+async def until_ready(api: Api, *names: str) -> None:
+    """Waits until the schedulers of these models have reported their workers."""
+    for name in names:
+        while not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready:
+            pass
 
 
 async def status_of(call: Any) -> grpc.StatusCode:
@@ -88,7 +102,8 @@ def test_names_and_numbers_are_the_protocols() -> None:
 
 
 async def test_a_server_with_a_scheduler_is_ready(start_router: StartRouter) -> None:
-    api = await start_router(fake_scheduler())
+    api = await start_router(ready_scheduler())
+    await until_ready(api, MODEL)
     assert (await typed(api).ServerLive(open_inference_pb2.ServerLiveRequest())).live
     assert (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready
     for name in (MODEL, f"{MODEL}-alias"):
@@ -130,7 +145,7 @@ async def test_a_model_of_one_unnamed_version_has_no_other_version(start_router:
 
 
 async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_router: StartRouter) -> None:
-    scheduler = fake_scheduler()
+    scheduler = ready_scheduler()
     api = await start_router(scheduler)
     await scheduler.stop()
     while (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready:
@@ -154,18 +169,31 @@ async def test_a_probe_does_not_wait_for_the_first_scheduler(start_router: Start
 
 
 async def test_of_two_models_one_may_be_ready(start_router: StartRouter) -> None:
-    gone, here = fake_scheduler(name="gone"), fake_scheduler(name="here")
+    gone, here = ready_scheduler(name="gone"), ready_scheduler(name="here")
     api = await start_router(gone, here)
     # One is enough for the router to start, and the other is not known yet.
     while not all(connection.is_ready for connection in api.router.placement.connections):
         await typed(api).ServerLive(open_inference_pb2.ServerLiveRequest())
-    for name in ("gone", "here"):
-        while not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready:
-            pass
+    await until_ready(api, "gone", "here")
     await gone.stop()
     while (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name="gone"))).ready:
         pass
     assert (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name="here"))).ready
+
+
+async def test_a_model_without_workers_is_not_ready_until_one_is_back(start_router: StartRouter) -> None:
+    scheduler = ready_scheduler()
+    api = await start_router(scheduler)
+    await until_ready(api, MODEL)
+    scheduler.load.num_ready_groups = 0
+    while (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=MODEL))).ready:
+        pass
+    call = over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=MODEL))
+    assert await status_of(call) is grpc.StatusCode.UNAVAILABLE
+    server = await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())
+    assert server.ready, "requests still wait for a worker"
+    scheduler.load.num_ready_groups = 1
+    await until_ready(api, MODEL)
 
 
 async def test_unknown_models_and_versions_are_refused(start_router: StartRouter) -> None:

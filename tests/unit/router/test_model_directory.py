@@ -22,6 +22,7 @@ class Scheduler:
 
     info: ModelInfo | None = None
     is_draining: bool = False
+    has_workers: bool = True
     num_hellos: int = 0
     model_weight: int = 100
 
@@ -115,6 +116,20 @@ async def test_a_request_without_a_model_gets_the_default_or_the_only_one(tokeni
     assert (await fleet_of(tokenizer, model("a"), default="b").error(None)).kind is ErrorKind.MODEL_NOT_FOUND
 
 
+async def test_a_model_is_ready_while_one_scheduler_has_a_worker_and_takes_requests(tokenizer: Tokenizer) -> None:
+    fleet = fleet_of(tokenizer, model("a"), model("a"), model("b"))
+    a, b = fleet.models.find_now("a"), fleet.models.find_now("b")
+    first, second, _ = fleet.schedulers
+    first.has_workers = False
+    assert fleet.models.is_ready(a)
+    second.is_draining = True
+    assert not fleet.models.is_ready(a), "of its schedulers, one has no worker and one stops"
+    assert fleet.models.is_ready(b)
+    assert await fleet.listed() == ["a", "b"], "its requests wait for a worker"
+    first.has_workers = True
+    assert fleet.models.is_ready(a)
+
+
 async def test_a_model_is_listed_only_while_a_scheduler_takes_its_requests(tokenizer: Tokenizer) -> None:
     fleet = fleet_of(tokenizer, model("a"), model("a"), model("b"))
     fleet.disconnect(0)
@@ -123,7 +138,7 @@ async def test_a_model_is_listed_only_while_a_scheduler_takes_its_requests(token
     assert await fleet.listed() == ["b"]
     fleet.disconnect(1)
     assert await fleet.listed() == ["b"]
-    assert not fleet.models.is_served(await fleet.models.find("a"))
+    assert not fleet.models.is_ready(await fleet.models.find("a"))
     assert await fleet.found("a") == "a", "a request for it waits for its scheduler"
     with pytest.raises(ApiError):
         await fleet.models.find("a", may_be_away=False)

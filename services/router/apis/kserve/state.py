@@ -45,7 +45,7 @@ class ServerState:
         return await self.placement.models.find(model_label(name, version), key)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a scheduler of this model accepts requests. Raises ApiError like `model`."""
+        """Whether a scheduler of this model accepts requests and has a worker. Raises ApiError like `model`."""
         # Health probes need an immediate answer, and `model` could wait until a scheduler has started.
         models = self.placement.models
-        return self.is_ready and models.is_served(models.find_now(model_label(name, version)))
+        return self.is_ready and models.is_ready(models.find_now(model_label(name, version)))

@@ -22,13 +22,15 @@ from services.router import main as router_main
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection
-from services.scheduler.core import outcome
+from services.scheduler.core import losses, outcome
 from services.scheduler.core.block_pool import BlockPool
 from services.scheduler.core.kv_memory import KVMemory
 from services.scheduler.core.roster import Roster as Sequences
 from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.trials import Trials
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.sessions.session import RouterSession
+from services.scheduler.worker_groups.accusations import Accusations
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.worker_group import WorkerGroup
 from services.scheduler.worker_groups.worker_link import WorkerLink
@@ -142,6 +144,17 @@ BUGS = (
         "self.pool.release(sequence.block_ids)", "self.pool.release(sequence.block_ids[:-1])"),
     Bug("prefixes are published for a sequence that was preempted", outcome, "publish_blocks",
         "if sequence.wire_id == wire_id:", "if sequence.wire_id:"),
+    Bug("a request that ends its workers runs again and again", losses, "lose_worker",
+        "if is_alone and sequence.suspicion >= EXIT_ALONE:", "if False:"),
+    Bug("requests are blamed for exits at which others ran, too", losses, "lose_worker",
+        "is_alone = len(in_flight_wire_ids) + (preparing is not None) == 1", "is_alone = True"),
+    Bug("a worker that is given up counts as one that has exited", WorkerGroup, "_on_lost",
+        "is_exit=loss is not Loss.PLANNED", "is_exit=True"),
+    Bug("a connection that was cut counts as an exit", Accusations, "settle",
+        "if exit_ is None or exit_.boot_id != boot_id:", "if True:"),
+    Bug("an exit counts as a connection that was cut", Accusations, "settle",
+        "if exit_ is None or exit_.boot_id != boot_id:", "if exit_ is None:"),
+    Bug("suspects do not run", Trials, "candidates", "return ranked[:_MAX_CONSIDERED]", "return []"),
     Bug("the claim of a link that failed stays open", WorkerLink, "close", "await self._channel.close()", "pass"),
     # The worker.
     Bug("a worker takes a second owner", Ownership, "take", "if self._owner is None:", "if True:"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.router.dispatch import (
     Deliveries,
@@ -23,7 +23,7 @@ from services.router.parameters import SamplingParams, StopConditions
 from shared.placement import prompt_key
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, expected_output
 from tests.virtual.loop import Violation, World
-from tests.virtual.parts import MAX_MODEL_LEN, RouterPart
+from tests.virtual.parts import DEADLY_TOKEN_ID, MAX_MODEL_LEN, RouterPart
 
 MODEL = ModelInfo(
     "fake", (), MAX_MODEL_LEN, VOCAB_SIZE, frozenset([EOS_TOKEN_ID]), SamplingParams(), "", 0, "Fake", "none"
@@ -51,6 +51,8 @@ class Request:
     stops_after: int | None = None
     # Seconds until the request's deadline.
     timeout: float | None = None
+    # Whether it ends every worker that computes it.
+    is_poisonous: bool = False
 
 
 def draw_requests(rng: random.Random, number: int, start: float) -> list[Request]:
@@ -77,6 +79,26 @@ def draw_requests(rng: random.Random, number: int, start: float) -> list[Request
     return requests
 
 
+def poison(requests: Sequence[Request], rng: random.Random, number: int) -> list[Request]:
+    """Makes `number` of the requests poisonous, among those that their clients do not end."""
+    patient = [
+        index
+        for index, request in enumerate(requests)
+        if (request.leaves_after, request.stops_after, request.timeout) == (None, None, None)
+    ]
+    chosen = set(rng.sample(patient, min(number, len(patient))))
+    return [_poisonous(request, rng) if index in chosen else request for index, request in enumerate(requests)]
+
+
+def _poisonous(request: Request, rng: random.Random) -> Request:
+    while True:
+        num_harmless = rng.randrange(request.max_tokens)
+        prompt = (DEADLY_TOKEN_ID, num_harmless, *request.prompt)
+        outputs = [expected_output(prompt, request.max_tokens, choice_index=choice) for choice in range(request.n)]
+        if all(num_harmless < len(output) for output in outputs):
+            return replace(request, prompt=prompt, is_poisonous=True)
+
+
 @dataclass(eq=False)
 class Client:
     """Sends one request until it is answered. If its router dies or stops before the answer is complete, it sends the
@@ -89,6 +111,11 @@ class Client:
     num_tries: int = 0
     choices: list[list[int]] = field(default_factory=list)
     _router: RouterPart | None = None
+
+    @property
+    def is_blamed(self) -> bool:
+        """Whether the request failed because workers exited while they worked on it."""
+        return self.error is not None and TWO_EXITS in self.error.message
 
     def send(self, routers: Sequence[RouterPart]) -> None:
         """Starts the request on a router that takes requests. Tries later if none does."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
+from tests.virtual.exits import Exits
 from tests.virtual.loop import World
 from tests.virtual.network import PING_S, Host, Network, Stream
 from tests.virtual.parts import Part, RouterPart, SchedulerPart, WorkerPart
@@ -25,11 +26,12 @@ _AT_ONCE_S = 0.0002
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many faults, drains and losses of discovery a run has. The seed draws what is None."""
+    """How many faults, drains, losses of discovery and poisonous requests a run has. The seed draws what is None."""
 
     faults: int | None = None
     drains: int | None = None
     hides: int | None = None
+    poisons: int | None = None
 
 
 DRAWN = Numbers()
@@ -49,18 +51,24 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
-        # Drains and discovery have random numbers of their own: kinds and times of a seed's other faults do not depend
-        # on them.
+        # These have random numbers of their own: kinds and times of a seed's other faults do not depend on them.
         self._rng_of_drains = random.Random(f"drains of {world.seed}")
         self._rng_of_discovery = random.Random(f"discovery of {world.seed}")
-        # Number of faults so far, by kind. "nothing": the fault that was drawn had nothing to act on.
+        self._rng_of_exits = random.Random(f"exits of {world.seed}")
+        self._rng_of_others = random.Random(f"other faults of {world.seed}")
+        # Number of faults so far, by kind. "nothing": a drain that had nothing to act on.
         self.counts: dict[str, int] = {}
         self.tampered = False
-        self.num_worker_exits = 0
+        self.exits = Exits()
         self._zombies: list[Part] = []
         # Processes that were told to end.
         self._leaving: set[Host] = set()
         self.is_over = False
+        for part in parts:
+            if isinstance(part, WorkerPart):
+                part.end_poisoned = self._poison
+            elif isinstance(part, SchedulerPart):
+                part.exits = self.exits
 
     @property
     def num_faults(self) -> int:
@@ -73,7 +81,7 @@ class Nemesis:
         number = self._world.random.randint(MIN_FAULTS, MAX_FAULTS) if numbers.faults is None else numbers.faults
         for _ in range(number):
             fault = self._rng.choice(faults)
-            self._world.call_at(self._rng.uniform(start, end), partial(self._strike, fault))
+            self._world.call_at(self._rng.uniform(start, end), partial(self._strike, partial(self._some_fault, fault)))
         rng = self._rng_of_drains
         for _ in range(rng.choice((0, 0, 1, 1, 2)) if numbers.drains is None else numbers.drains):
             self._world.call_at(rng.uniform(start, end), partial(self._strike, self._drain))
@@ -108,6 +116,16 @@ class Nemesis:
             name = fault()
             self.counts[name] = self.counts.get(name, 0) + 1
 
+    def _some_fault(self, fault: Callable[[], str]) -> str:
+        """Carries out this fault, or a pause if it has nothing to act on."""
+        name = fault()
+        if name != "nothing":
+            return name
+        rng, self._rng = self._rng, self._rng_of_others
+        name = self._pause()
+        self._rng = rng
+        return name
+
     def _seconds(self) -> float:
         return self._rng.uniform(1.0, _LONG_S) if self._rng.random() < 0.12 else self._rng.uniform(0.01, _SHORT_S)
 
@@ -116,10 +134,24 @@ class Nemesis:
 
     def _end(self, part: Part) -> None:
         if part.is_alive:
-            self.num_worker_exits += isinstance(part, WorkerPart)
+            self._exited(part, part.host)
             part.kill(self._rng.choice((0.001, 0.05, PING_S)))
             if isinstance(part, RouterPart):
                 self._on_router_death(part)
+
+    def _exited(self, part: Part, host: Host) -> None:
+        if isinstance(part, WorkerPart):
+            self.exits.add(host)
+
+    def _poison(self, host: Host) -> None:
+        """A poisonous request ends the process. Another one takes its place soon."""
+        rng = self._rng_of_exits
+        self.exits.add(host)
+        (part,) = (part for part in (*self._parts, *self._zombies) if part.host is host)
+        self._world.say(f"{host.name} is poisoned")
+        part.kill(rng.choice((0.001, 0.05)))
+        if part in self._parts:
+            self._world.call_later(rng.uniform(0.01, _SHORT_S), lambda: None if part.is_alive else part.start())
 
     def _kill(self) -> str:
         alive = self._alive()
@@ -137,11 +169,13 @@ class Nemesis:
         if not parts:
             return "nothing"
         part = rng.choice(parts)
+        host = part.host
         pause = rng.uniform(0.01, _SHORT_S)
-        self._leaving.add(part.host)
+        self._leaving.add(host)
 
         def ended(is_clean: bool) -> None:
-            self.num_worker_exits += isinstance(part, WorkerPart) and not is_clean
+            if not is_clean:
+                self._exited(part, host)
             if isinstance(part, RouterPart):
                 self._on_router_death(part)
             self._world.call_later(pause, lambda: self._start(part))
@@ -241,6 +275,7 @@ class Nemesis:
         zombie = type(part)(part.name, part.world, part.network, part.setting)
         zombie.host = part.host
         self._zombies.append(zombie)
+        self._exited(part, part.host)
         self._world.say(f"{part.host.name} is replaced, and stays behind")
         zombie.host.loop.pause()
         self._network.silent(zombie.host)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 
@@ -43,8 +43,19 @@ class Host:
     has_begun: bool = False
     # Number of calls to the process that were cut.
     num_cuts: int = 0
-    # Called for each message that the process writes as a client, with the server's address.
-    on_write: Callable[[str, Any], None] = lambda _address, _message: None
+    # What the process does as a client.
+    watch: Watch | None = None
+
+
+class Watch(Protocol):
+    """Looks on while a process writes to its streams and reads from them."""
+
+    def written(self, stream: Stream, message: Any, /) -> None: ...
+
+    def read(self, stream: Stream, message: Any, /) -> None: ...
+
+    def ended(self, stream: Stream, code: grpc.StatusCode, /) -> None:
+        """The process learns that the stream has ended."""
 
 
 class Network:
@@ -359,11 +370,24 @@ class SimulatedStream:
         except asyncio.CancelledError:
             self.cancel()
             raise
-        stream.client.on_write(stream.address, message)
+        if (watch := stream.client.watch) is not None:
+            watch.written(stream, message)
         for sent in _tampered(stream, stream.client.name, message):
             stream.send(sent.SerializeToString())
 
     async def read(self) -> Any:
+        stream, watch = self._stream, self._stream.client.watch
+        try:
+            message = await self._read()
+        except StreamEndedError as error:
+            if watch is not None:
+                watch.ended(stream, error.code)
+            raise
+        if watch is not None:
+            watch.read(stream, message)
+        return message
+
+    async def _read(self) -> Any:
         stream = self._stream
         while True:
             if stream.is_cancelled:

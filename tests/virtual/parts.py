@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from array import array
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import grpc
+
+from quire.worker.v1 import worker_pb2
 from services.router import main as router_main
 from services.router.dispatch import Placement
 from services.router.dispatch.scheduler_connection import CONNECT
@@ -18,14 +23,19 @@ from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.worker_groups import Fleet
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.worker_link import RUN
+from services.worker.service.owner_messages import Stream as OwnerStream
+from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.virtual.discovery import View
+from tests.virtual.exits import Exits, prompt_of
 from tests.virtual.loop import World
-from tests.virtual.network import Host, Network
+from tests.virtual.network import Host, Network, Stream
 
 SCHEDULER_WAIT_S = 60.0
 MAX_MODEL_LEN = 192
+# Begins the prompts that end their workers, before the number of tokens that come first.
+DEADLY_TOKEN_ID = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +132,47 @@ class Part:
             self.world.problems.append(f"{self.name} ended: {error!r}")
 
 
+class _Worker(FakeWorker):
+    """Its process ends when it should compute the deadly token of a poisonous sequence."""
+
+    def on_poison(self, end: Callable[[], None]) -> None:
+        """`end` ends the process."""
+        self._end = end
+        # For each poisonous sequence, by epoch and wire id: after how many tokens it ends the process.
+        self._deadly: dict[tuple[int, int], int] = {}
+
+    async def _step(
+        self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, stream: OwnerStream
+    ) -> worker_pb2.StepResult:
+        for new in plan.new_sequences:
+            prompt = prompt_of(new)
+            if prompt[0] == DEADLY_TOKEN_ID:
+                self._deadly[plan.epoch, new.wire_id] = len(prompt) + prompt[1]
+        rows = plan.rows
+        columns = (
+            array("I", column) for column in (rows.wire_ids, rows.num_computed_tokens, rows.num_scheduled_tokens)
+        )
+        for wire_id, num_computed, num_scheduled in zip(*columns, strict=True):
+            if num_computed + num_scheduled >= self._deadly.get((plan.epoch, wire_id), math.inf):
+                self._end()
+                await asyncio.get_running_loop().create_future()  # this process does nothing more
+        return await super()._step(model, plan, stream)
+
+
 class WorkerPart(Part):
-    worker: FakeWorker
+    worker: _Worker
+    # Ends a process that should compute a deadly token.
+    end_poisoned: Callable[[Host], None]
 
     def _begin(self) -> None:
         setting = self.setting
-        self.worker = FakeWorker(
+        self.worker = _Worker(
             make_model=self._model,
             script=Script(step_seconds=setting.step_seconds),
             max_model_len=MAX_MODEL_LEN,
             boot_id=1000 * self.num_starts,
         )
+        self.worker.on_poison(partial(self.end_poisoned, self.host))
         self.models: list[FakeModel] = []
         self.host.handlers[RUN.path] = self.worker.serve
         self.network.listen(self.host)
@@ -163,6 +203,7 @@ async def _drain_worker(worker: FakeWorker, seconds: float) -> bool:
 
 class SchedulerPart(Part):
     view: View  # of workers
+    exits: Exits
     fleet: Fleet
     servicer: SchedulerServicer
     _claiming: asyncio.Task[None]
@@ -181,6 +222,7 @@ class SchedulerPart(Part):
         )
         self.servicer = SchedulerServicer(self.fleet)
         host.handlers[CONNECT.path] = self.servicer.connect
+        host.watch = self.exits
         self._claiming = self.spawn(claimer.run())
         self.spawn(self.servicer.tick_forever())
         self.network.listen(host)
@@ -261,7 +303,7 @@ class RouterPart(Part):
             connect=lambda address: self.network.channel(host, address),
             jitter=random.Random(self.world.random.random()),
         )
-        host.on_write = self._check_submit
+        host.watch = self
         # The fake worker has no tokenizer. Requests come in token ids.
         self.placement.models.add_tokenizer("", None)  # type: ignore[arg-type]
         self.placement.start()
@@ -294,14 +336,20 @@ class RouterPart(Part):
             self.world.problems.append(f"{host.name} ends with {len(streams)} streams, {placement.num_parked} parked")
         return True
 
-    def _check_submit(self, scheduler: str, message: Any) -> None:
+    def written(self, stream: Stream, message: Any) -> None:
         """Checks that the router knows every sequence that it submits. The scheduler would compute any other for
         nobody."""
         if not message.HasField("submit"):
             return
-        (connection,) = (each for each in self.placement.connections if each.address == scheduler)
+        (connection,) = (each for each in self.placement.connections if each.address == stream.address)
         known = {sequence.sequence_id for sequence in connection.sequences} | {*connection._aborts}
         if unknown := {choice.sequence_id for choice in message.submit.choices} - known:
             self.world.problems.append(
-                f"{self.host.name} asks {scheduler} for sequences that it has forgotten: {unknown}"
+                f"{self.host.name} asks {stream.address} for sequences that it has forgotten: {unknown}"
             )
+
+    def read(self, stream: Stream, message: Any) -> None:
+        pass
+
+    def ended(self, stream: Stream, code: grpc.StatusCode) -> None:
+        pass

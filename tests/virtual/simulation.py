@@ -10,7 +10,7 @@ from functools import partial
 
 from shared import clock
 from shared.discovery import Kind
-from tests.virtual.clients import TWO_EXITS, Client, draw_requests
+from tests.virtual.clients import Client, draw_requests, poison
 from tests.virtual.discovery import View
 from tests.virtual.loop import Violation, World
 from tests.virtual.nemesis import DRAWN, Nemesis, Numbers, num_faults_in
@@ -39,6 +39,8 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     num_requests: int = 0
     num_errors: int = 0
+    # Requests that failed because workers exited while they worked on them.
+    num_blamed: int = 0
     virtual_seconds: float = 0.0
     num_callbacks: int = 0
     # Seconds of processor time that the run took.
@@ -65,8 +67,9 @@ def draw_setting(rng: random.Random) -> Setting:
 
 
 class Simulation:
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None, numbers: Numbers = DRAWN) -> None:
         self.world = World(seed)
+        self._numbers = numbers
         self.world.trace = trace
         rng = self.world.random
         self.setting = setting = draw_setting(rng)
@@ -88,10 +91,13 @@ class Simulation:
         self.parts: list[Part] = [*self.workers, *self.schedulers, *self.routers]
         self.nemesis = Nemesis(self.world, self.network, self.parts, self._router_died)
         requests = draw_requests(rng, NUM_REQUESTS, self.world.now)
+        rng_of_poison = random.Random(f"poison of {seed}")
+        num_poisons = rng_of_poison.choice((0, 0, 0, 1, 1, 2)) if numbers.poisons is None else numbers.poisons
+        requests = poison(requests, rng_of_poison, num_poisons)
         self.clients = [Client(self.world, request) for request in requests]
         self._num_open = 0
 
-    def run(self, numbers: Numbers) -> None:
+    def run(self) -> None:
         """Raises Violation if the fleet breaks a promise."""
         world = self.world
         start = world.now
@@ -100,7 +106,7 @@ class Simulation:
             part.start()
         for client in self.clients:
             world.call_at(client.request.arrives_at, partial(client.send, self.routers))
-        self.nemesis.plan(numbers, start + 0.02, start + _FAULTS_UNTIL_S)
+        self.nemesis.plan(self._numbers, start + 0.02, start + _FAULTS_UNTIL_S)
         self._check_cores(start + _FAULTS_UNTIL_S)
         # Faults that come while nothing runs would test nothing, so the clients' requests last at least that long.
         world.run(lambda: False, start + _FAULTS_UNTIL_S)
@@ -134,11 +140,14 @@ class Simulation:
             raise Violation(f"a peer broke the protocol: {self.network.refusals[0]}")
 
     def _check_errors(self) -> None:
-        """A request fails only after as many faults as the limits on losses in a row allow."""
-        is_blamed = [client.error is not None and TWO_EXITS in client.error.message for client in self.clients]
-        if any(is_blamed) and self.nemesis.num_worker_exits < 2 and not self.nemesis.tampered:
-            exits = self.nemesis.num_worker_exits
-            raise Violation(f"{sum(is_blamed)} requests were blamed for two exits of workers, but there were {exits}")
+        """A request fails only if it is to blame, or after as many faults as the limits on losses in a row allow."""
+        for client in self.clients:
+            request = client.request
+            num_exits = self.nemesis.exits.num_for(request.prompt)
+            if client.is_blamed and num_exits < 2 and not self.nemesis.tampered:
+                raise Violation(f"{request.name} was blamed for two exits of workers, but there were {num_exits}")
+            if request.is_poisonous and client.error is None:
+                raise Violation(f"{request.name} ends its workers, and was not refused")
         num_failed = sum(client.error is not None and "in a row" in client.error.message for client in self.clients)
         if num_failed and self.nemesis.num_faults < 3:
             raise Violation(f"{num_failed} requests failed after {self.nemesis.num_faults} faults")
@@ -204,16 +213,17 @@ def run_seed(
 ) -> Outcome:
     """Runs one seed to its end. Equal seeds give equal runs."""
     outcome = Outcome(seed)
-    simulation = Simulation(seed, trace)
+    simulation = Simulation(seed, trace, numbers)
     world = simulation.world
     with clock.replaced_by(world.time):
         try:
-            simulation.run(numbers)
+            simulation.run()
         except AssertionError as error:
             outcome.violation = f"{type(error).__name__}: {error}"
         outcome.faults = simulation.nemesis.counts
         outcome.num_requests = len(simulation.clients)
         outcome.num_errors = sum(client.error is not None for client in simulation.clients)
+        outcome.num_blamed = sum(client.is_blamed for client in simulation.clients)
         outcome.virtual_seconds = world.now - 1000.0
         outcome.num_callbacks = world.num_callbacks
         level = logging.root.manager.disable

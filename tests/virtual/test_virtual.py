@@ -21,8 +21,8 @@ from tests.virtual.simulation import run_seed
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_SEEDS = 200
-# Seeds that once broke a promise. Number 317 did before the simulation had drains and discovery.
-ONCE_BROKEN = ((317, Numbers(drains=0, hides=0)), (63067, Numbers()))
+# Seeds that once broke a promise, with what the simulation had then.
+ONCE_BROKEN = ((317, Numbers(drains=0, hides=0, poisons=0)), (63067, Numbers(poisons=0)))
 
 
 def test_a_fleet_keeps_its_promises_under_the_faults_of_every_seed() -> None:
@@ -40,9 +40,16 @@ def test_a_seed_that_once_broke_a_promise_keeps_it(seed: int, numbers: Numbers) 
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_drains_alone_break_no_promise(seed: int) -> None:
     """There are too few for a request to be given up."""
-    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=2, hides=0))
+    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=2, hides=0, poisons=0))
     assert outcome.violation is None
     assert outcome.faults.get("drain") == 2
+
+
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_a_request_that_ends_its_workers_fails_and_no_other(seed: int) -> None:
+    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=0, hides=0, poisons=1))
+    assert outcome.violation is None
+    assert outcome.num_blamed == 1
 
 
 def test_equal_seeds_give_equal_runs() -> None:

@@ -87,6 +87,13 @@ class RouterConfig(PartOptions):
     status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON; set by quire serve.")
     log_level: str = option("info", "Lowest severity to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
+    log_prompts: int = option(
+        # As many tokens are decoded on the event loop.
+        0,
+        "Maximum number of characters of each prompt to log; 0 logs no prompts.",
+        minimum=0,
+        maximum=2048,
+    )
 
     def __post_init__(self) -> None:
         PartOptions.__post_init__(self)

@@ -24,7 +24,7 @@ from services.router.dispatch import Placement
 from services.router.embedding import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
-from services.router.generation import Generator, Tracing
+from services.router.generation import Generator, PromptLog, Tracing
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector
 from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServer, details_metadata
 from services.router.template import import_renderer
@@ -89,7 +89,7 @@ class Router:
             on_change=self._health.set,
         )
         self.metrics = RequestMetrics()
-        self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
+        self.generator = Generator(self.placement, self.metrics, config.max_num_requests, PromptLog(config.log_prompts))
         self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement, self.id)
         calls = Calls(config.api_key, self.metrics)

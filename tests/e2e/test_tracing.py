@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -135,6 +136,28 @@ def test_prompts_and_answers_are_in_no_log_and_no_span(collector: tuple[Collecto
         assert log.stat().st_size > 100
         assert secret[:9] not in log.read_text(), log.name
     assert not [span for _, span in spans.spans if secret[:9].encode() in span.SerializeToString()]
+
+
+def test_prompts_are_logged_if_the_operator_asks_for_it(tmp_path: Path) -> None:
+    log = tmp_path / "output"
+    options = ("-v", "--log-prompts", "14")
+    with log.open("w+") as output, serving(*options, model="quire-chat", output=output) as server:
+        for path, body in (
+            ("completions", {"prompt": ["Köln am Rhein is old.", "Hi"], "max_tokens": 1}),
+            ("embeddings", {"input": "Rhein"}),
+        ):
+            headers = {"x-request-id": f"my {path}"}
+            reply = httpx.post(
+                f"{server.url}/v1/{path}", json={"model": server.model, **body}, headers=headers, timeout=HANG_S
+            )
+            assert reply.status_code == 200, reply.text
+    lines = re.findall(r"a prompt of (\d+) tokens for quire-chat: (.*)", log.read_text())
+    assert [rest for _, rest in lines] == [
+        '"Köln am Rhein " (request my completions)',
+        '"Hi" (request my completions)',
+        '"Rhein" (request my embeddings)',
+    ]
+    assert all(int(number) > 0 for number, _ in lines)
 
 
 def test_an_endpoint_that_does_not_answer_costs_no_answer_and_no_end() -> None:

@@ -61,7 +61,9 @@ class Embedder:
                     if (index := next(left, None)) is None:
                         break
                     submission = _submission(request, index, deadline, mailbox)
-                    num_open_tokens += len(submission.prompt_token_ids)
+                    prompt = submission.prompt_token_ids
+                    await self._generator.prompt_log.write(submission.request_id, request.model, prompt)
+                    num_open_tokens += len(prompt)
                     indices[submission.sequences[0]] = index
                     self._placement.submit(submission)
                 for sequence in await mailbox.take():

@@ -4,6 +4,7 @@ from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
 from services.router.generation.generator import Generator
 from services.router.generation.logprob_count import bounded, check_num_logprobs
 from services.router.generation.options import GenerationOptions, ResolveConstraints
+from services.router.generation.prompt_log import PromptLog
 from services.router.generation.request import GenerationRequest
 from services.router.generation.tracing import RequestSpan, Tracing
 from services.router.generation.usage import Timings, Usage
@@ -13,6 +14,7 @@ __all__ = [
     "GenerationOptions",
     "GenerationRequest",
     "Generator",
+    "PromptLog",
     "RequestSpan",
     "ResolveConstraints",
     "Timings",

@@ -23,6 +23,7 @@ from services.router.dispatch import (
 )
 from services.router.errors import ApiError, ErrorKind, overloaded
 from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.generation.prompt_log import PromptLog
 from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Timings, Usage
 from services.router.logprobs import TokenLogprob, TokenLogprobs
@@ -42,8 +43,11 @@ _ROUND_LOGPROBS = 128
 class Generator:
     """Starts generations, and limits the number of requests in progress."""
 
-    def __init__(self, placement: Placement, metrics: RequestMetrics, max_num_requests: int) -> None:
+    def __init__(
+        self, placement: Placement, metrics: RequestMetrics, max_num_requests: int, prompt_log: PromptLog
+    ) -> None:
         self.placement = placement
+        self.prompt_log = prompt_log
         self.deliveries = Deliveries()
         self._metrics = metrics
         self._max_num_requests = max_num_requests
@@ -180,6 +184,7 @@ class Generation:
                 # Submitting a thousand sequences takes a tenth of a second. Let other tasks run in between.
                 await asyncio.sleep(0)
                 num_at_turn = len(self._outputs)
+            await self._generator.prompt_log.write(request.request_id, request.model, prompt)
             submission = Submission(
                 request_id=request.request_id,
                 model=info,

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataSourceRef, Threshold, ThresholdsMode
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardLinkType,
+    DataSourceRef,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
 
-SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")
+from shared.metrics import catalog
+
+# The reader chooses the source and the models above the panels.
+SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
+_MODELS = f"label_values({catalog.SCHEDULERS_READY.name}, model_name)"
+_WITH_MODEL = {metric.name for metric in catalog.ALL if "model_name" in metric.labels}
 QUANTILES = (0.5, 0.9, 0.99)
 _WIDTH = 24  # of a dashboard, in Grafana's units
 
@@ -61,6 +75,12 @@ def to_json(board: Dashboard) -> str:
         .uid(board.uid).description(board.description).tags(["quire"]).editable().refresh("5s").time("now-15m", "now")
         .link(dashboard.DashboardLink("Quire").type(DashboardLinkType.DASHBOARDS).tags(["quire"]).as_dropdown(True).keep_time(True))
     )  # fmt: skip
+    builder = builder.with_variable(dashboard.DatasourceVariable("source").label("Prometheus").type("prometheus"))
+    builder = builder.with_variable(
+        dashboard.QueryVariable("model").label("Model").datasource(SOURCE).query(_MODELS)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+        .multi(True).include_all(True).all_value(".*").current(VariableOption(True, "All", "$__all"))
+    )  # fmt: skip
     for row in board.rows:
         builder = builder.with_row(dashboard.Row(row.title))
         width = _WIDTH // min(4 if row.panels[0].is_tile else 3, len(row.panels))
@@ -70,6 +90,17 @@ def to_json(board: Dashboard) -> str:
     return json.dumps(found, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
+def of_chosen_models(expression: str) -> str:
+    """Restricts the metrics that have a model to those that the reader has chosen."""
+
+    def chosen(found: re.Match[str]) -> str:
+        name = found[1]
+        known = name in _WITH_MODEL or re.sub(r"_(total|bucket|count|sum)$", "", name) in _WITH_MODEL
+        return f'{name}{{model_name=~"$model",' if known else found[0]
+
+    return re.sub(r"([a-z0-9_:]+)\{", chosen, expression)
+
+
 def _built(panel: Panel) -> Any:
     description = panel.description + (f" Only with {panel.needs}." if panel.needs else "")
     built: Any = stat.Panel() if panel.is_tile else timeseries.Panel().min(0).fill_opacity(8)
@@ -77,8 +108,8 @@ def _built(panel: Panel) -> Any:
     if panel.goal is not None:
         built = built.thresholds(_thresholds(*panel.goal))
     for index, query in enumerate(panel.queries):
-        target = prometheus.Dataquery().expr(query.expression).ref_id(chr(ord("A") + index)).datasource(SOURCE)
-        built = built.with_target(target.legend_format(query.legend or "__auto"))
+        target = prometheus.Dataquery().expr(of_chosen_models(query.expression)).ref_id(chr(ord("A") + index))
+        built = built.with_target(target.datasource(SOURCE).legend_format(query.legend or "__auto"))
     return built
 
 

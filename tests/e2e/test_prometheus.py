@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from deploy.dashboards.boards import BOARDS
+from deploy.dashboards.panels import of_chosen_models
 from quire.cli.stack import SERVICES
 from tests.e2e.conftest import Server, serving
 from tests.e2e.containers import running
@@ -84,10 +85,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, ports: list[int], serve
 
 
 def test_every_query_finds_data(prometheus: Prometheus, server: Server) -> None:
-    """Under requests, one of them refused, and while a worker is killed at work."""
+    """Under requests, one of them refused, and while a worker is killed at work. The reader has chosen the model."""
     panels = [panel for board in BOARDS for panel in board.panels if panel.needs not in ABSENT]
-    queries = {query.expression for panel in panels for query in panel.queries} | {*OF_GUIDES, *of_scalers()}
-    empty = {query: query.replace("$__rate_interval", WINDOW) for query in queries}
+    shown = {of_chosen_models(query.expression) for panel in panels for query in panel.queries}
+    assert sum('model_name=~"$model"' in query for query in shown) > 40
+    queries = shown | {*OF_GUIDES, *of_scalers()}
+    empty = {query: query.replace("$__rate_interval", WINDOW).replace("$model", "quire-chat") for query in queries}
     assert len(empty) > 70
     assert "$" not in "".join(empty.values())
     killed_at = -math.inf

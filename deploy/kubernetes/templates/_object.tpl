@@ -81,6 +81,13 @@ model: {{ .model.name }}
 {{- if has $object.kind (list "ServiceMonitor" "PrometheusRule") }}
 {{- $_ := set $metadata "labels" (merge $metadata.labels .root.Values.monitoringLabels) }}
 {{- end }}
+{{- if and (eq $object.kind "PrometheusRule") .root.Values.runbooks }}
+{{- range $group := $spec.groups }}
+{{- range $rule := $group.rules }}
+{{- $_ := set $rule.annotations "runbook_url" (print (trimSuffix "/" $.root.Values.runbooks) "/" $rule.annotations.runbook_url) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if has $object.kind (list "Deployment" "StatefulSet" "Job") }}
 {{- $pod := $spec.template }}
 {{- $_ := set $pod.metadata "labels" (merge $pod.metadata.labels $own) }}

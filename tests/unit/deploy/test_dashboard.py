@@ -13,6 +13,7 @@ import yaml
 from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
 from deploy.dashboards.files import files
+from deploy.dashboards.panels import of_chosen_models
 from services.router.errors import ErrorKind
 from services.router.metrics import ChoiceEnd, RequestMetrics, RouterCollector
 from shared.metrics import Metric, Part, catalog, registry_of
@@ -45,6 +46,21 @@ def test_every_metric_is_asked_for_by_a_part_that_has_it() -> None:
         metric = metrics.get(name) or metrics[re.sub(r"_(total|bucket|count|sum)$", "", name)]
         jobs = re.findall(r'job=~?"([^"]+)"', labels)[0].split("|")
         assert {*jobs} <= {part.value for part in metric.parts}, name
+
+
+def test_panels_show_the_models_that_the_reader_chooses() -> None:
+    assert of_chosen_models('sum(rate(vllm:generation_tokens_total{job="router"}[5m]))') == (
+        'sum(rate(vllm:generation_tokens_total{model_name=~"$model",job="router"}[5m]))'
+    )
+    without = 'process_resident_memory_bytes{job="router"} / quire:event_loop_lag_seconds_count{job="router"}'
+    assert of_chosen_models(without) == without
+    for board in BOARDS:
+        shown = json.loads(files()[f"deploy/grafana/dashboards/{board.uid}.json"])
+        source, model = shown["templating"]["list"]
+        assert (source["name"], source["query"]) == ("source", "prometheus")
+        assert (model["name"], model["query"]) == ("model", "label_values(quire:schedulers_ready, model_name)")
+        assert model["datasource"]["uid"] == "${source}"
+        assert model["allValue"] == ".*"
 
 
 def test_names_are_prometheus_own() -> None:
@@ -271,9 +287,10 @@ def test_the_threshold_of_a_held_up_event_loop_is_a_bound() -> None:
     assert float(bound) in catalog.EVENT_LOOP_LAG.bounds
 
 
-def test_every_panel_uses_the_datasource_that_is_provisioned() -> None:
+def test_every_panel_uses_the_chosen_source_which_is_at_first_the_provisioned_one() -> None:
     sources = yaml.safe_load((GRAFANA / "provisioning" / "datasources" / "prometheus.yaml").read_text())
-    (uid,) = (source["uid"] for source in sources["datasources"])
+    assert [(one["type"], one["isDefault"]) for one in sources["datasources"]] == [("prometheus", True)]
+    uid = "${source}"
     for path in (GRAFANA / "dashboards").iterdir():
         panels = [panel for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"]
         assert {panel["datasource"]["uid"] for panel in panels} == {uid}

@@ -216,6 +216,7 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"router": {"serviceType": "NodePort"}}, "serviceType"),
         ({"environment": {"A-B": "c"}}, "A-B"),
         ({"monitoringLabels": {"release": 1}}, "release"),
+        ({"runbooks": "docs"}, "runbooks"),
         ({"parentRefs": [{"namespace": "a"}]}, "name"),
         ({"models": [{"name": "", "scaling": "keda", "scaler": {"minimum": 0}}]}, "minimum"),
         (
@@ -288,9 +289,12 @@ def test_every_part_has_the_given_environment() -> None:
 
 
 def test_monitors_and_rules_have_the_labels_that_an_operator_selects_by() -> None:
-    manifests = helm(monitoring=True, monitoringLabels={"release": "prometheus"})
+    manifests = helm(monitoring=True, monitoringLabels={"release": "prometheus"}, runbooks="https://git.local/quire/")
     labelled = [one for one in manifests.objects if one["metadata"]["labels"].get("release") == "prometheus"]
     assert [one["kind"] for one in labelled] == ["ServiceMonitor", "PrometheusRule"]
+    rules = [rule for group in labelled[1]["spec"]["groups"] for rule in group["rules"]]
+    links = [rule["annotations"]["runbook_url"] for rule in rules]
+    assert links == [f"https://git.local/quire/docs/alerts.md#{rule['alert'].lower()}" for rule in rules]
     assert all(one["metadata"]["labels"]["app.kubernetes.io/instance"] == RELEASE for one in labelled)
 
 

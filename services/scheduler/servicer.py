@@ -290,9 +290,11 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
 
 async def _first(stream: Stream) -> scheduler_pb2.ConnectRequest | None:
-    """Returns the stream's first message; None if none comes within HELLO_TIMEOUT_S or the stream ends."""
+    """Returns the stream's first message; None if the stream ends before. Ends a stream whose first message does not
+    come."""
     try:
         async with Patience(HELLO_TIMEOUT_S):
             return await stream.read()
     except TimeoutError:
-        return None
+        # The network may have lost it.
+        await stream.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello arrived within {HELLO_TIMEOUT_S:g} s")

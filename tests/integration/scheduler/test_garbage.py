@@ -46,8 +46,13 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
     check_log(caplog, capfd)
 
 
-async def test_a_peer_that_says_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hello_that_does_not_come_is_not_called_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The network may have lost it."""
     monkeypatch.setattr(servicer_module, "HELLO_TIMEOUT_S", 0.1)
     async with running(tmp_path, FakeWorker()), grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
         call: Any = channel.stream_stream(f"{SERVICE}/Connect")()
-        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await call.details() == "no hello arrived within 0.1 s"
+    assert "hello" not in caplog.text

@@ -23,7 +23,7 @@ from services.router.parameters import SamplingParams, StopConditions
 from shared.placement import prompt_key
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, expected_output
 from tests.virtual.loop import Violation, World
-from tests.virtual.parts import DEADLY_TOKEN_ID, MAX_MODEL_LEN, RouterPart
+from tests.virtual.parts import MAX_MODEL_LEN, POISON_MARK, RouterPart
 
 MODEL = ModelInfo(
     "fake", (), MAX_MODEL_LEN, VOCAB_SIZE, frozenset([EOS_TOKEN_ID]), SamplingParams(), "", 0, "Fake", "none"
@@ -93,7 +93,7 @@ def poison(requests: Sequence[Request], rng: random.Random, number: int) -> list
 def _poisonous(request: Request, rng: random.Random) -> Request:
     while True:
         num_harmless = rng.randrange(request.max_tokens)
-        prompt = (DEADLY_TOKEN_ID, num_harmless, *request.prompt)
+        prompt = (POISON_MARK, num_harmless, *request.prompt)
         outputs = [expected_output(prompt, request.max_tokens, choice_index=choice) for choice in range(request.n)]
         if all(num_harmless < len(output) for output in outputs):
             return replace(request, prompt=prompt, is_poisonous=True)

@@ -1,4 +1,4 @@
-"""Which processes of workers have exited, and which requests may be blamed for it."""
+"""For which exits of workers a scheduler may blame a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from quire.worker.v1 import worker_pb2
-from tests.virtual.network import Host, Stream
+from tests.virtual.network import Stream
 
 Prompt = tuple[int, ...]
 # A stream that ends with one of these was ended by a worker that still runs, or by the scheduler.
@@ -23,16 +23,24 @@ class _Plans:
     in_flight: dict[int, set[int]] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
+class _Loss:
+    """A stream that broke while plans of one request alone were in flight. `was_cut`: whether the scheduler has found
+    the same process again, which had not exited, therefore."""
+
+    stream: Stream
+    prompt: Prompt
+    was_cut: bool = False
+
+
 class Exits:
-    """A scheduler may blame a request only for the exit of a worker that was computing nothing else."""
+    """Looks at the streams between schedulers and workers (implements Watch). A request is to blame only if workers
+    exited that had plans of this request alone. A worker that the scheduler does not reach again counts as one that has
+    exited."""
 
     def __init__(self) -> None:
         self._plans: dict[Stream, _Plans] = {}
-        # The workers whose streams have broken while they were computing one request.
-        self._broken: list[tuple[Host, Prompt]] = []
-        self._exited: set[Host] = set()
-
-    # What schedulers see of the network (Watch).
+        self._losses: list[_Loss] = []
 
     def written(self, stream: Stream, message: worker_pb2.RunRequest) -> None:
         if message.HasField("plan"):
@@ -43,23 +51,20 @@ class Exits:
     def read(self, stream: Stream, message: worker_pb2.RunResponse) -> None:
         if message.HasField("result"):
             self._plans[stream].in_flight.pop(message.result.step_id, None)
+        elif message.HasField("hello"):
+            for loss in self._losses:
+                loss.was_cut |= (loss.stream.client, loss.stream.server) == (stream.client, stream.server)
 
     def ended(self, stream: Stream, code: grpc.StatusCode) -> None:
         plans = self._plans.pop(stream, _Plans())
         if code not in _GOODBYES:
             computed = {plans.prompts[wire_id] for step in plans.in_flight.values() for wire_id in step}
             if len(computed) == 1:
-                self._broken.append((stream.server, computed.pop()))
-
-    # What happens in truth.
-
-    def add(self, worker: Host) -> None:
-        """Takes note that a process has exited, or that another one has taken its place."""
-        self._exited.add(worker)
+                self._losses.append(_Loss(stream, computed.pop()))
 
     def num_for(self, prompt: Prompt) -> int:
         """Number of exits that a request with this prompt may be blamed for."""
-        return sum(worker in self._exited and computed == prompt for worker, computed in self._broken)
+        return sum(loss.prompt == prompt and not loss.was_cut for loss in self._losses)
 
 
 def prompt_of(new: worker_pb2.NewSequence) -> Prompt:

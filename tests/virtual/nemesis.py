@@ -51,12 +51,13 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
-        # These have random numbers of their own: kinds and times of a seed's other faults do not depend on them.
+        # Drains, discovery, exits by poison and substitutes have random numbers of their own: kinds and times of a
+        # seed's other faults do not depend on them.
         self._rng_of_drains = random.Random(f"drains of {world.seed}")
         self._rng_of_discovery = random.Random(f"discovery of {world.seed}")
         self._rng_of_exits = random.Random(f"exits of {world.seed}")
-        self._rng_of_others = random.Random(f"other faults of {world.seed}")
-        # Number of faults so far, by kind. "nothing": a drain that had nothing to act on.
+        self._rng_of_substitutes = random.Random(f"substitutes of {world.seed}")
+        # Number of faults so far, by kind. "nothing": there was nothing to act on.
         self.counts: dict[str, int] = {}
         self.tampered = False
         self.exits = Exits()
@@ -119,12 +120,11 @@ class Nemesis:
     def _some_fault(self, fault: Callable[[], str]) -> str:
         """Carries out this fault, or a pause if it has nothing to act on."""
         name = fault()
-        if name != "nothing":
+        alive = self._alive()
+        if name != "nothing" or not alive:
             return name
-        rng, self._rng = self._rng, self._rng_of_others
-        name = self._pause()
-        self._rng = rng
-        return name
+        rng = self._rng_of_substitutes
+        return self._pause_for(rng.choice(alive), rng.uniform(0.01, _SHORT_S))
 
     def _seconds(self) -> float:
         return self._rng.uniform(1.0, _LONG_S) if self._rng.random() < 0.12 else self._rng.uniform(0.01, _SHORT_S)
@@ -134,19 +134,13 @@ class Nemesis:
 
     def _end(self, part: Part) -> None:
         if part.is_alive:
-            self._exited(part, part.host)
             part.kill(self._rng.choice((0.001, 0.05, PING_S)))
             if isinstance(part, RouterPart):
                 self._on_router_death(part)
 
-    def _exited(self, part: Part, host: Host) -> None:
-        if isinstance(part, WorkerPart):
-            self.exits.add(host)
-
     def _poison(self, host: Host) -> None:
         """A poisonous request ends the process. Another one takes its place soon."""
         rng = self._rng_of_exits
-        self.exits.add(host)
         (part,) = (part for part in (*self._parts, *self._zombies) if part.host is host)
         self._world.say(f"{host.name} is poisoned")
         part.kill(rng.choice((0.001, 0.05)))
@@ -169,13 +163,10 @@ class Nemesis:
         if not parts:
             return "nothing"
         part = rng.choice(parts)
-        host = part.host
         pause = rng.uniform(0.01, _SHORT_S)
-        self._leaving.add(host)
+        self._leaving.add(part.host)
 
-        def ended(is_clean: bool) -> None:
-            if not is_clean:
-                self._exited(part, host)
+        def ended() -> None:
             if isinstance(part, RouterPart):
                 self._on_router_death(part)
             self._world.call_later(pause, lambda: self._start(part))
@@ -214,7 +205,9 @@ class Nemesis:
 
     def _pause(self) -> str:
         part = self._rng.choice(self._parts)
-        seconds = self._seconds()
+        return self._pause_for(part, self._seconds())
+
+    def _pause_for(self, part: Part, seconds: float) -> str:
         host = part.host
         self._world.say(f"{host.name} is paused for {seconds:.3f} s")
         host.loop.pause()
@@ -275,7 +268,6 @@ class Nemesis:
         zombie = type(part)(part.name, part.world, part.network, part.setting)
         zombie.host = part.host
         self._zombies.append(zombie)
-        self._exited(part, part.host)
         self._world.say(f"{part.host.name} is replaced, and stays behind")
         zombie.host.loop.pause()
         self._network.silent(zombie.host)

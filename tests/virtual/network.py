@@ -41,8 +41,6 @@ class Host:
     handlers: dict[str, Handler] = field(default_factory=dict)
     # Whether the process has done more than to start.
     has_begun: bool = False
-    # Number of calls to the process that were cut.
-    num_cuts: int = 0
     # What the process does as a client.
     watch: Watch | None = None
 
@@ -104,7 +102,6 @@ class Network:
         if stream.is_cut:
             return
         stream.is_cut = True
-        stream.server.num_cuts += 1
         for pipe in stream.pipes:
             pipe.num_left = self.world.random.randint(0, pipe.num_under_way)
         self.later(client_s, stream.tell_client)

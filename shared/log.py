@@ -1,7 +1,7 @@
 """Logging to standard error, as text for people or as JSON for log collectors.
 
-Nothing is logged for a request or a step of the model that succeeds, and no prompts, unless a router has --log-prompts.
-Answers are never logged. Lines about one request have its id, which clients know as `x-request-id`.
+Nothing is logged for a request or a step of the model that succeeds. Prompts are logged only by a router with
+--log-prompts, and answers never. Lines about one request have its id, which clients know as `x-request-id`.
 """
 
 from __future__ import annotations

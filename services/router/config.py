@@ -88,11 +88,7 @@ class RouterConfig(PartOptions):
     log_level: str = option("info", "Lowest severity to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
     log_prompts: int = option(
-        # As many tokens are decoded on the event loop.
-        0,
-        "Maximum number of characters of each prompt to log; 0 logs no prompts.",
-        minimum=0,
-        maximum=2048,
+        0, "Maximum number of characters of each prompt to log; 0 logs no prompts.", minimum=0, maximum=512
     )
 
     def __post_init__(self) -> None:

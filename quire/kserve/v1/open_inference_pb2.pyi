@@ -126,13 +126,13 @@ Global___ModelReadyRequest: _TypeAlias = ModelReadyRequest  # noqa: Y015
 
 @_typing.final
 class ModelReadyResponse(_message.Message):
-    """Reports whether a model accepts requests."""
+    """Reports whether a model accepts requests and has a worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     READY_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
-    """Whether a scheduler of the model accepts requests."""
+    """Whether a scheduler of the model accepts requests and has a worker."""
     def __init__(
         self,
         *,

@@ -13,7 +13,7 @@ from services.router.limits import LargeBodies
 from services.router.template import ForeignTemplates
 
 # Texts of up to this length are processed on the event loop, because that takes less time than the use of a thread.
-_INLINE_CHARS = 2048
+INLINE_CHARS = 2048
 # Maximum number of long texts that threads process or that wait for a thread, across all models.
 _MAX_PENDING = 256
 
@@ -43,7 +43,7 @@ class TextThreads:
     async def run(self, size: int, work: Callable[[], R]) -> R:
         """Returns `work()`, run on a thread if `size` (characters or tokens) is large. Raises ApiError when
         overloaded."""
-        if size <= _INLINE_CHARS:
+        if size <= INLINE_CHARS:
             return work()
         self._check_room()
         return await self.run_beside(work)

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from deploy.envoy.routes import http_annotations
 from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.kserve.v1 import open_inference_pb2, open_inference_pb2_grpc
 from quire.openai.v1 import openai_pb2, openai_pb2_grpc
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.config import RouterConfig
@@ -228,3 +229,18 @@ async def start_router() -> AsyncIterator[StartRouter]:
             return Api(address, channel, router)
 
         yield start
+
+
+def ready_scheduler(name: str = MODEL) -> FakeScheduler:
+    """Returns a scheduler that has a worker."""
+    scheduler = fake_scheduler(name=name)
+    scheduler.load.num_ready_groups = 1
+    return scheduler
+
+
+async def until_ready(api: Api, *names: str) -> None:
+    """Waits until the schedulers of these models have reported their workers. A name may be NAME@VERSION."""
+    stub: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
+    for name, _, version in (name.partition("@") for name in names):
+        while not (await stub.ModelReady(open_inference_pb2.ModelReadyRequest(name=name, version=version))).ready:
+            pass

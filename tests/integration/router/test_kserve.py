@@ -11,8 +11,7 @@ from google.api.httpbody_pb2 import HttpBody
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
-from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler
-from tests.integration.router.fake_scheduler import FakeScheduler
+from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler, ready_scheduler, until_ready
 
 
 def typed(api: Api) -> Any:
@@ -25,19 +24,6 @@ def over_http(api: Api) -> Any:
 
 def content(reply: HttpBody) -> Any:
     return json.loads(reply.data)
-
-
-def ready_scheduler(name: str = MODEL) -> FakeScheduler:
-    scheduler = fake_scheduler(name=name)
-    scheduler.load.num_ready_groups = 1
-    return scheduler
-
-
-async def until_ready(api: Api, *names: str) -> None:
-    """Waits until the schedulers of these models have reported their workers."""
-    for name in names:
-        while not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready:
-            pass
 
 
 async def status_of(call: Any) -> grpc.StatusCode:

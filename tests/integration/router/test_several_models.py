@@ -16,7 +16,7 @@ from quire.ollama.v1 import ollama_pb2, ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2
 from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER
 from tests.fakes.waiting import until
-from tests.integration.router.conftest import Api, StartRouter, fake_scheduler
+from tests.integration.router.conftest import Api, StartRouter, ready_scheduler, until_ready
 from tests.integration.router.fake_scheduler import FakeScheduler
 from tests.integration.router.test_other_apis import CHAT, MESSAGE, RESPONSE, USER, error_of, post
 
@@ -53,7 +53,7 @@ async def lists(api: Api) -> list[list[str]]:
 
 async def two_models(start_router: StartRouter, **options: Any) -> tuple[FakeScheduler, FakeScheduler, Api]:
     """Starts a router with the models "a" and "b", and waits until it knows both."""
-    a, b = fake_scheduler(name="a"), fake_scheduler(name="b")
+    a, b = ready_scheduler("a"), ready_scheduler("b")
     api = await start_router(a, b, **options)
     await until(lambda: sorted(api.router.placement.models.names) == ["a", "b"])
     return a, b, api
@@ -86,6 +86,7 @@ async def test_requests_in_flight_wait_for_the_scheduler_of_a_model_that_is_not_
     await a.stop()
     await until(lambda: api.router.placement.models.names == ["b"])
     stub: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
+    await until_ready(api, "b")
     readiness = [
         (await stub.ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready for name in ("a", "b-alias")
     ]
@@ -137,7 +138,7 @@ async def two_versions(start_router: StartRouter, *weights: int) -> tuple[FakeSc
     """Starts a router with versions "v1" and "v2" of the model "a"."""
     schedulers = []
     for version, weight in zip(("v1", "v2"), weights, strict=True):
-        scheduler = fake_scheduler(name="a")
+        scheduler = ready_scheduler("a")
         scheduler.model.version, scheduler.model_weight = version, weight
         schedulers.append(scheduler)
     api = await start_router(*schedulers)
@@ -191,6 +192,6 @@ async def test_every_api_reaches_a_version_by_its_name(start_router: StartRouter
     metadata = await kserve.GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model="a/versions/v2"))
     assert json.loads(metadata.data)["versions"] == ["v1", "v2"]
     open_inference: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
-    assert (await open_inference.ModelReady(open_inference_pb2.ModelReadyRequest(name="a", version="v2"))).ready
+    await until_ready(api, "a@v2")
     described = await open_inference.ModelMetadata(open_inference_pb2.ModelMetadataRequest(name="a-alias"))
     assert list(described.versions) == ["v1", "v2"]

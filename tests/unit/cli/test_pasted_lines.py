@@ -90,7 +90,7 @@ LINES = {
     "with a model or from elsewhere; leave it out",
     "--model Qwen/Qwen3-8B --disable-log-requests": ACCEPTED,
     "Qwen/Qwen3-8B --no-enable-log-requests --disable-log-stats --max-log-len 100": "--max-log-len changes nothing: "
-    "use --log-prompts to log prompts up to a length",
+    "-v --log-prompts 200 logs the first 200 characters of prompts",
     "Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3": ACCEPTED,
     "Qwen/Qwen3-8B --generation-config vllm --chat-template ./template.jinja --download-dir /models": ACCEPTED,
     "Qwen/Qwen3-8B --kv-cache-dtype fp8_e4m3 --seed 42": "--seed changes nothing: each request without a seed of its "

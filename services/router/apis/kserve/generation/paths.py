@@ -36,8 +36,8 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/v2/models/{model}/ready", "modelReady", _TAG, "Checks whether a model is ready",
-        "200 if a scheduler of the model accepts requests, 404 if the model is unknown while others are ready, "
-        "otherwise 503.",
+        "200 if a scheduler of the model accepts requests and has a worker, 404 if the model is unknown while others "
+        "are ready, otherwise 503.",
         reply=ModelReady, error=KserveError, parameters=_NAME, examples=_EXAMPLE, names_model=True,
     ),
     Operation(

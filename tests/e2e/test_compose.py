@@ -19,7 +19,7 @@ from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import HANG_S, wait_until
 
 NUM_CLIENTS = 4
-# Routers send equal prompts to the same scheduler. So many different ones leave no scheduler without any.
+# Routers send equal prompts to the same scheduler. With this many different ones, every scheduler gets some.
 PROMPTS = [f"Count from {start} to {start + 30}." for start in range(24)]
 # Seconds between two questions of a client, so that parts that start get some of the processor.
 PAUSE_S = 0.1
@@ -74,7 +74,7 @@ class Load:
                     self.wrong.append(wrong)
 
     def ask_more(self) -> None:
-        """Waits until each client has had two more answers."""
+        """Waits for two more answers per client."""
         target = self.num_answers + 2 * NUM_CLIENTS
         wait_until(lambda: self.num_answers >= target, 0.05)
 

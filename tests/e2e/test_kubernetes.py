@@ -171,4 +171,8 @@ def test_two_models_behind_one_address(encoder: Path) -> None:
         wait_until(lambda: {model.id for model in client.models.list()} == {"chat", "embed"}, 0.1)
         assert "12" in ask(gateway, "chat")
         assert "12" in ask(gateway, openai.omit), "the router's default model"
+        for model in paths:
+            (scheduler,) = project.containers[model.replace("worker", "scheduler")]
+            (worker,) = project.containers[model]
+            assert f"claimed worker {worker.address}:50071" in scheduler.log.read_text()
         assert len(client.embeddings.create(model="embed", input="Hello").data[0].embedding) == TINY["hidden_size"]

@@ -52,11 +52,15 @@ model: {{ .model.name }}
 {{- $_ := set $spec "type" .root.Values.gateway.serviceType }}
 {{- end }}
 {{- else if eq $object.kind "NetworkPolicy" }}
-{{- $_ := set $spec.podSelector "matchLabels" (merge $spec.podSelector.matchLabels (dict "app.kubernetes.io/instance" .root.Release.Name)) }}
+{{- $group := dict "app.kubernetes.io/instance" .root.Release.Name }}
+{{- if and .model .model.name }}
+{{- $_ := set $group "model" .model.name }}
+{{- end }}
+{{- $_ := set $spec.podSelector "matchLabels" (merge $spec.podSelector.matchLabels $group) }}
 {{- range $rule := $spec.ingress }}
 {{- range $peer := $rule.from }}
 {{- if $peer.podSelector }}
-{{- $_ := set $peer.podSelector "matchLabels" (merge $peer.podSelector.matchLabels (dict "app.kubernetes.io/instance" $.root.Release.Name)) }}
+{{- $_ := set $peer.podSelector "matchLabels" (merge $peer.podSelector.matchLabels $group) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -223,6 +227,14 @@ model: {{ .model.name }}
 {{- $_ := set $environment "QUIRE_SCHEDULER" (printf "%sscheduler:50052" $all) }}
 {{- else if eq $part "scheduler" }}
 {{- $_ := set $environment "QUIRE_WORKER" (printf "%sworker:50071" $prefix) }}
+{{- $served := get (.model.options | default dict) "served-model-name" }}
+{{- if and .model.name $served }}
+{{- $version := get .model.options "model-version" }}
+{{- $name := first (splitList "," $served) }}
+{{- $_ := set $environment "QUIRE_WORKER_MODEL" (ternary (printf "%s@%s" $name (toString $version)) $name (not (empty $version))) }}
+{{- else if and .model.name $values.redis }}
+{{- fail "several models that find each other in Redis need options.served-model-name each" }}
+{{- end }}
 {{- else if eq $part "download" }}
 {{- $_ := set $environment "MODEL" (required "download needs options.model" .model.options.model) }}
 {{- end }}

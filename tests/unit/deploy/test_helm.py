@@ -207,6 +207,7 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"models": [{"name": "a", "download": True, "options": {}}]}, "download needs options.model"),
         ({"models": [{"name": "a", "scaling": "keda"}]}, "needs options.served-model-name"),
         ({"models": [{"name": "a", "scaling": "hpa-queue"}]}, "needs options.served-model-name"),
+        ({"models": [{"name": "a", "options": {"model": "m"}}], "redis": True}, "need options.served-model-name each"),
         ({"router": {"replicas": 0}}, "replicas"),
         ({"models": [{"name": "", "scaling": "magic"}]}, "scaling"),
         ({"mdoels": []}, "mdoels"),
@@ -228,6 +229,13 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
 def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(helm_python.HelmError, match=words):
         helm(**values)
+
+
+def test_schedulers_take_only_workers_of_their_model_and_version() -> None:
+    options = {"model": "m", "served-model-name": "chat,alias", "model-version": "2"}
+    manifests = helm(models=[{"name": "new", "options": options}], redis=True)
+    variables = environment_of(container_of(manifests.named("Deployment", "quire-new-scheduler")))
+    assert variables["QUIRE_WORKER_MODEL"] == "chat@2"
 
 
 def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:

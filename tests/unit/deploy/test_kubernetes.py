@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import re
 import shlex
@@ -57,7 +56,7 @@ SCALERS = ("hpa-gpu", "hpa-queue", "keda")
 OTHERS = tuple(component for component in COMPONENTS if component not in SCALERS)
 # Every overlay as it is, and all components.
 RENDERED = [(overlay, ()) for overlay in OVERLAYS] + [
-    ("cpu", tuple(sorted({*OTHERS, scaler} - {"network-policy"}))) for scaler in SCALERS
+    ("cpu", tuple(sorted({*OTHERS, scaler} - {"network-policy", "worker-policy"}))) for scaler in SCALERS
 ]
 CORE_GROUPS = {"v1", "apps", "batch", "policy", "autoscaling", "networking.k8s.io"}
 # Kinds that come with an operator.
@@ -235,27 +234,42 @@ def test_images_are_those_of_compose(manifests: Manifests) -> None:
         assert container_of(workload)["image"] in images
 
 
-def test_only_the_right_neighbours_talk() -> None:
-    manifests = rendered("cpu", ("redis",))
+@pytest.mark.parametrize(("overlay", "models"), [("cpu", ("",)), ("models", ("chat-", "embed-"))])
+def test_only_the_right_neighbours_talk(overlay: str, models: tuple[str, ...]) -> None:
+    manifests = rendered(overlay, ("redis",))
     may: set[tuple[str, str, str]] = set()
     for policy in manifests.of("NetworkPolicy"):
-        (to,) = manifests.selected(policy["spec"]["podSelector"]["matchLabels"])
-        ports = {port["name"] for port in container_of(to)["ports"]}
-        for rule in policy["spec"]["ingress"]:
-            (port,) = [entry["port"] for entry in rule["ports"]]
-            assert port in ports
-            (peer,) = rule.get("from", [{}])
-            pods = peer.get("podSelector", {}).get("matchLabels")
-            names = [name_of(one) for one in manifests.selected(pods)] if pods else [str(peer.get("namespaceSelector"))]
-            may |= {(name, name_of(to), port) for name in names}
-    parts = ("gateway", "router", "scheduler", "worker")
+        for to in manifests.selected(policy["spec"]["podSelector"]["matchLabels"]):
+            ports = {port["name"] for port in container_of(to)["ports"]}
+            for rule in policy["spec"]["ingress"]:
+                (port,) = [entry["port"] for entry in rule["ports"]]
+                assert port in ports
+                (peer,) = rule.get("from", [{}])
+                pods = peer.get("podSelector", {}).get("matchLabels")
+                names = (
+                    [name_of(one) for one in manifests.selected(pods)] if pods else [str(peer.get("namespaceSelector"))]
+                )
+                may |= {(name, name_of(to), port) for name in names}
+    parts = {"gateway", "router", *(f"{model}{part}" for model in models for part in ("scheduler", "worker"))}
     prometheus = str({"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}})
     assert may == {
         ("None", "gateway", "http"),
-        *((caller, called, "grpc") for caller, called in itertools.pairwise(parts)),
+        ("gateway", "router", "grpc"),
+        *(("router", f"{model}scheduler", "grpc") for model in models),
+        *((f"{model}scheduler", f"{model}worker", "grpc") for model in models),
         *((prometheus, part, "metrics") for part in parts),
         *((part, "redis", "redis") for part in parts),
     }
+
+
+@pytest.mark.parametrize("overlay", ["models", "models-gpu"])
+def test_schedulers_of_several_models_know_their_own_worker(overlay: str) -> None:
+    """Also if they find the workers of all models in Redis."""
+    manifests = rendered(overlay, ("redis",))
+    for model in ("chat", "embed"):
+        variables = environment_of(container_of(manifests.named("Deployment", f"{model}-scheduler")))
+        served = environment_of(container_of(manifests.named("StatefulSet", f"{model}-worker")))
+        assert variables["QUIRE_WORKER_MODEL"] == served["QUIRE_SERVED_MODEL_NAME"] == model
 
 
 def test_a_model_among_several_has_a_download_and_a_scaler_of_its_own() -> None:

@@ -82,7 +82,46 @@ def test_the_last_half_hour_of_chaos_is_named_as_it_was() -> None:
     text = (RESULTS / "chaos.md").read_text()
     (calls,) = re.findall(r"^(\d+) calls in ", text, re.MULTILINE)
     faults = sum(int(count) for count in re.findall(r"^\| [^|]+ \| (\d+) \|", text, re.MULTILINE))
-    assert f"{int(calls):,} calls under {faults} faults" in document("testing.md")
-    assert f"{int(calls):,} requests, {faults} faults" in document("comparison.md")
+    (excused,) = re.findall(r"(\d+) excused", text)
+    testing, comparison = document("testing.md"), document("comparison.md")
+    assert f"{int(calls):,} calls under {faults} faults" in testing
+    assert f"; {excused} were excused." in testing
+    assert f"{int(calls):,} requests, {faults} faults: none lost, none changed; {excused} went through" in comparison
     assert ". 0 leaks." in text
     assert "findings" not in text
+
+
+def test_killed_parts_lose_what_was_measured() -> None:
+    rows = {row["scenario"]: row for row in json.loads((RESULTS / "chaos_dynamo.json").read_text())["rows"]}
+    assert len(rows) == 5
+    for name, row in rows.items():
+        cells = [row[cell] for cell in ("calls", "failed", "cut_with_router", "refused", "worst_pause", "back_after")]
+        told = [name, *map(str, cells), row["dynamo"], row["dynamo_failed"]]
+        assert f"| {' | '.join(told)} |" in document("performance.md")
+    text = document("comparison.md")
+    worker, scheduler = (rows[f"the only {part}"] for part in ("worker", "scheduler"))
+    one, two = (rows[name]["cut_with_router"] for name in ("the only router", "one of two routers"))
+    assert f"{worker['failed']} of 800 fail, worst pause {worker['worst_pause']} s with the start" in text
+    assert f"{scheduler['failed']} of 800, worst pause {scheduler['worst_pause']} s |" in text
+    assert f"the {one} streams that it was serving ({two} with two routers)" in text
+    assert f"| {rows['one of four workers']['failed']} of 800 |" in text
+
+
+def test_the_churn_is_that_which_was_measured() -> None:
+    found, text = figures("chaos_churn"), document("performance.md")
+    assert f"{found['added']} workers are added and {found['removed']} removed in 12 minutes" in text
+    assert f"under {found['requests']:,} requests" in text
+    assert f"all {found['answered']:,} were answered, and none was lost, changed" in text
+    assert not any(found[name] for name in ("refused", "lost", "different", "hung"))
+
+
+def test_more_parts_carry_what_was_measured() -> None:
+    found, text = figures("scaling"), document("performance.md")
+    names = [name.removesuffix("_requests_per_s") for name in found if name.endswith("_requests_per_s")]
+    assert len(names) == 10
+    for name in names:
+        rates = (f"{found[f'{name}_{what}_per_s']:,.0f}" for what in ("requests", "tokens"))
+        times = (
+            f"{found[f'{name}_{part}_ms_per_request']:.1f}" for part in ("router", "scheduler", "worker", "client")
+        )
+        assert f"| {' | '.join((*name.split('_'), *rates, *times))} |" in text

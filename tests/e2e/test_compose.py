@@ -1,5 +1,5 @@
-"""`docker compose up --scale` and `--profile models`, run as processes: parts come and go under load, and no answer
-fails or differs."""
+"""`docker compose up --scale`, rolling restarts and `--profile models`, run as processes: parts come and go under load,
+and no answer fails or differs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ WORK = {
 
 
 class Load:
-    """Clients that ask one question after another, and compare each answer with the first one to the same question."""
+    """Clients that ask one question after another, and compare each answer with the first one to the same question.
+    Before them, `use` stands for what spreads connections over gateways, such as a Service of Kubernetes."""
 
-    def __init__(self, url: str) -> None:
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
+    def __init__(self, gateway: Container) -> None:
+        self.use(gateway)
         self._pool = ThreadPoolExecutor(NUM_CLIENTS)
         self._expected = dict(zip(PROMPTS, self._pool.map(self.ask, PROMPTS), strict=True))
         self._stop = threading.Event()
@@ -48,6 +49,12 @@ class Load:
         self.wrong: list[str] = []
         self._lock = threading.Lock()
         self._clients = [self._pool.submit(self._run, PROMPTS[first::NUM_CLIENTS]) for first in range(NUM_CLIENTS)]
+
+    def use(self, gateway: Container) -> None:
+        """Sends new requests to this gateway, as soon as it is healthy. Streams of another one go on there."""
+        url = f"http://{gateway.address}:8000"
+        wait_healthy(url)
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
 
     def ask(self, prompt: str, model: str = "quire-chat") -> str:
         stream = self.client.chat.completions.create(
@@ -119,18 +126,27 @@ def wait_healthy(url: str) -> None:
 
 @needs_redis
 def test_parts_come_and_go_under_load() -> None:
-    """Added parts are used, and removed ones end what they do."""
+    """Added parts are used, and removed ones end what they do. Then every part is replaced, twice."""
     with running(dict.fromkeys(("gateway", "router", "scheduler", "worker", "redis"), 1)) as project:
         (gateway,) = project.containers["gateway"]
-        url = f"http://{gateway.address}:8000"
-        wait_healthy(url)
-        with Load(url) as load:
+        with Load(gateway) as load:
             for service, number in STEPS:
                 started = time.monotonic()
                 containers = project.scale(service, number)
                 scaled = time.monotonic()
                 wait_used(containers)
                 print(f"{service}={number}: {scaled - started:.1f} s, used after {time.monotonic() - scaled:.1f} s")
+                load.ask_more()
+            project.scale("worker", 2)  # so that a second scheduler has work beside the first one
+            for service in ("worker", "scheduler", "router", "gateway") * 2:
+                started = time.monotonic()
+                old, *_, new = project.scale(service, len(project.containers[service]) + 1)
+                if service == "gateway":
+                    load.use(new)
+                else:
+                    wait_used([new])
+                project.remove(old)
+                print(f"{service} replaced in {time.monotonic() - started:.1f} s")
                 load.ask_more()
             # --profile models: a second model, with parts of its own.
             second = [*project.scale("worker-second", 1), *project.scale("scheduler-second", 1)]

@@ -23,6 +23,7 @@ from tests.integration.router.conftest import (
     MAX_MODEL_LEN,
     MODEL,
     Api,
+    RefusedError,
     Reply,
     StartRouter,
     answer_text,
@@ -165,6 +166,30 @@ async def test_unknown_fields_are_counted_by_method(start_router: StartRouter) -
     text = (await api.get("GetMetrics")).messages[0].decode()
     for method, count in (("messages", 1), ("ollama.chat", 2), ("responses", 1)):
         assert f'quire:ignored_fields_total{{method="{method}",router="{api.router.id}"}} {count}.0' in text
+
+
+async def test_no_value_of_a_request_becomes_a_label(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+
+    async def ask(text: str) -> None:
+        metadata = [(name, text) for name in ("x-request-id", "traceparent", "user-agent")]
+        chat = CHAT | {"stream": False}
+        await api.complete(model=MODEL, user=text, cache_salt=text, prompt=text)
+        await post(api, "Chat", chat | {text: 1})
+        for body in ({"model": text}, {"max_tokens": text}, {"stop": [text] * 10_000}):
+            with pytest.raises(RefusedError):
+                await api.post("CreateCompletion", {"model": MODEL, "prompt": "x", **body}, metadata)
+
+    async def series() -> set[str]:
+        lines = (await api.get("GetMetrics")).messages[0].decode().splitlines()
+        return {line.rpartition(" ")[0] for line in lines if not line.startswith("#")}
+
+    await ask("zebra")
+    before = await series()
+    for index in range(5):
+        await ask(f"other{index}")
+    assert await series() == before
+    assert not [line for line in before if "zebra" in line]
 
 
 async def test_errors_have_each_api_s_shape(start_router: StartRouter) -> None:

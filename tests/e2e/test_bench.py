@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -170,6 +172,20 @@ def test_ctrl_c_tells_what_came_until_then(server: Server) -> None:
     assert 20 <= int(told["Successful requests"]) < 100_000
     assert told["Failed requests"] == "0"
     assert int(told["Total generated tokens"]) == 4 * int(told["Successful requests"])
+
+
+def test_a_terminal_shows_how_many_requests_have_ended(server: Server) -> None:
+    terminal, end_of_process = pty.openpty()
+    options = ("--num-prompts", "8", "--random-input-len", "8", "--random-output-len", "4")
+    with subprocess.Popen(command(server, *options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=end_of_process) as run:
+        os.close(end_of_process)
+        shown = b""
+        with contextlib.suppress(OSError):  # once nobody has the other end
+            while piece := os.read(terminal, 4096):
+                shown += piece
+    os.close(terminal)
+    assert run.returncode == 0
+    assert b"8/8" in shown
 
 
 def share_gpt(cache: Path) -> None:

@@ -94,7 +94,7 @@ RUN: dict[str, dict[str, str]] = {
         "apiVersion: kustomize": "tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders",
     },
     "docs/troubleshooting.md": {
-        "quire doctor  ": "tests/unit/cli/test_doctor.py::test_a_host_that_serves_has_no_problem",
+        "quire doctor  ": f"{HERE}::test_where_to_look_first",
     },
     "docs/tools.md": {"from quire import Client": f"{HERE}::test_tools"},
     "examples/README.md": {"quire serve": "tests/e2e/test_examples.py::test_it_runs"},
@@ -349,6 +349,15 @@ def test_operations_of_a_server(command: str, models: Path, path: dict[str, str]
         entries = [line.partition(" | ")[2] for line in logs[0].read_text().splitlines() if " | {" in line]
         assert {"level", "service", "message"} <= json.loads(entries[0]).keys()
         assert "/v1/models" in logs[1].read_text()
+
+
+def test_where_to_look_first(models: Path, path: dict[str, str]) -> None:
+    lines = block("quire doctor  ", "docs/troubleshooting.md").splitlines()
+    doctor, serve, curl = (line.partition("#")[0].strip() for line in lines if line)
+    output("bash", "-c", f"{doctor} --port 0", variables=path)
+    with served(serve, models, path) as url:
+        assert "vllm:num_requests_running" in output("bash", "-c", curl.replace(f"http://{ADDRESS}", url))
+    assert " | " in (models / "errors.log").read_text()
 
 
 def test_health(server: Server, path: dict[str, str]) -> None:

@@ -137,7 +137,11 @@ OPTIONS: Mapping[str, VllmOption] = {
         value("grpc-port", refusal="gRPC is served on the same port as HTTP, --port"),
         switch("enable-request-id-headers", True, refusal="answers always have an x-request-id header"),
         switch("disable-log-requests", True, refusal="use --access-log - for a line of JSON per request"),
-        switch("enable-log-requests", False, refusal="use --access-log, and -v --log-prompts 200 for prompts"),
+        switch(
+            "enable-log-requests",
+            False,
+            refusal="use --access-log - for a line of JSON per request, and -v --log-prompts 200 for prompts",
+        ),
         switch("enable-log-outputs", False, refusal="answers are never logged"),
         switch("enable-log-deltas", note="answers are never logged"),
         value("max-log-len", note="-v --log-prompts 200 logs the first 200 characters of prompts"),

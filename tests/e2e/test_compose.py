@@ -37,8 +37,7 @@ WORK = {
 
 
 class Load:
-    """Clients that ask one question after another, and compare each answer with the first one to the same question.
-    Before them, `use` stands for what spreads connections over gateways, such as a Service of Kubernetes."""
+    """Clients that ask one question after another, and compare each answer with the first one to the same question."""
 
     def __init__(self, gateway: Container) -> None:
         self.use(gateway)
@@ -51,7 +50,8 @@ class Load:
         self._clients = [self._pool.submit(self._run, PROMPTS[first::NUM_CLIENTS]) for first in range(NUM_CLIENTS)]
 
     def use(self, gateway: Container) -> None:
-        """Sends new requests to this gateway, as soon as it is healthy. Streams of another one go on there."""
+        """Sends new requests to this gateway, as soon as it is healthy. Streams of the last one go on there, as behind
+        a Service of Kubernetes."""
         url = f"http://{gateway.address}:8000"
         wait_healthy(url)
         self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=HANG_S)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from quire.worker.v1 import worker_pb2
-from tests.virtual.network import Stream
+from tests.virtual.network import Stream, Watch
 
 Prompt = tuple[int, ...]
 # A stream that ends with one of these was ended by a worker that still runs, or by the scheduler.
@@ -33,8 +33,8 @@ class _Loss:
     was_cut: bool = False
 
 
-class Exits:
-    """Looks at the streams between schedulers and workers (implements Watch). A request is to blame only if workers
+class Exits(Watch):
+    """Looks at the streams between schedulers and workers. A request is to blame only if workers
     exited that had plans of this request alone. A worker that the scheduler does not reach again counts as one that has
     exited."""
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
@@ -31,6 +31,19 @@ RECONNECT_S = 1.0
 Handler = Callable[[Any], Awaitable[None]]
 
 
+class Watch:
+    """Looks on while a process writes to its streams, reads from them, and learns that they have ended."""
+
+    def written(self, stream: Stream, message: Any) -> None:
+        pass
+
+    def read(self, stream: Stream, message: Any) -> None:
+        pass
+
+    def ended(self, stream: Stream, code: grpc.StatusCode) -> None:
+        pass
+
+
 @dataclass(eq=False, slots=True)
 class Host:
     """One process on the network. `address` is "" for a process that only calls others."""
@@ -41,19 +54,8 @@ class Host:
     handlers: dict[str, Handler] = field(default_factory=dict)
     # Whether the process has done more than to start.
     has_begun: bool = False
-    # What the process does as a client.
-    watch: Watch | None = None
-
-
-class Watch(Protocol):
-    """Looks on while a process writes to its streams and reads from them."""
-
-    def written(self, stream: Stream, message: Any, /) -> None: ...
-
-    def read(self, stream: Stream, message: Any, /) -> None: ...
-
-    def ended(self, stream: Stream, code: grpc.StatusCode, /) -> None:
-        """The process learns that the stream has ended."""
+    # Sees what the process does as a client.
+    watch: Watch = field(default_factory=Watch)
 
 
 class Network:
@@ -367,8 +369,7 @@ class SimulatedStream:
         except asyncio.CancelledError:
             self.cancel()
             raise
-        if (watch := stream.client.watch) is not None:
-            watch.written(stream, message)
+        stream.client.watch.written(stream, message)
         for sent in _tampered(stream, stream.client.name, message):
             stream.send(sent.SerializeToString())
 
@@ -377,11 +378,9 @@ class SimulatedStream:
         try:
             message = await self._read()
         except StreamEndedError as error:
-            if watch is not None:
-                watch.ended(stream, error.code)
+            watch.ended(stream, error.code)
             raise
-        if watch is not None:
-            watch.read(stream, message)
+        watch.read(stream, message)
         return message
 
     async def _read(self) -> Any:

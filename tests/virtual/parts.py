@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import grpc
-
 from quire.worker.v1 import worker_pb2
 from services.router import main as router_main
 from services.router.dispatch import Placement
@@ -30,7 +28,7 @@ from tests.fakes.fake_worker import FakeWorker, Script
 from tests.virtual.discovery import View
 from tests.virtual.exits import Exits, prompt_of
 from tests.virtual.loop import World
-from tests.virtual.network import Host, Network, Stream
+from tests.virtual.network import Host, Network, Stream, Watch
 
 SCHEDULER_WAIT_S = 60.0
 MAX_MODEL_LEN = 192
@@ -279,7 +277,7 @@ class _RequestServer:
         await asyncio.gather(*self.requests, return_exceptions=True)
 
 
-class RouterPart(Part):
+class RouterPart(Part, Watch):
     view: View  # of schedulers
     placement: Placement
     server: _RequestServer
@@ -344,9 +342,3 @@ class RouterPart(Part):
             self.world.problems.append(
                 f"{self.host.name} asks {stream.address} for sequences that it has forgotten: {unknown}"
             )
-
-    def read(self, stream: Stream, message: Any) -> None:
-        pass
-
-    def ended(self, stream: Stream, code: grpc.StatusCode) -> None:
-        pass

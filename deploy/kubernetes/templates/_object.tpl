@@ -231,7 +231,7 @@ model: {{ .model.name }}
 {{- if and .model.name $served }}
 {{- $version := get .model.options "model-version" }}
 {{- $name := first (splitList "," $served) }}
-{{- $_ := set $environment "QUIRE_WORKER_MODEL" (ternary (printf "%s@%s" $name (toString $version)) $name (not (empty $version))) }}
+{{- $_ := set $environment "QUIRE_WORKER_MODEL" (ternary (print $name "@" (include "quire.text" $version)) $name (not (empty $version))) }}
 {{- else if and .model.name $values.redis }}
 {{- fail "several models that find each other in Redis need options.served-model-name each" }}
 {{- end }}

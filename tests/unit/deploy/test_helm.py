@@ -232,10 +232,10 @@ def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
 
 
 def test_schedulers_take_only_workers_of_their_model_and_version() -> None:
-    options = {"model": "m", "served-model-name": "chat,alias", "model-version": "2"}
+    options = {"model": "m", "served-model-name": "chat,alias", "model-version": 20261128}
     manifests = helm(models=[{"name": "new", "options": options}], redis=True)
     variables = environment_of(container_of(manifests.named("Deployment", "quire-new-scheduler")))
-    assert variables["QUIRE_WORKER_MODEL"] == "chat@2"
+    assert variables["QUIRE_WORKER_MODEL"] == "chat@20261128"
 
 
 def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:

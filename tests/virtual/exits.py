@@ -25,8 +25,8 @@ class _Plans:
 
 @dataclass(eq=False, slots=True)
 class _Loss:
-    """A stream that broke while plans of one request alone were in flight. `was_cut`: whether the scheduler has found
-    the same process again, which had not exited, therefore."""
+    """A stream that broke while plans of one request alone were in flight. `was_cut`: whether the scheduler has reached
+    the same process again. If so, the process had not exited."""
 
     stream: Stream
     prompt: Prompt

@@ -233,7 +233,7 @@ model: {{ .model.name }}
 {{- $name := first (splitList "," $served) }}
 {{- $_ := set $environment "QUIRE_WORKER_MODEL" (ternary (print $name "@" (include "quire.text" $version)) $name (not (empty $version))) }}
 {{- else if and .model.name $values.redis }}
-{{- fail "several models that find each other in Redis need options.served-model-name each" }}
+{{- fail "with redis, each model that has a name needs options.served-model-name" }}
 {{- end }}
 {{- else if eq $part "download" }}
 {{- $_ := set $environment "MODEL" (required "download needs options.model" .model.options.model) }}

@@ -207,7 +207,10 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"models": [{"name": "a", "download": True, "options": {}}]}, "download needs options.model"),
         ({"models": [{"name": "a", "scaling": "keda"}]}, "needs options.served-model-name"),
         ({"models": [{"name": "a", "scaling": "hpa-queue"}]}, "needs options.served-model-name"),
-        ({"models": [{"name": "a", "options": {"model": "m"}}], "redis": True}, "with redis, each model that has a name"),
+        (
+            {"models": [{"name": "a", "options": {"model": "m"}}], "redis": True},
+            "with redis, each model that has a name",
+        ),
         ({"router": {"replicas": 0}}, "replicas"),
         ({"models": [{"name": "", "scaling": "magic"}]}, "scaling"),
         ({"mdoels": []}, "mdoels"),

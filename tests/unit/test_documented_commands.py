@@ -1,12 +1,16 @@
-"""Every command that a document shows exists, with its options: those of `quire`, the targets of make, and the services
-and profiles of Compose. The commands are parsed, not run."""
+"""Every command that a document shows exists, with its options: those of `quire`, the targets of make, the modules of
+`python -m`, the services and profiles of Compose, and the files for docker and kubectl. They are parsed, not run."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import runpy
 import shlex
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,15 @@ from shared.option_parser import OptionParser
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ("quire", "make", "docker compose")
+PROGRAMS = ("quire", "make", "python -m", "docker compose", "docker build", "kubectl")
+# Modules of other projects, and words for modules that read them without a parser.
+FOREIGN = {"pytest", "vllm.entrypoints.openai.api_server"}
+WITHOUT_PARSER: dict[str, set[str]] = {
+    "benchmarks.gpu.triton_cache": {"pack", "unpack"},
+    "benchmarks.quantization": set(),
+    "deploy.dashboards": set(),
+    "tests.models.table": set(),
+}
 _START = rf"(?:[A-Z_]+=\S* )*(?:{'|'.join(PROGRAMS)}) "
 
 
@@ -82,6 +94,31 @@ def test_make_has_its_targets(words: list[str]) -> None:
         assert name in (variables if equals else targets)
 
 
+@pytest.mark.parametrize("words", shown("python -m"))
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+def test_python_has_the_modules_and_they_take_their_options(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module, *arguments = words
+    if module in FOREIGN:
+        return
+    if module in WITHOUT_PARSER:
+        assert find_spec(module) is not None
+        assert {*arguments[:1]} <= WITHOUT_PARSER[module]
+    elif module == "quire":
+        test_quire_takes_its_options(arguments, monkeypatch)
+    else:
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only(argparse.ArgumentParser.parse_args))
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        with pytest.raises(ParsedError):
+            runpy.run_module(module, run_name="__main__")
+
+
+@pytest.mark.parametrize("words", shown("docker build") + shown("kubectl"))
+def test_the_files_are_there(words: list[str]) -> None:
+    for flag, path in pairwise(words):
+        if flag in ("-f", "-k", "kustomize") and not path.startswith("<"):
+            assert (ROOT / path).exists()
+
+
 @pytest.mark.parametrize("words", shown("docker compose"))
 def test_compose_has_its_services_and_profiles(words: list[str]) -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -105,4 +142,4 @@ def test_commands_are_found() -> None:
     """Shows that the tests above have commands to check."""
     text = "Run `quire serve --port 1 &` or\n```\nA=1 make test \\\n  B=2  # comment\nls\n```\n"
     assert commands(text) == ["A=1 make test    B=2", "quire serve --port 1"]
-    assert all(len(shown(program)) > 3 for program in PROGRAMS)
+    assert all(shown(program) for program in PROGRAMS)

@@ -144,7 +144,8 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             if limits.has_kv_cache:
                 tell_blocks(limits, worker.runner.ops.device.type, status)
             settle_garbage()
-            registry.join(Kind.WORKER, addresses, model=worker.model.names[0])
+            kv_tokens = limits.num_blocks * limits.block_size if limits.has_kv_cache else 0
+            registry.join(Kind.WORKER, addresses, model=worker.model.names[0], kv_tokens=kv_tokens)
             status.ready(
                 "" if worker.fallback is None else f"ready, but {worker.fallback}",
                 address=",".join(addresses),

@@ -24,6 +24,9 @@ class Part:
     model: str = ""
     # Version of Quire that the part runs.
     version: str = ""
+    # Number of tokens that fit into a worker's KV cache. 0 for other parts, for models without a KV cache, and for
+    # workers of a release that does not register it.
+    kv_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shared.config import ConfigError
 from shared.discovery.endpoint import parse_endpoint
 from shared.discovery.options import DiscoveryOptions
-from shared.discovery.parts import Kind
+from shared.discovery.parts import Kind, Part
 from shared.version import version
 
 if TYPE_CHECKING:
@@ -46,17 +46,17 @@ class Registry:
 
         return RedisSource(self._connection, self._prefix, kind, model_name=model_name)
 
-    async def count_parts(self) -> dict[Kind, int]:
-        """Returns the number of parts of each kind that are registered. Raises RedisUnavailableError."""
+    async def registered(self) -> dict[Kind, list[Part]]:
+        """Returns the parts of each kind that are registered, by address. Raises RedisUnavailableError."""
         if self._connection is None:
             return {}
-        from shared.discovery.redis import count_parts
+        from shared.discovery.redis import registered_parts
 
-        return {kind: await count_parts(self._connection, self._prefix, kind) for kind in Kind}
+        return {kind: await registered_parts(self._connection, self._prefix, kind) for kind in Kind}
 
-    def join(self, kind: Kind, listening: Sequence[str], *, model: str = "") -> None:
+    def join(self, kind: Kind, listening: Sequence[str], *, model: str = "", kv_tokens: int = 0) -> None:
         """Registers this part, and keeps it registered until `leave`. Returns at once. `listening`: the addresses that
-        the part listens on."""
+        the part listens on; `kv_tokens`: the number of tokens that fit into its KV cache."""
         if self._connection is None:
             return
         from shared.discovery.redis import RedisRegistration
@@ -66,6 +66,7 @@ class Registry:
             boot_id=secrets.token_hex(8),
             model=model,
             version=version(),
+            kv_tokens=kv_tokens,
             advertise=self._advertise,
         )
         registration.start()

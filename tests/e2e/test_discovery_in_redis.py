@@ -81,6 +81,9 @@ def test_parts_find_each_other_and_a_part_that_stops_deregisters_first(redis: Re
         assert addresses(redis, "worker") == [f"127.0.0.1:{worker}".encode()]
         assert addresses(redis, "scheduler") == [f"localhost:{scheduler}".encode()]
         assert addresses(redis, "router") == [f"127.0.0.1:{router}".encode()]
+        registered = redis.command("HGET", "quire:worker:parts", f"127.0.0.1:{worker}")
+        assert isinstance(registered, bytes)
+        assert json.loads(registered)["kv_tokens"] > 0
         wait_until(lambda: worker_is_fresh(metrics), interval=0.2)
         # A request still runs after Redis has lost everything, and all parts register again.
         redis.command("FLUSHALL")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.cli.doctor.finding import Finding, ok, problem, unused, warning
 from quire.cli.http_probe import ask
 from shared.config import ConfigError
-from shared.discovery import DiscoveryOptions, Registry
+from shared.discovery import DiscoveryOptions, Kind, Part, Registry
 
 # Time in which the hub and a server on this host must answer.
 TIMEOUT_S = 5.0
@@ -98,7 +99,7 @@ def check_redis(options: DiscoveryOptions) -> Finding:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        counts = asyncio.run(_count_parts(options))
+        registered = asyncio.run(_registered(options))
     except ConfigError as error:
         return problem("redis", str(error), "pip install redis, or check --redis-ca")
     except RedisUnavailableError as error:
@@ -109,13 +110,25 @@ def check_redis(options: DiscoveryOptions) -> Finding:
         )
     finally:
         logger.setLevel(level)
-    known = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count)
+    known = ", ".join(text for kind, parts in registered.items() for text in _by_model(kind, parts))
     return ok("redis", f"{options.redis} runs the scripts; registered: {known or 'no parts'}")
 
 
-async def _count_parts(options: DiscoveryOptions) -> dict[str, int]:
+async def _registered(options: DiscoveryOptions) -> dict[Kind, list[Part]]:
     registry = Registry(options)
     try:
-        return {str(kind): count for kind, count in (await registry.count_parts()).items()}
+        return await registry.registered()
     finally:
         await registry.close()
+
+
+def _by_model(kind: Kind, parts: list[Part]) -> Iterator[str]:
+    """For each model, yields the number of its parts of this kind, and how much fits into their KV caches."""
+    for model in sorted({part.model for part in parts}):
+        mine = [part for part in parts if part.model == model]
+        kv_tokens = sum(part.kv_tokens for part in mine)
+        yield (
+            f"{len(mine)} {kind}{'s' * (len(mine) != 1)}"
+            + (f" of {model}" if model else "")
+            + (f" ({kv_tokens:,} tokens of KV cache)" if kv_tokens else "")
+        )

@@ -15,7 +15,10 @@ def keys_of(prefix: str, kind: Kind) -> tuple[str, str, str]:
 
 def describe(part: Part) -> str:
     """Returns the description that Redis stores under the part's address."""
-    return json.dumps({"boot_id": part.boot_id, "model": part.model, "version": part.version}, separators=(",", ":"))
+    fields: dict[str, str | int] = {"boot_id": part.boot_id, "model": part.model, "version": part.version}
+    if part.kv_tokens:
+        fields["kv_tokens"] = part.kv_tokens
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def mark_of(model: str) -> str:
@@ -27,10 +30,12 @@ def read_part(address: str, description: bytes) -> Part | None:
     """Returns None if the description cannot be read. Another release may leave fields out, or add some."""
     try:
         fields = json.loads(description)
-        texts = [fields.get(key, "") for key in ("boot_id", "model", "version")]
+        boot_id, model, version = texts = [fields.get(key, "") for key in ("boot_id", "model", "version")]
+        kv_tokens = fields.get("kv_tokens", 0)
     except (ValueError, AttributeError):
         return None
-    return Part(address, *texts) if all(isinstance(text, str) for text in texts) else None
+    is_readable = all(isinstance(text, str) for text in texts) and type(kv_tokens) is int and kv_tokens >= 0
+    return Part(address, boot_id, model, version, kv_tokens) if is_readable else None
 
 
 def read_parts(fields: Sequence[bytes], known: Mapping[str, Part]) -> tuple[dict[str, Part], str]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
-from shared.discovery.parts import Kind, Parts
+from shared.discovery.parts import Kind, Part, Parts
 from shared.discovery.redis.belief import Answer, Belief
 from shared.discovery.redis.connection import RedisConnection, RedisUnavailableError
 from shared.discovery.redis.keys import keys_of, mark_of, read_changes, read_parts
@@ -14,10 +14,10 @@ from shared.discovery.redis.scripts import LIST
 from shared.discovery.rhythm import LEASE_S, until_question
 
 
-async def count_parts(connection: RedisConnection, prefix: str, kind: Kind) -> int:
-    """Returns the number of parts of a kind that are registered. Raises RedisUnavailableError."""
+async def registered_parts(connection: RedisConnection, prefix: str, kind: Kind) -> list[Part]:
+    """Returns the parts of a kind that are registered, by address. Raises RedisUnavailableError."""
     _, fields, _ = await connection.run(LIST, keys_of(prefix, kind), "")
-    return len(read_parts(fields, {})[0])
+    return sorted(read_parts(fields, {})[0].values(), key=lambda part: part.address)
 
 
 class RedisSource:

@@ -35,6 +35,7 @@ class RedisRegistration:
         boot_id: str,
         model: str = "",
         version: str = "",
+        kv_tokens: int = 0,
         advertise: str = "",
         lease_seconds: float = LEASE_S,
     ) -> None:
@@ -48,6 +49,7 @@ class RedisRegistration:
         self._shares_address_with = ""
         self._model = model
         self._version = version
+        self._kv_tokens = kv_tokens
         self._advertise = advertise
         self._lease_seconds = lease_seconds
         self._is_leaving = asyncio.Event()
@@ -100,7 +102,7 @@ class RedisRegistration:
     async def _renew(self) -> None:
         local_host = await self._connection.local_host()
         address = advertised_address(self._advertise, self._listening, local_host)
-        part = Part(address, self._boot_id, self._model, self._version)
+        part = Part(address, self._boot_id, self._model, self._version, self._kv_tokens)
         lease = str(round(self._lease_seconds * 1000))
         before = await self._connection.run(REGISTER, self._keys, address, describe(part), lease)
         self._renewed_at = time.monotonic()

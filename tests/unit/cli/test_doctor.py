@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -22,10 +23,11 @@ from quire.cli.doctor.finding import Finding, Verdict
 from quire.cli.doctor.gpu import Cuda, Gpu
 from quire.cli.doctor.model import check_model
 from services.worker.config import WorkerConfig
-from shared.discovery import DiscoveryOptions
+from shared.discovery import DiscoveryOptions, Kind, Registry
 from shared.host_memory import GIB
 from shared.python_child import child_environment, python_command
 from tests.fakes.redis_server import needs_redis, redis_server
+from tests.fakes.waiting import until
 
 NO_GPU = Cuda("2.13.0", None, None, "", ())
 H100 = Gpu("NVIDIA H100", (9, 0), 80 * GIB, 79 * GIB, None)
@@ -258,6 +260,35 @@ def test_a_model_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
         assert found.verdict is Verdict.PROBLEM
         assert where in found.what
         assert "--quantization" in found.remedy
+
+
+@needs_redis
+def test_the_fleet_in_redis_is_told_by_model(tmp_path: Path) -> None:
+    async def found_beside(fleet: list[tuple[Kind, str, int]], options: DiscoveryOptions) -> Finding:
+        registries = []
+        for number, (kind, model, kv_tokens) in enumerate(fleet):
+            registries.append(Registry(options))
+            registries[-1].join(kind, [f"10.0.0.{number}:1"], model=model, kv_tokens=kv_tokens)
+        await until(lambda: all(lease.runs for registry in registries for lease in registry.leases.values()))
+        found = await asyncio.to_thread(network.check_redis, options)
+        for registry in registries:
+            await registry.leave()
+            await registry.close()
+        return found
+
+    fleet = [
+        (Kind.ROUTER, "", 0),
+        (Kind.ROUTER, "", 0),
+        (Kind.SCHEDULER, "story", 0),
+        (Kind.WORKER, "story", 65_536),
+        (Kind.WORKER, "story", 32_768),
+        (Kind.WORKER, "embeddings", 0),
+    ]
+    with redis_server(tmp_path) as redis:
+        found = asyncio.run(found_beside(fleet, DiscoveryOptions(redis=redis.url)))
+    assert found.what.partition("registered: ")[2] == (
+        "2 routers, 1 scheduler of story, 1 worker of embeddings, 2 workers of story (98,304 tokens of KV cache)"
+    )
 
 
 @needs_redis

@@ -40,6 +40,7 @@ class Part:
         prefix: str = "quire",
         boot_id: str = "boot",
         model: str = "model",
+        kv_tokens: int = 0,
         lease_seconds: float = LONG_S,
         connection: RedisConnection | None = None,
     ) -> None:
@@ -50,6 +51,7 @@ class Part:
             boot_id=boot_id,
             model=model,
             version="1",
+            kv_tokens=kv_tokens,
             lease_seconds=lease_seconds,
         )
         self.registration.start()

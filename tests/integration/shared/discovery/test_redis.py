@@ -28,13 +28,13 @@ SILENCE_S = 2.0
 async def test_parts_of_the_same_kind_and_prefix_are_found(redis: RedisServer) -> None:
     async with fleet_in(redis.url) as fleet, watching(redis.url) as watch:
         await watch.until()
-        fleet.add(A, boot_id="a-1", model="story")
+        fleet.add(A, boot_id="a-1", model="story", kv_tokens=4096)
         fleet.add("10.0.9.1:1", kind=Kind.SCHEDULER)
         fleet.add("10.0.9.2:1", prefix="other")
         fleet.add(B)
         parts = await watch.until(A, B, is_stale=False)
         part = parts.by_address[A]
-        assert (part.boot_id, part.model, part.version) == ("a-1", "story", "1")
+        assert part == Part(A, "a-1", "story", "1", kv_tokens=4096)
 
 
 async def test_only_parts_of_the_model_are_found_once_the_model_is_known(redis: RedisServer) -> None:
@@ -378,10 +378,16 @@ async def test_parts_that_another_release_describes_are_read_and_garbage_is_left
     async with fleet_in(redis.url) as fleet, watching(redis.url) as watch:
         fleet.add(A)
         await watch.until(A)
-        for address, text in {B: '{"boot_id":"b","zone":"z"}', C: "garbage", "10.0.0.4:1": '["list"]'}.items():
+        for address, text in {
+            B: '{"boot_id":"b","zone":"z"}',
+            C: "garbage",
+            "10.0.0.4:1": '["list"]',
+            "10.0.0.6:1": '{"kv_tokens":"many"}',
+            "10.0.0.7:1": '{"kv_tokens":-1}',
+        }.items():
             redis.command("HSET", "quire:worker:parts", address, text)
             redis.command("ZADD", "quire:worker:leases", "9999999999999", address)
         redis.command("HSET", "quire:worker:parts", "", "older.release")
         fleet.add("10.0.0.5:1")
         parts = await watch.until(A, B, "10.0.0.5:1")
-        assert (parts.by_address[B].boot_id, parts.by_address[B].model) == ("b", "")
+        assert parts.by_address[B] == Part(B, "b")

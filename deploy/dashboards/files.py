@@ -23,7 +23,8 @@ Every metric of every part, with where it is served. {_WRITTEN_BY}
   next token have one more bucket than in vLLM; it ends at the limit of an alert.
 - **Labels.** `engine` numbers the workers of a scheduler. Only series of a single worker have it; in vLLM, all have it.
   `model_version` is left out for models without versions. A router's series about requests have the
-  label `router`, its id. No label takes a value from a request, so the number of series depends on the fleet alone.
+  label `router`, its id. No label takes a value from a request, so the number of series depends on the fleet alone. A
+  router keeps the series of the 100 models and versions that were asked for last.
 - **Processes.** Routers, schedulers and workers also have prometheus_client's metrics of their process, such as
   `process_resident_memory_bytes`. A gateway has those of Envoy's process, and Envoy's own metrics.
 

@@ -122,7 +122,7 @@ class RouterCollector:
 
     def _histograms(self) -> Iterator[Family]:
         families: dict[Metric, HistogramMetricFamily] = {}
-        for model, metrics in self._requests.models.items():
+        for model, metrics in list(self._requests.models.items()):
             for metric, histogram in metrics.histograms.items():
                 if metric not in families:
                     families[metric] = metric.histogram()
@@ -146,7 +146,7 @@ class RouterCollector:
         )
         rejections = catalog.ADMISSION_REJECTIONS.counter()
         recovered, lost = catalog.STREAMS_RECOVERED.counter(), catalog.STREAMS_LOST.counter()
-        for model, metrics in self._requests.models.items():
+        for model, metrics in list(self._requests.models.items()):
             prompt.add_metric(model, metrics.num_prompt_tokens)
             generation.add_metric(model, metrics.num_generation_tokens)
             recovered.add_metric(model, metrics.num_recovered)

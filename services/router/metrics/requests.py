@@ -24,6 +24,10 @@ _OF_REQUESTS = (
     catalog.REQUEST_NUM_PREEMPTIONS, catalog.RECOVERY_PAUSE, catalog.DELIVERY,
 )  # fmt: skip
 
+# Models and versions with series of their own. A fleet that gets a new version every day would otherwise have ever more
+# series, some 390 each.
+MAX_MODELS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEnd:
@@ -69,13 +73,15 @@ class ModelMetrics:
         self.finished: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
         # Number of requests that were refused because too much was waiting, by the limit that they met.
         self.rejections: Counter[str] = Counter(max_num_queued_reqs=0, max_num_requests=0)
+        # When a request last asked for the model, in seconds on the monotonic clock.
+        self.asked_at = 0.0
 
 
 class RequestMetrics:
     """Metrics of all requests, by model, and counts of errors and ignored fields."""
 
     def __init__(self) -> None:
-        # By name and version.
+        # By name and version. A scrape reads them in another thread.
         self.models: dict[tuple[str, str], ModelMetrics] = {}
         self.event_loop_lag = Histogram(catalog.EVENT_LOOP_LAG)
         # Number of errors, by gRPC status in lower case.
@@ -84,7 +90,15 @@ class RequestMetrics:
         self.ignored_fields: Counter[str] = Counter()
 
     def of_model(self, name: str, version: str) -> ModelMetrics:
-        return self.models.setdefault((name, version), ModelMetrics())
+        """Returns the metrics of a model that has a scheduler. If there are too many, drops those of the model that was
+        asked for longest ago."""
+        metrics = self.models.get((name, version))
+        if metrics is None:
+            if len(self.models) >= MAX_MODELS:
+                self.models.pop(min(self.models, key=lambda model: self.models[model].asked_at))
+            metrics = self.models.setdefault((name, version), ModelMetrics())
+        metrics.asked_at = time.monotonic()
+        return metrics
 
     def start(self, model: str, version: str = "", n: int = 1) -> RequestTimer:
         """Starts to measure a request. `n`: choices of each prompt."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
@@ -16,6 +17,7 @@ from deploy.dashboards.files import files
 from deploy.dashboards.panels import of_chosen_models
 from services.router.errors import ErrorKind
 from services.router.metrics import ChoiceEnd, RequestMetrics, RouterCollector
+from services.router.metrics.requests import MAX_MODELS
 from shared.metrics import Metric, Part, catalog, registry_of
 
 ROOT = Path(__file__).parents[3]
@@ -193,6 +195,19 @@ def test_a_router_has_all_of_its_metrics() -> None:
     requests.ignored_fields["chat"] += 1
     found = {metric.name for metric in router_registry(requests).collect()}
     assert found == {metric.name for metric in catalog.ALL if metric.parts[0] is Part.ROUTER and not is_of_all(metric)}
+
+
+def test_a_router_keeps_the_series_of_the_models_that_were_asked_for_last() -> None:
+    """However many versions come and go."""
+    requests = RequestMetrics()
+    for number in range(3 * MAX_MODELS):
+        requests.start("canary", f"v{number}")
+        requests.start("model")
+    kept = {number for number in range(3 * MAX_MODELS) if ("canary", f"v{number}") in requests.models}
+    assert kept == set(range(2 * MAX_MODELS + 1, 3 * MAX_MODELS))
+    assert f"the series of the {MAX_MODELS} models" in files()["docs/metrics.md"]
+    count = 'vllm:request_params_n_count{model_name="model",router="r"} 300.0'
+    assert count in generate_latest(router_registry(requests)).decode()
 
 
 def is_of_all(metric: Metric) -> bool:

@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-thorough test-long test-patient test-steady virtual-time test-chaos chaos chaos-replay clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-thorough test-long test-patient test-steady virtual-time walk test-chaos chaos chaos-replay clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,15 @@ test-patient: .venv/dev ## run the tests that mostly wait, such as for 90 s of s
 
 test-chaos: .venv/dev .venv-redis/made ## run a short storm: faults on a real fleet under load, a minute on two idle cores
 	$(BIN)/pytest $(CHAOS)
+
+# What a newcomer does with the documents alone, in this order: the demo, an own model, Compose, Kubernetes, dashboards,
+# and the first look in trouble.
+WALK := tests/e2e/test_wheel.py::test_with_its_dependencies_it_runs_the_demo tests/e2e/test_readme.py::test_serve \
+  tests/e2e/test_compose.py tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders \
+  tests/e2e/test_kubernetes.py::test_the_exercise_of_the_documentation \
+  tests/e2e/test_prometheus.py::test_every_query_finds_data tests/e2e/test_readme.py::test_where_to_look_first
+walk: .venv/dev .venv-prometheus/made .venv-redis/made .venv-kubectl/made ## go a newcomer's way through the documents, from the demo to the first look in trouble
+	$(BIN)/pytest --verbose $(WALK)
 
 SEED ?= 1
 CHAOS_MINUTES ?= 30

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.record import store
 from tests.virtual.nemesis import DRAWN, Numbers
 from tests.virtual.simulation import Outcome, run_seed
 
@@ -26,13 +27,17 @@ def main() -> int:
     parser.add_argument("--drains", type=int, help="number of parts that are told to end; default: 0 to 2, by seed")
     parser.add_argument("--hides", type=int, help="number of losses of discovery; default: 0 to 3, by seed")
     parser.add_argument("--poisons", type=int, help="number of poisonous requests; default: 0 to 2, by seed")
+    parser.add_argument("--store", action="store_true", help="store the figures in benchmarks/results")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every fault and log line")
     options = parser.parse_args()
     numbers = Numbers(options.faults, options.drains, options.hides, options.poisons)
     if options.seed is not None:
         return _run_one(options.seed, options.verbose, numbers)
     seeds = range(options.first, options.first + options.seeds)
-    return _run_many(seeds, options.jobs, partial(silent, numbers=numbers))
+    figures = _run_many(seeds, options.jobs, partial(silent, numbers=numbers))
+    if options.store:
+        store("virtual_time", figures)
+    return figures["broken promises"] > 0
 
 
 def _run_one(seed: int, is_verbose: bool, numbers: Numbers) -> int:
@@ -63,7 +68,8 @@ def prepare() -> None:
     gc.freeze()
 
 
-def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> int:
+def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[str, float]:
+    """Returns the figures that it has printed."""
     started = time.monotonic()
     faults: Counter[str] = Counter()
     num_requests = num_errors = num_faults_in_all = num_bad = 0
@@ -92,7 +98,15 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> int:
     print(f"{cpu_seconds / number:.3f} s of processor time")
     print("faults: " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
     print(f"{num_bad} seeds broke a promise")
-    return num_bad > 0
+    return {
+        "first seed": seeds.start,
+        "seeds": number,
+        "processes": jobs,
+        "seeds per hour": number / seconds * 3600,
+        "requests per seed": num_requests / number,
+        "faults per seed": num_faults_in_all / number,
+        "broken promises": num_bad,
+    }
 
 
 if __name__ == "__main__":

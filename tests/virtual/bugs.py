@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.record import store
 from services.router import main as router_main
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.roster import Roster
@@ -193,18 +194,22 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--only", help="plant only the bugs whose names contain this text")
     parser.add_argument("--seeds", type=int, default=5000, help="number of seeds after which a bug counts as not found")
+    parser.add_argument("--store", action="store_true", help="store in benchmarks/results how many seeds each bug took")
     options = parser.parse_args()
     chosen = [index for index, bug in enumerate(BUGS) if options.only is None or options.only in bug.what]
     print(f"{'seeds':>6}  {'CPU s':>6}  bug")
-    num_found = 0
+    seeds_of: dict[str, float] = {}
     with multiprocessing.Pool(options.jobs, prepare) as pool:
         for found in pool.imap_unordered(_Search(options.seeds), chosen):
-            num_found += found.violation is not None
+            if found.violation is not None:
+                seeds_of[BUGS[found.bug].what] = found.num_seeds
             seeds = str(found.num_seeds) if found.violation is not None else f">{found.num_seeds}"
             print(f"{seeds:>6}  {found.seconds:6.1f}  {BUGS[found.bug].what}: {(found.violation or 'not found')[:110]}",
                   flush=True)  # fmt: skip
-    print(f"{num_found} of {len(chosen)} planted bugs found within {options.seeds} seeds each")
-    return num_found < len(chosen)
+    print(f"{len(seeds_of)} of {len(chosen)} planted bugs found within {options.seeds} seeds each")
+    if options.store:
+        store("virtual_bugs", dict(sorted(seeds_of.items(), key=lambda item: item[1])))
+    return len(seeds_of) < len(chosen)
 
 
 if __name__ == "__main__":

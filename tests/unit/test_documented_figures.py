@@ -107,6 +107,17 @@ def test_killed_parts_lose_what_was_measured() -> None:
     assert f"| {rows['one of four workers']['failed']} of 800 |" in text
 
 
+def test_virtual_time_found_what_was_measured() -> None:
+    speed, seeds = figures("virtual_time"), [int(number) for number in figures("virtual_bugs").values()]
+    text = document("testing.md")
+    assert f"{speed['seeds']:,.0f} seeds ran at {speed['seeds per hour']:,.0f} an hour" in text
+    assert f"with {speed['requests per seed']:.0f} requests and {speed['faults per seed']:.1f} faults each" in text
+    assert speed["broken promises"] == 0
+    *others, last = sorted(seeds)
+    assert f"All {len(seeds)} planted bugs were found: {len(others)} within {others[-1]:,} seeds each" in text
+    assert f"the last one, a cut connection that counts as an exit, within {last:,}" in text
+
+
 def test_the_churn_is_that_which_was_measured() -> None:
     found, text = figures("chaos_churn"), document("performance.md")
     assert f"{found['added']} workers are added and {found['removed']} removed in 12 minutes" in text

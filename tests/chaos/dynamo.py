@@ -53,7 +53,7 @@ class Scenario:
 _ONE_OF_EACH = Shape(routers=1, schedulers=1, workers=1)
 SCENARIOS = (
     Scenario("the only router", _ONE_OF_EACH, "router-0", "frontend", "144"),
-    Scenario("one of two routers", Shape(2, 1, 1), "router-0", "frontend", "144"),
+    Scenario("one of two routers", Shape(2, 1, 1), "router-0", "frontend, with four workers", "128"),
     Scenario("the only scheduler", _ONE_OF_EACH, "scheduler-0", "processor", "216"),
     Scenario("the only worker", _ONE_OF_EACH, "worker-0", "single worker / its engine process", "280 / 680"),
     Scenario("one of four workers", Shape(1, 1, 4), "worker-0", "one of four workers", "4"),

@@ -73,6 +73,7 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
     started = time.monotonic()
     faults: Counter[str] = Counter()
     num_requests = num_errors = num_faults_in_all = num_bad = 0
+    fewest_faults = sys.maxsize
     virtual_seconds = cpu_seconds = 0.0
     with multiprocessing.Pool(jobs, prepare) as pool:
         pending = pool.imap_unordered(task, seeds, chunksize=10)
@@ -81,6 +82,7 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
             num_requests += outcome.num_requests
             num_errors += outcome.num_errors
             num_faults_in_all += outcome.num_faults
+            fewest_faults = min(fewest_faults, outcome.num_faults)
             virtual_seconds += outcome.virtual_seconds
             cpu_seconds += outcome.cpu_seconds
             if outcome.violation is not None:
@@ -91,7 +93,8 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
     seconds = time.monotonic() - started
     number = len(seeds)
     print(f"{number} seeds in {seconds:.0f} s: {number / seconds * 3600:.0f} seeds per hour with {jobs} processes")
-    print(f"per seed: {num_requests / number:.0f} requests, {num_faults_in_all / number:.1f} faults,", end=" ")
+    print(f"per seed: {num_requests / number:.0f} requests, {num_faults_in_all / number:.1f} faults", end=" ")
+    print(f"(at least {fewest_faults}),", end=" ")
     print(
         f"{virtual_seconds / number:.1f} virtual seconds, {num_errors / number:.2f} errors within the rules,", end=" "
     )
@@ -105,6 +108,7 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
         "seeds per hour": number / seconds * 3600,
         "requests per seed": num_requests / number,
         "faults per seed": num_faults_in_all / number,
+        "fewest faults of a seed": fewest_faults,
         "broken promises": num_bad,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,8 @@ def test_a_fleet_keeps_its_promises_under_the_faults_of_every_seed() -> None:
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 seeds broke a promise" in result.stdout
+    (fewest,) = re.findall(r"faults \(at least (\d+)\)", result.stdout)
+    assert int(fewest) >= 3
 
 
 @pytest.mark.parametrize(("seed", "numbers"), ONCE_BROKEN)

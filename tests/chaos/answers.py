@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 # Largest difference between two log probabilities, or two numbers of a vector, that are equal.
@@ -75,6 +76,19 @@ def over_http(events: Sequence[str], is_stream: bool) -> Answer:
         if "[DONE]" in events[:-1]:
             raise ValueError("the stream ended twice")
         events = events[:-1]
+    return _read_http(events).complete()
+
+
+def begun_over_http(events: Iterable[str]) -> Answer:
+    """Reads what a client has received of a stream that it left, or that broke off."""
+
+    def has_ended(event: str) -> bool:
+        return event == "[DONE]" or json.loads(event).get("error") is not None
+
+    return _read_http(takewhile(lambda event: not has_ended(event), events))
+
+
+def _read_http(events: Iterable[str]) -> Answer:
     answer = Answer()
     for text in events:
         event = json.loads(text)
@@ -85,7 +99,7 @@ def over_http(events: Sequence[str], is_stream: bool) -> Answer:
         for entry in event.get("data", ()):
             answer.vectors[entry["index"]] = entry["embedding"]
         answer.use(event.get("usage"), "prompt_tokens", "completion_tokens")
-    return answer.complete()
+    return answer
 
 
 def _add_choice(choice: Choice, entry: Mapping[str, Any]) -> None:
@@ -114,6 +128,11 @@ def _add_choice(choice: Choice, entry: Mapping[str, Any]) -> None:
 
 def over_grpc(events: Iterable[str]) -> Answer:
     """Reads an answer of the typed API: its messages as JSON, with the protos' names."""
+    return begun_over_grpc(events).complete()
+
+
+def begun_over_grpc(events: Iterable[str]) -> Answer:
+    """Reads what a client has received of an answer that it left, or that broke off."""
     answer = Answer()
     for text in events:
         event = json.loads(text)
@@ -123,7 +142,7 @@ def over_grpc(events: Iterable[str]) -> Answer:
             answer.vectors[event["embedding"].get("index", 0)] = event["embedding"]["values"]
         if "final" in event:
             answer.use(event["final"].get("usage", {}), "prompt_tokens", "completion_tokens")
-    return answer.complete()
+    return answer
 
 
 def _add_delta(choice: Choice, delta: Mapping[str, Any]) -> None:
@@ -155,6 +174,34 @@ def difference(one: Answer, other: Answer) -> str | None:
         if not _equal(vector, other.vectors[index]):
             return f"vector {index} differs"
     return None if one.usage == other.usage else f"usage {one.usage}, not {other.usage}"
+
+
+def contradiction(begun: Answer, other: Answer) -> str | None:
+    """Describes the first difference between the beginning of an answer and another answer, of which perhaps also only
+    the beginning is known. None if they can be the beginnings of the same answer."""
+    for index, choice in begun.choices.items():
+        other_choice = other.choices.get(index)
+        if other_choice is None:
+            if not all(one.finish_reason for one in other.choices.values()):
+                continue  # it has not begun there
+            return f"a choice {index}, which the other answer does not have"
+        for name in ("text", "reasoning", "token_ids", "logprobs"):
+            ours, theirs = getattr(choice, name), getattr(other_choice, name)
+            length = min(len(ours), len(theirs))
+            is_too_long = len(ours) > length and other_choice.finish_reason
+            is_too_short = len(theirs) > length and choice.finish_reason
+            if is_too_long or is_too_short or not _equal(ours[:length], theirs[:length]):
+                return f"{name} of choice {index}: {_place(ours, theirs)}"
+        if choice.finish_reason and other_choice.finish_reason not in ("", choice.finish_reason):
+            return f"choice {index} ended with {choice.finish_reason}, not {other_choice.finish_reason}"
+        for number, call in choice.calls.items():
+            theirs = other_choice.calls.get(number, ["", ""])
+            if other_choice.finish_reason and not all(map(str.startswith, theirs, call)):
+                return f"call {number} of choice {index}: {call}, not {theirs}"
+    for index, vector in begun.vectors.items():
+        if not _equal(vector, other.vectors.get(index, vector)):
+            return f"vector {index} differs"
+    return None
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -95,7 +95,9 @@ def _variant(model: str, variant: int, max_tokens: int) -> list[Request]:
                                                        "n": 2})),
         GrpcRequest(f"gRPC Embed {variant}{of_model}", "Embed", embed_request(model, [ids[:90], ids[:40]], {})),
         HttpRequest(f"completion, left {variant}{of_model}", "/v1/completions",
-                    {"model": model, "prompt": "Once", "max_tokens": 600, **_FREE, **_STREAM}, leaves_after=10),
+                    {"model": model, "prompt": "Once", "max_tokens": 600, "temperature": 0, "return_token_ids": True,
+                     **_FREE, **_STREAM}, leaves_after=10),
         GrpcRequest(f"gRPC Chat, left {variant}{of_model}", "Chat",
-                    chat_request(model, question, {"max_tokens": 600, "ignore_eos": True}), leaves_after=15),
+                    chat_request(model, question, {"temperature": 0, "max_tokens": 600, "ignore_eos": True}),
+                    leaves_after=15),
     ]  # fmt: skip

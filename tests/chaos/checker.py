@@ -2,7 +2,8 @@
 
 - Calls of the same request in the calm phase have the same answer: the fault-free one.
 - Every later answer is equal to it: every token once and in order, with the same text, tool calls, finish reasons,
-  usage, log probabilities (to 1e-4) and vectors.
+  usage, log probabilities (to 1e-4) and vectors. What came of an answer that broke off, or that the client left, is its
+  beginning.
 - A call that is not answered is refused before its first output: with status 429, or with 503 in the storm, and a
   Retry-After.
 - A stream that breaks off is lost, but for those of a router or gateway that was itself killed or cut off, or told to
@@ -17,7 +18,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.answers import Answer, IncompleteError, difference, over_grpc, over_http
+from tests.chaos.answers import (
+    Answer,
+    IncompleteError,
+    begun_over_grpc,
+    begun_over_http,
+    contradiction,
+    difference,
+    over_grpc,
+    over_http,
+)
 from tests.chaos.catalog import HttpRequest, Request
 from tests.chaos.draw import DELAY, KILL, KILL_ALL, ROLL, STALL, STOP, TERMINATE, UPGRADE
 from tests.chaos.fleet import DRAIN_S
@@ -70,9 +80,11 @@ def check(records: Iterable[Record], requests: Iterable[Request]) -> Verdict:
     references: dict[str, Answer] = {}
     verdict = Verdict()
     for call in calls:
-        if call.phase == "calm" and call.outcome == "ended" and call.status == 200 and call.request not in references:
+        is_whole, is_begun = call.outcome == "ended" and call.status == 200, call.outcome == "left"
+        if call.phase == "calm" and (is_whole or is_begun) and call.request not in references:
             try:
-                references[call.request] = answer_of(call, by_name[call.request])
+                read = answer_of if is_whole else beginning_of
+                references[call.request] = read(call, by_name[call.request])
             except (IncompleteError, ValueError, LookupError, TypeError):
                 continue  # Judged below.
     context = _Context(
@@ -103,26 +115,45 @@ def answer_of(call: Call, request: Request) -> Answer:
     return over_http(data, request.is_stream) if isinstance(request, HttpRequest) else over_grpc(data)
 
 
+def beginning_of(call: Call, request: Request) -> Answer:
+    """Reads what a call has received of its answer. Raises ValueError, LookupError or TypeError."""
+    data = [event.data for event in call.events]
+    return begun_over_http(data) if isinstance(request, HttpRequest) else begun_over_grpc(data)
+
+
 def _judged(call: Call, context: _Context) -> tuple[str, str]:
     """Returns what became of the call, and why."""
     if call.outcome == "hung":
         return "hung", f"{len(call.events)} events, then nothing"
-    if call.outcome == "left":
-        return "left", ""
     if call.outcome == "ended" and call.status != 200:
         return _refused(call)
+    if call.outcome in ("left", "cut"):
+        return _judged_beginning(call, context, f"cut after {len(call.events)} events: {call.detail}")
     try:
-        if call.outcome == "cut":
-            raise IncompleteError(f"cut after {len(call.events)} events: {call.detail}")
         answer = answer_of(call, context.requests[call.request])
     except IncompleteError as error:
-        return ("excused" if _is_excused(call, context) else "lost"), str(error)
+        return _judged_beginning(call, context, str(error))
     except (ValueError, LookupError, TypeError) as error:
         return "different", f"{type(error).__name__}: {error}"
     if call.request not in context.references:
         return "lost", "there is no fault-free answer to compare with"
     differs = difference(answer, context.references[call.request])
     return ("answered", "") if differs is None else ("different", differs)
+
+
+def _judged_beginning(call: Call, context: _Context, why: str) -> tuple[str, str]:
+    """Judges a call whose answer is not whole. `why`: how it ended."""
+    reference = context.references.get(call.request)
+    try:
+        begun = beginning_of(call, context.requests[call.request])
+        differs = None if reference is None else contradiction(begun, reference)
+    except (ValueError, LookupError, TypeError) as error:
+        differs = f"{type(error).__name__}: {error}"
+    if differs is not None:
+        return "different", differs
+    if call.outcome == "left":
+        return "left", ""
+    return ("excused" if _is_excused(call, context) else "lost"), why
 
 
 def _refused(call: Call) -> tuple[str, str]:

@@ -32,6 +32,40 @@ class KindFigures:
     excused: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of one stream. Times are seconds since the run's start."""
+
+    request: str
+    start: float
+    end: float
+    # Beyond the longest gap of the same request without faults.
+    seconds: float
+    # All faults that began or lasted during the pause, in the order in which they began.
+    faults: tuple[Fault, ...]
+
+
+def longest_pauses(records: Sequence[Record], number: int) -> list[Pause]:
+    """Returns the longest pauses, the longest first. Of pauses that overlap in time, only the longest counts."""
+    calls = [record for record in records if isinstance(record, Call)]
+    usual = usual_gaps(calls)
+    faults = sorted((record for record in records if isinstance(record, Fault)), key=lambda fault: fault.start)
+    gaps = [
+        (end - start - usual.get(call.request, 0.0), start, end, call.request)
+        for call in calls
+        if call.phase != "calm"
+        for start, end in _gaps(call)
+    ]
+    found: list[Pause] = []
+    for seconds, start, end, request in sorted(gaps, reverse=True):
+        if len(found) == number or seconds <= 0:
+            break
+        if all(end < other.start or other.end < start for other in found):
+            under_way = tuple(fault for fault in faults if fault.start <= end and start <= fault.end)
+            found.append(Pause(request, start, end, seconds, under_way))
+    return found
+
+
 def by_kind(records: Sequence[Record], broken: Mapping[str, str]) -> list[KindFigures]:
     """Returns the figures of each kind of fault. `broken`: what became of calls that were not answered, by id."""
     calls = [record for record in records if isinstance(record, Call)]

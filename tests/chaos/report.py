@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.chaos.checker import Verdict
-from tests.chaos.history import Record, Skipped
-from tests.chaos.pauses import KindFigures, by_kind
+from tests.chaos.history import Fault, Record, Skipped
+from tests.chaos.pauses import KindFigures, Pause, by_kind, longest_pauses
 from tests.chaos.run import Result
 
-# Maximum number of findings that are shown.
-_MAX_SHOWN = 30
+# Maximum number of findings that are shown, and of pauses.
+_MAX_SHOWN, _MAX_PAUSES = 30, 12
 
 
 def summary(records: Sequence[Record], verdict: Verdict, result: Result) -> str:
@@ -21,12 +21,36 @@ def summary(records: Sequence[Record], verdict: Verdict, result: Result) -> str:
         "",
         *table(by_kind(records, verdict.broken)),
     ]
+    if pauses := longest_pauses(records, _MAX_PAUSES):
+        lines += [
+            "",
+            "The longest pauses, each with the faults that began or lasted during it:",
+            "",
+            *_pauses(pauses),
+            "",
+        ]
     skipped = {record for record in records if isinstance(record, Skipped)}
     lines += [f"Not carried out: {one.kind} ({one.reason})." for one in sorted(skipped, key=lambda one: one.kind)]
     problems = [*map(str, verdict.findings), *(f"leak: {leak}" for leak in result.leaks)]
     if problems:
         lines += ["", f"{len(problems)} findings:", *(f"- {problem}" for problem in problems[:_MAX_SHOWN])]
     return "\n".join(lines)
+
+
+def _pauses(pauses: Sequence[Pause]) -> list[str]:
+    def in_words(fault: Fault, pause: Pause) -> str:
+        times = f"{fault.start - pause.start:+.1f} s, {fault.end - fault.start:.1f} s"
+        return f"{fault.kind} {', '.join(fault.targets)} ({times})"
+
+    return [
+        "| at (s) | pause (s) | request | faults (beginning after that of the pause, length) |",
+        "|---:|---:|---|---|",
+        *(
+            f"| {pause.start:.0f} | {pause.seconds:.1f} | {pause.request} | "
+            f"{'; '.join(in_words(fault, pause) for fault in pause.faults)} |"
+            for pause in pauses
+        ),
+    ]
 
 
 def table(figures: Sequence[KindFigures]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.catalog import GrpcRequest, HttpRequest
 from tests.chaos.checker import check
 from tests.chaos.history import Call, Event, Exit, Fault, Phase, Record, Served, Skipped, parse
-from tests.chaos.pauses import by_kind
+from tests.chaos.pauses import by_kind, longest_pauses
 
 CHAT = HttpRequest("chat", "/v1/chat/completions", {"stream": True})
 TYPED = GrpcRequest("typed", "Generate", None)  # type: ignore[arg-type] # never sent
@@ -109,6 +109,60 @@ def test_a_call_without_an_end_hangs() -> None:
 
 def test_a_client_that_leaves_breaks_no_rule() -> None:
     assert rules(call("a", WHOLE[:2], outcome="left")) == []
+
+
+NOT_ITS_BEGINNING = [
+    [WHOLE[0], WHOLE[0]],  # a token twice
+    [WHOLE[1]],  # the first one is missing
+    [chunk("One", 9, -0.5)],
+    [chunk("One", 1, -0.6)],
+    [*WHOLE[:3], chunk("!", 4, -0.1)],  # more than the whole answer has
+    [*WHOLE[:2], END],  # an end that comes too early
+    [*WHOLE[:3], END.replace("length", "stop")],
+    [*WHOLE[:4], WHOLE[2]],  # output after the end
+    [json.dumps({"choices": [{"index": 1, "delta": {"content": "One"}}]})],  # another choice
+]
+
+
+@pytest.mark.parametrize("events", NOT_ITS_BEGINNING)
+@pytest.mark.parametrize("error", [[], [json.dumps({"error": {"message": "no"}})]])
+def test_what_came_of_an_answer_that_is_not_whole_is_its_beginning(events: list[str], error: list[str]) -> None:
+    assert rules(call("a", events, outcome="left")) == ["different"]
+    assert rules(call("a", events + error, outcome="cut")) == ["different"]
+    assert rules(call("a", events + error)) == ["different"]
+
+
+@pytest.mark.parametrize("events", NOT_ITS_BEGINNING)
+def test_an_excuse_does_not_excuse_another_answer(events: list[str]) -> None:
+    served: list[Record] = [Served("a", "router-0"), Fault("kill", ("router-0",), 10.0, 10.5)]
+    assert rules(call("a", WHOLE[:2], outcome="cut"), *served) == []
+    assert rules(call("a", events, outcome="cut"), *served) == ["different"]
+
+
+def test_answers_that_clients_always_leave_are_compared_with_each_other() -> None:
+    """However much of them each client has received."""
+    deltas = [json.dumps({"delta": {"text": text, "token_ids": [token]}}) for text, token, _ in TOKENS]
+    first = call("first", deltas[:2], "calm", "typed", outcome="left")
+    for events in (deltas[:1], deltas):
+        assert rules(first, call("a", events, request="typed", outcome="left")) == []
+    for events in (deltas[1:], [deltas[0], deltas[2]]):
+        assert rules(first, call("a", events, request="typed", outcome="left")) == ["different"]
+
+
+def test_a_tool_call_that_is_not_whole_is_its_beginning() -> None:
+    def called(arguments: str, **fields: Any) -> str:
+        function = {"name": "look", "arguments": arguments}
+        return json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [{"function": function}]}} | fields]})
+
+    whole = [called('{"at": 1}', finish_reason="tool_calls"), USAGE, "[DONE]"]
+    tools = HttpRequest("tools", "/v1/chat/completions", {"stream": True})
+
+    def found(event: str) -> list[str]:
+        records = [call("reference", whole, "calm", "tools"), call("a", [event], request="tools", outcome="left")]
+        return [finding.rule for finding in check(records, [tools]).findings]
+
+    assert found(called('{"at"')) == []
+    assert found(called('{"to"')) == ["different"]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +292,14 @@ def test_a_pause_counts_for_the_first_fault_in_its_gap_or_else_for_the_last_befo
     worst = {figures.kind: figures.worst_pause for figures in by_kind([REFERENCE, *streams, *faults], {})}
     expected = {"link down": 1.9, "kill": 3.8, "stop": 0.0, "link delay": 0.0}
     assert worst == pytest.approx(expected)
+    first, second = longest_pauses([REFERENCE, *streams, *faults], 3)[:2]
+    assert (first.start, first.end, first.seconds) == pytest.approx((10.1, 14.0, 3.8))
+    assert first.faults == tuple(faults[:3])
+    assert (second.start, second.seconds) == pytest.approx((17.0, 1.9))
+    assert second.faults == (faults[0],)
+    # The other stream pauses at the same time, for less long.
+    beside = dataclasses.replace(streams[0], id="c", start=10.2)
+    assert longest_pauses([REFERENCE, *streams, beside, *faults], 2) == [first, second]
 
 
 def test_a_history_can_be_read_again() -> None:

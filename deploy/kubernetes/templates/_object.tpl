@@ -37,9 +37,10 @@ model: {{ .model.name }}
 {{- $object := .object }}
 {{- $prefix := include "quire.prefix" . }}
 {{- $all := printf "%s-" .root.Release.Name }}
-{{- $labels := fromYaml (include "quire.labels" .) }}
-{{- $is_quires := ne (get ($object.metadata.labels | default dict) "app.kubernetes.io/component") "redis" }}
-{{- $own := ternary (set $labels "app.kubernetes.io/part-of" "quire") $labels $is_quires }}
+{{- $own := fromYaml (include "quire.labels" .) }}
+{{- if ne (get ($object.metadata.labels | default dict) "app.kubernetes.io/component") "redis" }}
+{{- $_ := set $own "app.kubernetes.io/part-of" "quire" }}
+{{- end }}
 {{- $metadata := $object.metadata }}
 {{- $_ := set $metadata "name" (ternary .root.Release.Name (print $prefix $metadata.name) (eq $metadata.name "quire")) }}
 {{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
@@ -61,6 +62,8 @@ model: {{ .model.name }}
 {{- range $peer := $rule.from }}
 {{- if $peer.podSelector }}
 {{- $_ := set $peer.podSelector "matchLabels" (merge $peer.podSelector.matchLabels $group) }}
+{{- else if $peer.namespaceSelector }}
+{{- $_ := set $peer.namespaceSelector.matchLabels "kubernetes.io/metadata.name" $.root.Values.monitoringNamespace }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -68,6 +71,9 @@ model: {{ .model.name }}
 {{- $_ := set $spec.selector "matchLabels" (merge $spec.selector.matchLabels $own) }}
 {{- else if has $object.kind (list "HorizontalPodAutoscaler" "ScaledObject") }}
 {{- $_ := set $spec.scaleTargetRef "name" (print $prefix $spec.scaleTargetRef.name) }}
+{{- if eq $object.kind "ScaledObject" }}
+{{- $_ := set (first $spec.triggers).metadata "serverAddress" .root.Values.prometheus }}
+{{- end }}
 {{- if .model.name }}
 {{- $_ := include "quire.queue" (dict "object" $object "options" (.model.options | default dict)) }}
 {{- end }}

@@ -65,6 +65,30 @@ def environment_of(container: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry["value"] for entry in container.get("env", ()) if "value" in entry}
 
 
+def name_of(one: dict[str, Any]) -> str:
+    name: str = one["metadata"]["name"]
+    return name
+
+
+def may_talk(manifests: Manifests) -> set[tuple[str, str, str]]:
+    """Who may open connections to whom by the NetworkPolicies: names of two workloads, and of the second one's port.
+    Instead of the first name, there may be a namespace's selector, or "None" for anybody."""
+    may: set[tuple[str, str, str]] = set()
+    for policy in manifests.of("NetworkPolicy"):
+        for to in manifests.selected(policy["spec"]["podSelector"]["matchLabels"]):
+            ports = {port["name"] for port in container_of(to)["ports"]}
+            for rule in policy["spec"]["ingress"]:
+                (port,) = [entry["port"] for entry in rule["ports"]]
+                assert port in ports
+                (peer,) = rule.get("from", [{}])
+                pods = peer.get("podSelector", {}).get("matchLabels")
+                names = (
+                    [name_of(one) for one in manifests.selected(pods)] if pods else [str(peer.get("namespaceSelector"))]
+                )
+                may |= {(name, name_of(to), port) for name in names}
+    return may
+
+
 @functools.cache
 def rendered(overlay: str, components: Sequence[str] = ()) -> Manifests:
     """What `kubectl apply -k` would apply, with further components."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from tests.unit.deploy.kubernetes import (
     COMPONENT,
     KUBECTL,
     MANIFESTS,
+    ROOT,
     WORKLOADS,
     Manifests,
     container_of,
     environment_of,
+    may_talk,
     pod_of,
     rendered,
 )
@@ -100,6 +103,43 @@ def test_helm_and_kustomize_render_the_same(overlay: str, components: tuple[str,
             # kustomize's components do not label their objects.
             expected["metadata"]["labels"] = one["metadata"]["labels"]
         assert one == expected, name
+
+
+@needs(KUBECTL, "kubectl")
+@pytest.mark.parametrize("overlay", ["cpu", "models"])
+def test_the_same_neighbours_may_talk(overlay: str) -> None:
+    """Redis and its policy have labels of Helm's own, which the comparison above leaves out."""
+    ours = {
+        (one.removeprefix(f"{RELEASE}-"), other.removeprefix(f"{RELEASE}-"), port)
+        for one, other, port in may_talk(helm(overlay, redis=True))
+    }
+    assert ours == may_talk(rendered(overlay, ("redis",)))
+
+
+def test_the_lines_of_the_documentation_are_among_the_pairs() -> None:
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    lines = re.findall(r"^helm install (\S+) (\S+)(?: --values (\S+))?$", document, re.MULTILINE)
+    assert len(lines) == len(re.findall(r"^helm install", document, re.MULTILINE)) > 0
+    for release, chart, values in lines:
+        assert (release, ROOT / chart) == (RELEASE, MANIFESTS)
+        assert not values or (ROOT / values).exists()
+        assert (Path(values).stem or "cpu", (), {}) in PAIRS
+
+
+def test_prometheus_may_be_in_another_namespace() -> None:
+    address = "https://prometheus.metrics:9090"
+    manifests = helm(**scaled("keda"), monitoringNamespace="metrics", prometheus=address, redis=True)
+    namespaces = {
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+        for policy in manifests.of("NetworkPolicy")
+        for rule in policy["spec"]["ingress"]
+        for peer in rule.get("from", ())
+        if "namespaceSelector" in peer
+    }
+    assert namespaces == {"metrics"}
+    (scaler,) = manifests.of("ScaledObject")
+    (trigger,) = scaler["spec"]["triggers"]
+    assert trigger["metadata"]["serverAddress"] == address
 
 
 def test_two_releases_in_one_namespace_do_not_select_each_others_pods() -> None:
@@ -221,6 +261,8 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"environment": {"A-B": "c"}}, "A-B"),
         ({"monitoringLabels": {"release": 1}}, "release"),
         ({"runbooks": "docs"}, "runbooks"),
+        ({"monitoringNamespace": "Metrics"}, "monitoringNamespace"),
+        ({"prometheus": "prometheus:9090"}, "prometheus"),
         ({"parentRefs": [{"namespace": "a"}]}, "name"),
         ({"models": [{"name": "", "scaling": "keda", "scaler": {"minimum": 0}}]}, "minimum"),
         (

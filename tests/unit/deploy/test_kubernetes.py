@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -34,6 +33,8 @@ from tests.unit.deploy.kubernetes import (
     container_of,
     environment_of,
     kustomized,
+    may_talk,
+    name_of,
     pod_labels,
     pod_of,
     rendered,
@@ -202,11 +203,6 @@ def test_disruption_budgets_allow_to_drain_a_node_and_keep_a_replica(manifests: 
     assert all(one["spec"]["replicas"] >= 2 for one in quires if pod_labels(one)[COMPONENT] != "worker")
 
 
-def name_of(one: dict[str, Any]) -> str:
-    name: str = one["metadata"]["name"]
-    return name
-
-
 def test_containers_have_no_privileges_and_bounded_memory(manifests: Manifests) -> None:
     for workload in manifests.of(*WORKLOADS):
         container, pod = container_of(workload), pod_of(workload)
@@ -228,6 +224,28 @@ def test_containers_have_no_privileges_and_bounded_memory(manifests: Manifests) 
             assert "/tmp" in mounts.values()
 
 
+def test_replicas_are_spread_over_nodes_and_workers_have_memory_to_share(manifests: Manifests) -> None:
+    for workload in manifests.of("Deployment", "StatefulSet"):
+        part, pod = pod_labels(workload)[COMPONENT], pod_of(workload)
+        if part not in SERVICES:
+            continue
+        (spread,) = pod["topologySpreadConstraints"]
+        assert (spread["maxSkew"], spread["topologyKey"]) == (1, "kubernetes.io/hostname")
+        assert manifests.selected(spread["labelSelector"]["matchLabels"]) == [workload]
+        if part == "worker":
+            (shared,) = [one for one in container_of(workload)["volumeMounts"] if one["mountPath"] == "/dev/shm"]
+            (volume,) = [one for one in pod["volumes"] if one["name"] == shared["name"]]
+            assert volume["emptyDir"]["medium"] == "Memory"
+
+
+def test_workers_may_load_for_an_hour_before_they_are_started_again(manifests: Manifests) -> None:
+    for workload in manifests.of("Deployment", "StatefulSet"):
+        part = pod_labels(workload)[COMPONENT]
+        if part in SERVICES:
+            probe = container_of(workload)["startupProbe"]
+            assert probe["periodSeconds"] * probe["failureThreshold"] >= (3600 if part == "worker" else 60)
+
+
 def test_images_are_those_of_compose(manifests: Manifests) -> None:
     images = {service["image"] for service in COMPOSE["services"].values()}
     for workload in manifests.of(*WORKLOADS):
@@ -237,22 +255,9 @@ def test_images_are_those_of_compose(manifests: Manifests) -> None:
 @pytest.mark.parametrize(("overlay", "models"), [("cpu", ("",)), ("models", ("chat-", "embed-"))])
 def test_only_the_right_neighbours_talk(overlay: str, models: tuple[str, ...]) -> None:
     manifests = rendered(overlay, ("redis",))
-    may: set[tuple[str, str, str]] = set()
-    for policy in manifests.of("NetworkPolicy"):
-        for to in manifests.selected(policy["spec"]["podSelector"]["matchLabels"]):
-            ports = {port["name"] for port in container_of(to)["ports"]}
-            for rule in policy["spec"]["ingress"]:
-                (port,) = [entry["port"] for entry in rule["ports"]]
-                assert port in ports
-                (peer,) = rule.get("from", [{}])
-                pods = peer.get("podSelector", {}).get("matchLabels")
-                names = (
-                    [name_of(one) for one in manifests.selected(pods)] if pods else [str(peer.get("namespaceSelector"))]
-                )
-                may |= {(name, name_of(to), port) for name in names}
     parts = {"gateway", "router", *(f"{model}{part}" for model in models for part in ("scheduler", "worker"))}
     prometheus = str({"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}})
-    assert may == {
+    assert may_talk(manifests) == {
         ("None", "gateway", "http"),
         ("gateway", "router", "grpc"),
         *(("router", f"{model}scheduler", "grpc") for model in models),
@@ -340,6 +345,17 @@ def test_scaling_goes_by_metrics_that_exist(scaler: str) -> None:
     named = set(re.findall(r"(?:vllm|quire):\w+", text))
     assert named
     assert named <= METRICS
+
+
+def test_scalers_have_the_targets_of_the_documentation() -> None:
+    """10 waiting sequences for each worker, or 80 % of its GPU's time."""
+    of = {scaler: rendered("gpu", (scaler,)).of("HorizontalPodAutoscaler", "ScaledObject") for scaler in SCALERS}
+    found = {scaler: [one["spec"] for one in ones] for scaler, ones in of.items()}
+    ((queue,), (gpu,)) = (found["hpa-queue"][0]["metrics"], found["hpa-gpu"][0]["metrics"])
+    assert queue["external"]["target"] == {"type": "AverageValue", "averageValue": "10"}
+    assert gpu["pods"]["target"] == {"type": "AverageValue", "averageValue": "800m"}
+    (trigger,) = found["keda"][0]["triggers"]
+    assert trigger["metadata"]["threshold"] == "10"
 
 
 @pytest.mark.parametrize("scaler", SCALERS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from deploy.dashboards.alerts import ALERTS
@@ -159,6 +161,39 @@ def test_alerts_fire_when_they_should_and_are_silent_when_they_should_be(tmp_pat
             tests.append({"interval": "1m", "input_series": series, "alert_rule_test": [found]})
             if fires:
                 found["exp_alerts"] = [expected(RULE[name], case)]
+    check(tmp_path, tests)
+
+
+def failing(*stretches: tuple[int, int]) -> Values:
+    """Of a router with 1,000 choices per minute. `stretches`: pairs of a number of minutes, and of the choices per
+    minute that fail in them; the last stretch ends with the test, and before the first one none fails."""
+    per_minute = [number for minutes, number in stretches for _ in range(minutes)]
+    failed = list(accumulate([0] * (MINUTES - len(per_minute)) + per_minute, initial=0))
+    series = 'vllm:request_success_total{job="router",finished_reason="%s"}'
+    stopped = [1000 * minute - number for minute, number in enumerate(failed)]
+    return {series % "error": " ".join(map(str, failed)), series % "stop": " ".join(map(str, stopped))}
+
+
+# By alert, further series under which it is silent: just beside the limit, or over it in one of two windows alone.
+SILENT = {
+    "GPUUnderused": (gauge(GPU, 0.75) | gauge(WAITING, 1),),
+    "AvailabilityBurnsFast": (failing((6, 200)), failing((50, 200), (10, 0))),
+    "AvailabilityBurnsSlowly": (failing((35, 200)), failing((320, 200), (40, 0))),
+}
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", SILENT)
+def test_alerts_are_silent_if_only_a_part_of_their_condition_holds(name: str, tmp_path: Path) -> None:
+    found = {"alertname": name, "eval_time": f"{MINUTES}m", "exp_alerts": []}
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": one, "values": text} for one, text in case.items()],
+            "alert_rule_test": [found],
+        }
+        for case in SILENT[name]
+    ]
     check(tmp_path, tests)
 
 

@@ -3,6 +3,7 @@ and no answer fails or differs."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import urllib.request
@@ -14,7 +15,7 @@ from typing import Self
 
 import openai
 
-from tests.e2e.containers import Container, running
+from tests.e2e.containers import ROOT, Container, running
 from tests.fakes.redis_server import needs_redis
 from tests.fakes.waiting import HANG_S, wait_until
 
@@ -23,11 +24,12 @@ NUM_CLIENTS = 4
 PROMPTS = [f"Count from {start} to {start + 30}." for start in range(24)]
 # Seconds between two questions of a client, so that parts that start get some of the processor.
 PAUSE_S = 0.1
-# --scale SERVICE=NUMBER, one after the other.
-STEPS = (
-    *(("worker", 3), ("scheduler", 2), ("router", 3)),
-    *(("router", 1), ("scheduler", 1), ("worker", 1)),
+# --scale SERVICE=NUMBER, one after the other: those of the documentation's command, then back to one of each.
+(COMMAND,) = re.findall(
+    r"^docker compose up .*--scale .*$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE
 )
+UP = [(service, int(number)) for service, number in re.findall(r"--scale (\w+)=(\d+)", COMMAND)]
+STEPS = (*UP, *((service, 1) for service, _ in reversed(UP)))
 # A counter of each part's own metrics that grows with its work.
 WORK = {
     "router": "vllm:request_success_total",

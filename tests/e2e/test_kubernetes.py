@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -121,6 +122,14 @@ def test_the_exercise_of_the_documentation() -> None:
         gateways = project.containers["gateway"]
         for gateway in gateways:
             assert "12" in ask(gateway, "quire-chat")
+        questions = re.findall(r"^(?:curl|quire chat) .*http://127.0.0.1:8000.*$", exercise, re.MULTILINE)
+        for line, shown in zip(questions, ('"quire-chat"', "12", "vllm:num_requests_running"), strict=True):
+            words = shlex.split(line.replace("127.0.0.1", gateways[0].address))
+            answer = subprocess.run(
+                [sys.executable, "-m", *words] if words[0] == "quire" else words,
+                cwd=ROOT, input="What is 7 plus 5?\n", capture_output=True, text=True, timeout=HANG_S,
+            )  # fmt: skip
+            assert shown in answer.stdout, answer.stderr
         # A slow machine would refuse what waits for too long.
         further = ("--host", gateways[0].address, "--max-concurrency", "32")
         words = [sys.executable, "-m", "quire", *load.split(), *further]

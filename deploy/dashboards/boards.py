@@ -16,7 +16,7 @@ from deploy.dashboards.queries import (
 )
 from shared.metrics import Metric, catalog
 
-# Objective of a tile, a bound of the buckets. The others are targets of the catalog, which alerts have, too.
+# Objective of a tile. It is a bound of the buckets. The other tiles have the targets of the catalog, as alerts have.
 REQUEST_S = 10.0
 
 _GATEWAY = 'envoy_http_conn_manager_prefix="gateway"'

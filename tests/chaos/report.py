@@ -43,7 +43,7 @@ def _pauses(pauses: Sequence[Pause]) -> list[str]:
         return f"{fault.kind} {', '.join(fault.targets)} ({times})"
 
     return [
-        "| at (s) | pause (s) | request | faults (beginning after that of the pause, length) |",
+        "| at (s) | pause (s) | request | faults (start, counted from that of the pause; length) |",
         "|---:|---:|---|---|",
         *(
             f"| {pause.start:.0f} | {pause.seconds:.1f} | {pause.request} | "

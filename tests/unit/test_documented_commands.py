@@ -23,7 +23,7 @@ from shared.option_parser import OptionParser
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = ("quire", "make", "python -m", "docker compose", "docker build", "kubectl")
-# Modules of other projects, and words for modules that read them without a parser.
+# Modules of other projects, and modules without a parser of options, with the first words that they take.
 FOREIGN = {"pytest", "vllm.entrypoints.openai.api_server"}
 WITHOUT_PARSER: dict[str, set[str]] = {
     "benchmarks.gpu.triton_cache": {"pack", "unpack"},

@@ -34,9 +34,8 @@ class _Loss:
 
 
 class Exits(Watch):
-    """Looks at the streams between schedulers and workers. A request is to blame only if workers
-    exited that had plans of this request alone. A worker that the scheduler does not reach again counts as one that has
-    exited."""
+    """Looks at the streams between schedulers and workers. A request is to blame only if workers exited while they had
+    plans of this request alone. A worker that the scheduler does not reach again counts as one that has exited."""
 
     def __init__(self) -> None:
         self._plans: dict[Stream, _Plans] = {}

@@ -96,7 +96,7 @@ class RequestMetrics:
         if metrics is None:
             if len(self.models) >= MAX_MODELS:
                 self.models.pop(min(self.models, key=lambda model: self.models[model].asked_at))
-            metrics = self.models.setdefault((name, version), ModelMetrics())
+            metrics = self.models[name, version] = ModelMetrics()
         metrics.asked_at = time.monotonic()
         return metrics
 

@@ -44,30 +44,40 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=10, help="number of runs in each setting")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "steady", help="directory for failed runs' output")
     parser.add_argument("--record", type=Path, help="file with the runs so far (default: runs.jsonl in --out)")
+    names = [setting.name for setting in SETTINGS]
+    parser.add_argument("--setting", choices=names, help="run only this setting; each of two commands can have a core")
     known, options = parser.parse_known_args(arguments)
     known.out.mkdir(parents=True, exist_ok=True)
     record = Record(known.record or known.out / "runs.jsonl", options)
-    runs = record.runs()
-    num_done = Counter(run.setting for run in runs)
-    if runs:
+    settings = [setting for setting in SETTINGS if known.setting in (None, setting.name)]
+    if runs := record.runs():
         print(f"continuing after {len(runs)} runs in {record.path}; delete this file to start over", flush=True)
     try:
-        # Each round runs every setting, so that an interrupted command has tried all of them.
-        for number in range(1, known.runs + 1):
-            for setting in SETTINGS:
-                if number <= num_done[setting.name]:
-                    continue
-                began = time.monotonic()
-                out = known.out / f"{setting.name.replace(' ', '-')}-{number}"
-                runs.append(run(setting, options, out))
-                record.keep(runs)
-                minutes = (time.monotonic() - began) / 60
-                words = f"{len(runs[-1].failed)} failed: {out}.log" if runs[-1].failed else "all passed"
-                print(f"{setting.name}, run {number} of {known.runs}: {words} ({minutes:.1f} minutes)", flush=True)
+        while (setting := _next_setting(settings, record, known.runs)) is not None:
+            began = time.monotonic()
+            number = _num_runs(record)[setting.name] + 1
+            out = known.out / f"{setting.name.replace(' ', '-')}-{number}"
+            result = run(setting, options, out)
+            record.add(result)
+            minutes = (time.monotonic() - began) / 60
+            words = f"{len(result.failed)} failed: {out}.log" if result.failed else "all passed"
+            print(f"{setting.name}, run {number} of {known.runs}: {words} ({minutes:.1f} minutes)", flush=True)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
+    runs = record.runs()
     print(table(runs))
-    return 1 if len(runs) < known.runs * len(SETTINGS) or any(one.failed for one in runs) else 0
+    return 1 if _next_setting(settings, record, known.runs) is not None or any(one.failed for one in runs) else 0
+
+
+def _next_setting(settings: Sequence[Setting], record: Record, num_runs: int) -> Setting | None:
+    """Returns the setting with the fewest runs, so that an interrupted command has tried all of them; None if each has
+    `num_runs`."""
+    fewest = min(settings, key=lambda setting: _num_runs(record)[setting.name])
+    return fewest if _num_runs(record)[fewest.name] < num_runs else None
+
+
+def _num_runs(record: Record) -> Counter[str]:
+    return Counter(run.setting for run in record.runs())
 
 
 if __name__ == "__main__":

@@ -35,17 +35,21 @@ class Record:
         self._head = json.dumps({"options": list(options)})
 
     def runs(self) -> list[Run]:
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        if lines[:1] != [self._head]:
+        if not self._is_of_these_options():
             return []
-        fields = map(json.loads, lines[1:])
+        fields = map(json.loads, self.path.read_text().splitlines()[1:])
         return [Run(**{**one, "failed": tuple(one["failed"])}) for one in fields]
 
-    def keep(self, runs: Sequence[Run]) -> None:
-        """Replaces the file atomically, so that an interruption leaves the old record intact."""
-        new = self.path.with_suffix(".new")
-        new.write_text("\n".join((self._head, *(json.dumps(asdict(run)) for run in runs))) + "\n")
-        new.replace(self.path)
+    def _is_of_these_options(self) -> bool:
+        return self.path.exists() and self.path.read_text().partition("\n")[0] == self._head
+
+    def add(self, run: Run) -> None:
+        """Appends a run. Several commands may share one file."""
+        if self._is_of_these_options():
+            with self.path.open("a") as file:
+                file.write(json.dumps(asdict(run)) + "\n")
+        else:
+            self.path.write_text(f"{self._head}\n{json.dumps(asdict(run))}\n")
 
 
 def read_run(setting: str, xml: Path, status: int) -> Run:

@@ -89,6 +89,19 @@ def test_a_count_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pyte
     assert not Record(tmp_path / "runs.jsonl", ["-m", "others"]).runs()
 
 
+def test_two_commands_may_share_the_record_of_one_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--runs", "3", "--out", str(tmp_path), "--setting", "on one core"]
+    record = Record(tmp_path / "runs.jsonl", [])
+
+    def run_beside_another(setting: Setting, options: Sequence[str], out: Path) -> Run:
+        record.add(Run(setting.name, 1, (), "the other's"))
+        return Run(setting.name, 1, (), "ours")
+
+    monkeypatch.setattr(steady, "run", run_beside_another)
+    assert steady.main(arguments) == 0
+    assert [one.commit for one in record.runs()] == ["the other's", "ours"] * 2
+
+
 def test_the_three_settings_are_those_of_the_documentation() -> None:
     text = (ROOT / "docs" / "testing.md").read_text()
     assert all(f"| {setting.name} |" in text for setting in SETTINGS)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+
 from shared import clock
 
-# A peer is silent for too long after this many times the longest pause that it has made lately.
+# A peer is silent for too long after this many times the usual pause that it has made lately.
 FACTOR = 5.0
+# The usual pause is the longest one that was made at least this many times. A single long one, of a link that stood
+# still or a process that was suspended, says nothing about the next.
+NUM_USUAL = 3
 # No pause makes the limit longer than this number of seconds.
 MOST_S = 10.0
 # A peer that is given up again within _CALM_S seconds had this many times longer: perhaps it was only slow.
@@ -20,8 +25,9 @@ class Pulse:
 
     def __init__(self) -> None:
         self._window_ends = clock.now() + _WINDOW_S
-        self._longest = 0.0
-        self._longest_before = 0.0
+        # The longest pauses of this window and of the one before, at most NUM_USUAL each.
+        self._longest: list[float] = []
+        self._longest_before: list[float] = []
         self._times_longer = 1.0
         self._calm_at = float("-inf")
 
@@ -29,10 +35,13 @@ class Pulse:
         """Takes note that a message came after `silent_s` seconds without one."""
         now = clock.now()
         if now >= self._window_ends:
-            self._longest_before = self._longest if now < self._window_ends + _WINDOW_S else 0.0
-            self._longest = 0.0
+            self._longest_before = self._longest if now < self._window_ends + _WINDOW_S else []
+            self._longest = []
             self._window_ends = now + _WINDOW_S
-        self._longest = max(self._longest, silent_s)
+        if len(self._longest) < NUM_USUAL:
+            heapq.heappush(self._longest, silent_s)
+        else:
+            heapq.heappushpop(self._longest, silent_s)
 
     def gave_up(self) -> None:
         """Takes note that the peer was given up."""
@@ -40,10 +49,11 @@ class Pulse:
         self._calm_at = clock.now() + _CALM_S
 
     def limit_s(self, least_s: float) -> float:
-        """Returns the seconds without a message after which the peer counts as hung: five times its longest pause of
-        the last minute or two, but not less than `least_s`, and not more than 10 s or `least_s`."""
-        longest = max(self._longest, self._longest_before)
-        return max(least_s, min(max(least_s, FACTOR * longest) * self._growth, MOST_S))
+        """Returns the seconds without a message after which the peer counts as hung: five times its usual pause of the
+        last minute or two, but not less than `least_s`, and not more than 10 s or `least_s`."""
+        pauses = sorted(self._longest + self._longest_before)[-NUM_USUAL:]
+        usual = pauses[0] if len(pauses) == NUM_USUAL else 0.0
+        return max(least_s, min(max(least_s, FACTOR * usual) * self._growth, MOST_S))
 
     @property
     def _growth(self) -> float:

@@ -267,7 +267,7 @@ Global___Drain: _TypeAlias = Drain  # noqa: Y015
 @_typing.final
 class Heartbeat(_message.Message):
     """Shows that the scheduler is alive. Its event loop sends a Heartbeat after Claim.heartbeat_s without another message. An owner
-    that sends nothing for five times as long, or five times its longest pause of the last minutes if that is longer, counts as
+    that sends nothing for five times as long, or five times its usual pause of the last minutes if that is longer, counts as
     hung, even if its connection is open, and loses the worker. The limit is at least 2 s. Pauses do not raise it above 10 s.
     """
 

@@ -14,9 +14,9 @@ from services.scheduler.core import RequestT, StepPlan
 
 # A worker is late if it sends no result for this many times the expected duration of its steps in flight.
 _FACTOR = 5.0
-# Additional seconds for a step of a kind that the worker's process has not run yet for this scheduler. Its time is hard
-# to predict: the device may compile kernels for it, or touch memory for the first time. A worker that has run steps
-# before it served has done nearly all of that.
+# Least seconds for a step of a kind that the worker's process has not run yet for this scheduler. Its time is hard to
+# predict: the device may compile kernels for it, or touch memory for the first time. A worker that has run steps before
+# it served has done nearly all of that.
 _FIRST_OF_A_KIND_S, _FIRST_AFTER_WARM_UP_S = 30.0, 5.0
 # A group is slow after this part of the time after which it is late.
 _SLOW = 0.5
@@ -71,9 +71,9 @@ class Patience:
     @property
     def seconds(self) -> float:
         """Seconds without a result after which the worker is late; meaningful only if plans are in flight."""
-        seconds = max(self._least_s, _FACTOR * sum(seconds for _, seconds in self._in_flight))
         is_first = any(kind not in self._known for kind, _ in self._in_flight)
-        return self._times_longer * (seconds + self._first_of_a_kind_s * is_first)
+        least_s = max(self._least_s, self._first_of_a_kind_s) if is_first else self._least_s
+        return self._times_longer * max(least_s, _FACTOR * sum(seconds for _, seconds in self._in_flight))
 
 
 class Watched(Protocol):

@@ -44,7 +44,7 @@ async def test_nothing_at_all_is_silence_too(watch: SilenceWatch) -> None:
     assert await silence(clock, watching) == pytest.approx(2.0, abs=2 * MS)
 
 
-async def test_a_scheduler_with_long_pauses_gets_five_times_the_longest(watch: SilenceWatch) -> None:
+async def test_a_scheduler_with_long_pauses_gets_five_times_as_long(watch: SilenceWatch) -> None:
     clock = LoopClock()
     watching = asyncio.create_task(watch.run())
     await clock.pass_by(0.0)

@@ -1,4 +1,4 @@
-"""A peer may be silent for five times its longest pause of late."""
+"""A peer may be silent for five times the longest pause that it has made three times of late."""
 
 from __future__ import annotations
 
@@ -34,19 +34,29 @@ def test_a_regular_peer_has_the_least_time() -> None:
 @pytest.mark.usefixtures("now")
 def test_a_slow_peer_has_more_time_but_not_without_end() -> None:
     pulse = Pulse()
-    pulse.heard(0.9)
-    pulse.heard(0.1)
+    for pause in (0.9, 1.1, 0.1, 1.0):
+        pulse.heard(pause)
     assert pulse.limit_s(2.0) == pytest.approx(4.5)
-    pulse.heard(60.0)
+    for _ in range(3):
+        pulse.heard(60.0)
     assert pulse.limit_s(2.0) == MOST_S
     assert pulse.limit_s(30.0) == 30.0
+
+
+@pytest.mark.usefixtures("now")
+def test_one_or_two_long_pauses_are_not_usual() -> None:
+    pulse = Pulse()
+    for pause in (*[0.1] * 100, 3.0, *[0.1] * 100, 1.9):
+        pulse.heard(pause)
+    assert pulse.limit_s(2.0) == 2.0
 
 
 def test_a_pause_counts_for_a_minute_or_two(now: Now) -> None:
     pulse = Pulse()
     pulse.heard(1.0)
+    pulse.heard(1.2)
     now.seconds += 61
-    pulse.heard(0.1)
+    pulse.heard(1.0)
     assert pulse.limit_s(2.0) == 5.0
     now.seconds += 61
     pulse.heard(0.1)
@@ -55,7 +65,8 @@ def test_a_pause_counts_for_a_minute_or_two(now: Now) -> None:
 
 def test_nothing_counts_after_a_long_time_without_a_message(now: Now) -> None:
     pulse = Pulse()
-    pulse.heard(1.0)
+    for _ in range(3):
+        pulse.heard(1.0)
     now.seconds += 600
     pulse.heard(0.1)
     assert pulse.limit_s(2.0) == 2.0

@@ -72,7 +72,7 @@ def main() -> int:
         result = asyncio.run(run(STORM, plan, history, lambda line: print(line, flush=True)))
         records = list(read(history))
     verdict = check(records, catalog_of(STORM))
-    report = summary(records, verdict, result)
+    report = summary(records, verdict, result, STORM)
     print(f"\n{report}")
     if arguments.store:
         command = f"python -m tests.chaos --seed {arguments.seed} --minutes {arguments.minutes:g}"

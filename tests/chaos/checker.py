@@ -29,19 +29,19 @@ from tests.chaos.answers import (
     over_http,
 )
 from tests.chaos.catalog import HttpRequest, Request
-from tests.chaos.draw import DELAY, KILL, KILL_ALL, ROLL, STALL, STOP, TERMINATE, UPGRADE
-from tests.chaos.fleet import DRAIN_S
+from tests.chaos.draw import DELAY, GRACEFUL, KILL, KILL_ALL, STALL, STOP
+from tests.chaos.fleet import ANYBODY, DRAIN_S, link_name
 from tests.chaos.history import Call, Exit, Fault, Record, Served
 
 # Faults that break no stream if they are shorter than the gateway's pings wait (deploy/envoy/envoy.yaml.j2).
 _SILENT = {STOP, STALL}
 _PING_S = 4.5  # 5 s, less half a second because the history's clock is not the gateway's
-# Faults that tell a part to end.
-_GRACEFUL = {TERMINATE, ROLL, UPGRADE}
 # A drain may seem to end earlier by this much, because the history's clock is not the part's.
 _EARLY_S = 0.5
 # The gateway writes its access log once a second (quire/cli/gateway.py).
 _LOG_S = 2.0
+# A fault excuses no call that ends this much later than the fault.
+_LATE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     # Number of calls by what became of them: answered, left, refused, excused, or a rule that was broken.
     calls: Counter[str] = field(default_factory=Counter)
+    # Number of excused calls by what excuses them: the kind of fault, and of the part or link.
+    excuses: Counter[str] = field(default_factory=Counter)
     # The calls among them that are neither answered nor refused, by id.
     broken: dict[str, str] = field(default_factory=dict)
 
@@ -96,6 +98,8 @@ def check(records: Iterable[Record], requests: Iterable[Request]) -> Verdict:
     for call in calls:
         outcome, detail = _judged(call, context)
         verdict.calls[outcome] += 1
+        if outcome == "excused":
+            verdict.excuses[detail] += 1
         if outcome not in ("answered", "left", "refused"):
             verdict.broken[call.id] = outcome
         if outcome not in ("answered", "left", "refused", "excused"):
@@ -153,7 +157,8 @@ def _judged_beginning(call: Call, context: _Context, why: str) -> tuple[str, str
         return "different", differs
     if call.outcome == "left":
         return "left", ""
-    return ("excused" if _is_excused(call, context) else "lost"), why
+    excuse = _excuse(call, context)
+    return ("lost", why) if excuse is None else ("excused", excuse)
 
 
 def _refused(call: Call) -> tuple[str, str]:
@@ -168,29 +173,37 @@ def _causes(call: Call, context: _Context) -> set[str]:
     """Returns the parts and links that can have cut the call's stream."""
     router = context.routers.get(call.id)
     if router is not None:
-        return {"gateway", router, f"gateway>{router}"}
+        return {call.gateway, router, link_name(ANYBODY, router), link_name(call.gateway, router)}
     # The access log says which router has served a call. A gateway that is killed loses the last lines.
     is_unknown = any(
-        one.kind in (KILL, KILL_ALL) and "gateway" in one.targets and 0 <= one.start - call.end < _LOG_S
+        one.kind in (KILL, KILL_ALL) and call.gateway in one.targets and 0 <= one.start - call.end < _LOG_S
         for one in context.faults
     )
     targets = {target for fault in context.faults for target in fault.targets} if is_unknown else set()
-    return {"gateway", *(target for target in targets if target.startswith(("router-", "gateway>")))}
+    return {call.gateway, *(target for target in targets if target.rpartition(">")[2].startswith("router-"))}
 
 
-def _is_excused(call: Call, context: _Context) -> bool:
-    """Returns whether the call went through a router or gateway that was under a fault itself at that time. A part that
-    is told to end lets streams go on for the length of its drain. A gateway that ends refuses connections. A delay
-    breaks nothing, nor does a short silence."""
+def _excuse(call: Call, context: _Context) -> str | None:
+    """Returns the fault that excuses the call, None if there is none: a fault of the router or gateway that the call
+    went through, at that time. A part that is told to end lets streams go on for the length of its drain. A gateway
+    that ends refuses connections. A delay breaks nothing, nor does a short silence."""
     causes = _causes(call, context)
 
     def excuses(fault: Fault) -> bool:
-        if causes.isdisjoint(fault.targets) or call.end < fault.start or fault.end < call.start:
+        if (
+            causes.isdisjoint(fault.targets)
+            or not fault.start <= call.end <= fault.end + _LATE_S
+            or (fault.end < call.start)
+        ):
             return False
         if fault.kind == DELAY or (fault.kind in _SILENT and fault.end - fault.start < _PING_S):
             return False
         is_over = call.end >= fault.start + DRAIN_S - _EARLY_S
-        is_refused = not call.events and call.start > fault.start and "gateway" in fault.targets
-        return fault.kind not in _GRACEFUL or is_over or is_refused
+        is_refused = not call.events and call.start > fault.start and call.gateway in fault.targets
+        return fault.kind not in GRACEFUL or is_over or is_refused
 
-    return any(excuses(fault) for fault in context.faults)
+    for fault in context.faults:
+        if excuses(fault):
+            target = min(causes.intersection(fault.targets))
+            return f"{fault.kind} of a {'link' if '>' in target else target.partition('-')[0]}"
+    return None

@@ -1,8 +1,9 @@
 """`python -m tests.chaos.churn`: workers are added and removed all the time while clients stream.
 
 The measure is ai-dynamo/dynamo issue 13088: with about 250 workers added and 150 removed in 12 minutes, 24 of 1,536
-requests never ended there. Workers are fakes without a model, as they were there. Their addresses are known from the
-start: an added worker is a process that begins to listen at one of them.
+requests never ended there. Workers are fakes without a model, as they were there. They register in Redis, where both
+schedulers find them. Afterwards as few workers are left as at first, so that whatever the parts hold for the others
+shows as growth.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Plan:
     @property
     def shape(self) -> Shape:
         # Every worker that is alive at the end, and some places more, so that an added one always finds a place.
-        return Shape(workers=NUM_FIRST + self.added - self.removed + 8, model="fake", has_fake_workers=True)
+        num_workers = NUM_FIRST + self.added - self.removed + 8
+        return Shape(schedulers=0, workers=0, found_model="fake", found_workers=num_workers, has_fake_workers=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ async def play(plan: Plan, history: Path) -> tuple[Stage, Counter[str], float]:
     left_out = plan.shape.names("worker")[NUM_FIRST:]
     async with staged(plan.shape, history, lambda line: print(line, flush=True), requests(), left_out) as stage:
         await stage.send_each(1, NUM_CLIENTS)
+        before, num_before = leaks.resources(stage.fleet), stage.load.num_sent
         stage.load.phase = "storm"
         turns = [plan.requests // NUM_CLIENTS + (number < plan.requests % NUM_CLIENTS) for number in range(NUM_CLIENTS)]
         async with asyncio.TaskGroup() as clients:
@@ -87,8 +90,18 @@ async def play(plan: Plan, history: Path) -> tuple[Stage, Counter[str], float]:
             begin = stage.clock()
             done = await _change(stage, plan)
             seconds = stage.clock() - begin
+        await _remove_all_but_first(stage)
         stage.leaks += await leaks.held(stage.fleet)
+        stage.leaks += await stage.fleet.not_registered()
+        after = leaks.resources(stage.fleet)
+        stage.leaks += leaks.grown(stage.fleet.shape, before, after, stage.load.num_sent - num_before)
     return stage, done, seconds
+
+
+async def _remove_all_but_first(stage: Stage) -> None:
+    """Removes workers until there are as many as at first."""
+    kept = [worker for worker in stage.fleet.of_kind("worker") if worker.is_kept]
+    await asyncio.gather(*(worker.stop() for worker in kept[NUM_FIRST:]))
 
 
 async def _client(stage: Stage, number: int, turns: int, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar, get_args
 
-from tests.chaos.fleet import Shape, link_name
+from tests.chaos.fleet import Group, Shape, link_name
 from tests.chaos.member import Kind
 
 T = TypeVar("T", bound=str)
@@ -27,6 +27,8 @@ REDIS_GONE, REDIS_DOWN, REDIS_STALL = "Redis gone", "Redis link down", "Redis li
 OF_PARTS = (KILL, STOP, TERMINATE, MEMORY)
 OF_LINKS = (DOWN, CUT, DELAY, STALL)
 OF_TIERS = (ROLL, UPGRADE, KILL_ALL)
+# Faults that tell a part to end: it first ends what it has begun.
+GRACEFUL = (TERMINATE, ROLL, UPGRADE)
 OF_REDIS = (REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER, REDIS_GONE, REDIS_DOWN, REDIS_STALL)
 # Faults after which a part starts anew.
 _RESTARTS = (KILL, TERMINATE, MEMORY)
@@ -90,7 +92,7 @@ def allowed(shape: Shape, under_way: Iterable[Planned], new: Iterable[Planned]) 
     if _REDIS in targets and any(fault.kind in _RESTARTS and fault.target in finders for fault in faults):
         return False
     # A gateway cannot start on a full disk, because Envoy reads its configuration from a file.
-    if {"disk", "gateway"} <= targets:
+    if "disk" in targets and not targets.isdisjoint(shape.names("gateway")):
         return False
     return serves(shape, {fault.target for fault in faults if fault.kind != DELAY})
 
@@ -110,18 +112,25 @@ def parts_of(shape: Shape, target: str) -> tuple[str, ...]:
 
 
 def serves(shape: Shape, down: set[str]) -> bool:
-    """Returns whether each router that is left can have requests of every model answered. `down`: names of parts and
-    links. A gateway that is down alone leaves routers that can."""
+    """Returns whether a gateway is left, and each router that is left can have requests of every model answered.
+    `down`: names of parts and links. Where there is only one gateway, it may be down."""
 
-    def reached(caller: str, callees: Iterable[str]) -> list[str]:
-        return [name for name in callees if name not in down and shape.link(caller, name) not in down]
-
-    routers = reached("gateway", shape.names("router"))
+    gateways = shape.names("gateway")
+    left = [name for name in gateways if name not in down] if len(gateways) > 1 else gateways
+    routers = {name for gateway in left for name in _reached(shape, down, gateway, shape.names("router"))}
     return bool(routers) and all(
-        any(reached(scheduler, group.workers) for scheduler in reached(router, group.schedulers))
-        for router in routers
-        for group in shape.groups
+        reaches_worker(shape, down, router, group) for router in routers for group in shape.groups
     )
+
+
+def reaches_worker(shape: Shape, down: set[str], router: str, group: Group) -> bool:
+    """Returns whether a router reaches a scheduler of the group that reaches a worker."""
+    schedulers = _reached(shape, down, router, group.schedulers)
+    return any(_reached(shape, down, scheduler, group.workers) for scheduler in schedulers)
+
+
+def _reached(shape: Shape, down: set[str], caller: str, callees: Iterable[str]) -> list[str]:
+    return [name for name in callees if name not in down and shape.link(caller, name) not in down]
 
 
 def _fault(chance: random.Random, shape: Shape, after_s: float) -> Planned:

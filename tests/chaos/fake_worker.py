@@ -10,6 +10,7 @@ import secrets
 import signal
 
 from quire.worker.v1 import worker_pb2_grpc
+from shared.discovery import DiscoveryOptions, Kind, Registry
 from shared.grpc_server import GrpcServer
 from shared.status import StatusReporter
 from tests.fakes.fake_model import FakeModel
@@ -23,13 +24,17 @@ _STEP_S = 0.05
 _DRAIN_S = 2.0
 
 
-async def serve(address: str, status: StatusReporter) -> None:
+# KV blocks and the tokens of each.
+_NUM_BLOCKS, _BLOCK_SIZE = 512, 16
+
+
+async def serve(address: str, registry: Registry, status: StatusReporter) -> None:
     """Serves until SIGTERM."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     bundle, _ = bundle_of(byte_level().to_str(), json.dumps(tokenizer_config()))
     worker = FakeWorker(
-        make_model=lambda: FakeModel(num_blocks=512, max_num_seqs=16, max_num_batched_tokens=256),
+        make_model=lambda: FakeModel(num_blocks=_NUM_BLOCKS, max_num_seqs=16, max_num_batched_tokens=256),
         script=Script(step_seconds=_STEP_S),
         tokenizer_bundle=bundle,
     )
@@ -38,11 +43,14 @@ async def serve(address: str, status: StatusReporter) -> None:
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker)
     await server.start([address])
     await server.set_serving(True)
+    registry.join(Kind.WORKER, [address], model="fake", kv_tokens=_NUM_BLOCKS * _BLOCK_SIZE)
     status.ready()
     await stopping.wait()
+    await registry.leave()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_S):
             await worker.drain()
+    await registry.close()
     await server.stop(0.5)
 
 
@@ -50,5 +58,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.fake_worker", description=__doc__)
     parser.add_argument("--listen", required=True, help="address to serve gRPC on")
     parser.add_argument("--status-fd", type=int, help="file descriptor for status lines")
+    parser.add_argument("--advertise", default="", help="address to register in Redis")
+    parser.add_argument("--redis", default="", help="URL of Redis; empty: the worker does not register")
+    parser.add_argument("--redis-sentinel-password", default="", help="password of the Sentinels")
     arguments = parser.parse_args()
-    asyncio.run(serve(arguments.listen, StatusReporter(arguments.status_fd)))
+    options = DiscoveryOptions(redis=arguments.redis, redis_sentinel_password=arguments.redis_sentinel_password)
+    registry = Registry(options, advertise=arguments.advertise)
+    asyncio.run(serve(arguments.listen, registry, StatusReporter(arguments.status_fd)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -56,9 +57,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many of each part there are. `schedulers`, `workers`: of `model`, whose addresses are options. `found_model`:
-    another model, with so many schedulers and workers, which register in Redis; empty: there is none."""
+    """How many of each part there are. `schedulers`, `workers`: of `model`, whose addresses are options; without
+    schedulers, there is no such model. `found_model`: another model, with so many schedulers and workers, which
+    register in Redis; empty: there is none."""
 
+    gateways: int = 1
     routers: int = 2
     schedulers: int = 2
     workers: int = 4
@@ -75,11 +78,10 @@ class Shape:
             return tuple(f"{kind}-{index}" for index in range(first, first + number))
 
         given = Group(self.model, names("scheduler", 0, self.schedulers), names("worker", 0, self.workers))
-        if not self.found_model:
-            return (given,)
         schedulers = names("scheduler", self.schedulers, self.found_schedulers)
         workers = names("worker", self.workers, self.found_workers)
-        return (given, Group(self.found_model, schedulers, workers, is_found=True))
+        found = Group(self.found_model, schedulers, workers, is_found=True)
+        return (given,) * (self.schedulers > 0) + (found,) * (self.found_model != "")
 
     @property
     def has_redis(self) -> bool:
@@ -91,10 +93,9 @@ class Shape:
         return self.has_redis if group is None else group.is_found
 
     def names(self, kind: Kind) -> list[str]:
-        if kind == "gateway":
-            return ["gateway"]
-        if kind == "router":
-            return [f"router-{index}" for index in range(self.routers)]
+        number = {"gateway": self.gateways, "router": self.routers}.get(kind)
+        if number is not None:
+            return [f"{kind}-{index}" for index in range(number)]
         return [name for group in self.groups for name in group.names(kind)]
 
     def group_of(self, name: str) -> Group | None:
@@ -104,7 +105,8 @@ class Shape:
     @property
     def links(self) -> list[tuple[str, str]]:
         """Returns each link as the names of its caller and its callee."""
-        links = list(product(self.names("gateway"), self.names("router")))
+        # Gateways that find a router in Redis find one address.
+        links = list(product([ANYBODY] if self.has_redis else self.names("gateway"), self.names("router")))
         for group in self.groups:
             if group.is_found:
                 links += [(ANYBODY, name) for name in (*group.schedulers, *group.workers)]
@@ -115,12 +117,13 @@ class Shape:
     def link(self, caller: str, callee: str) -> str:
         """Returns the name of the link by which `caller` reaches `callee`."""
         group = self.group_of(callee)
-        return link_name(ANYBODY if group is not None and group.is_found else caller, callee)
+        is_found = self.has_redis if group is None else group.is_found
+        return link_name(ANYBODY if is_found else caller, callee)
 
 
 # The fleet of `make chaos`. The addresses of one model are options, and the parts of the other find each other in
 # Redis, as the gateway finds the routers, so links can fail one by one, and Redis, too.
-STORM = Shape(workers=3, found_model="quire-chat-draft")
+STORM = Shape(gateways=2, workers=3, found_model="quire-chat-draft")
 
 
 def link_name(caller: str, callee: str) -> str:
@@ -155,12 +158,11 @@ class Fleet:
         self.runtime = runtime_of(directory)
         self.has_small_disk = has_small_disk
         self.shape = shape
-        self.host, self.port = "127.0.0.1", free_port()
+        self.host, self.ports = "127.0.0.1", {name: free_port() for name in shape.names("gateway")}
         self.processes: set[Identity] = set()
         self._directory = directory
         self._clock = clock
         self._record = record
-        self._access_log = directory / "access.log"
         self._is_started = False
         # Set with a description when a part ends during the fleet's start.
         self._broken = asyncio.get_running_loop().create_future()
@@ -179,14 +181,14 @@ class Fleet:
         return [self.members[name] for name in self.shape.names(kind) if name in self.members]
 
     async def not_registered(self) -> list[str]:
-        """Waits until Redis knows every part that registers there. Describes what is missing."""
+        """Waits until Redis knows the parts of the fleet that register there, and no other. Describes what differs."""
         if self.redis is None:
             return []
         found = [group for group in self.shape.groups if group.is_found]
         expected = {
             RegisteredKind.ROUTER: self.shape.routers,
-            RegisteredKind.SCHEDULER: sum(len(group.schedulers) for group in found),
-            RegisteredKind.WORKER: sum(len(group.workers) for group in found),
+            RegisteredKind.SCHEDULER: sum(self.members[name].is_kept for group in found for name in group.schedulers),
+            RegisteredKind.WORKER: sum(self.members[name].is_kept for group in found for name in group.workers),
         }
         return await self.redis.not_registered(expected)
 
@@ -216,22 +218,25 @@ class Fleet:
         await up
         found = {group.model for group in self.shape.groups if group.is_found}
         if found:
-            await asyncio.gather(*(self._knows(name, found) for name in self.shape.names("router")))
+            routers = (self.address(name) for name in self.shape.names("router"))
+            await asyncio.gather(*(self._serves(server, found) for server in routers))
+            await asyncio.gather(*(self._serves(f"{self.host}:{port}", found) for port in self.ports.values()))
         self._is_started = True
 
     async def wait_up(self) -> None:
         """Waits until every part of the fleet serves. Raises TimeoutError if one does not."""
         await asyncio.gather(*(member.wait_up() for member in self.members.values() if member.is_kept))
 
-    async def _knows(self, router: str, models: set[str]) -> None:
-        """Waits until a router serves these models. A router is ready before it has found those that register in
-        Redis."""
-        async with grpc.aio.insecure_channel(self.address(router)) as channel:
+    async def _serves(self, server: str, models: set[str]) -> None:
+        """Waits until a router or the gateway serves these models. They are ready before they have found the parts that
+        register in Redis."""
+        async with grpc.aio.insecure_channel(server) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             while True:
-                response = await stub.ListModels(inference_pb2.ListModelsRequest(), wait_for_ready=True)
-                if models <= {model.name for model in response.models}:
-                    return
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    response = await stub.ListModels(inference_pb2.ListModelsRequest(), wait_for_ready=True)
+                    if models <= {model.name for model in response.models}:
+                        return
                 await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
@@ -248,21 +253,25 @@ class Fleet:
         self.processes |= identities(member.pid for member in self.members.values() if member.pid is not None)
 
     def served(self) -> Iterator[Served]:
-        """Yields which router answered which call, according to the gateway's access log."""
-        routers = {self.links[link_name("gateway", name)].address: name for name in self.shape.names("router")}
-        if not self._access_log.exists():
-            return
-        for line in self._access_log.read_text(encoding="utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # The gateway was killed while it wrote this line.
-            if entry["router"] in routers:
-                yield Served(str(entry["request_id"]), routers[entry["router"]])
+        """Yields which router answered which call, according to the gateways' access logs."""
+        for gateway in self.shape.names("gateway"):
+            names = self.shape.names("router")
+            routers = {self.links[self.shape.link(gateway, name)].address: name for name in names}
+            log = self._access_log(gateway)
+            for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue  # The gateway was killed while it wrote this line.
+                if entry["router"] in routers:
+                    yield Served(str(entry["request_id"]), routers[entry["router"]])
+
+    def _access_log(self, gateway: str) -> Path:
+        return self._directory / f"{gateway}-access.log"
 
     def _spec(self, kind: Kind, name: str, tree: Path | None = None) -> PartSpec:
         if kind == "worker" and self.shape.has_fake_workers:
-            command = python_command("tests.chaos.fake_worker", "--listen", self.address(name))
+            command = python_command("tests.chaos.fake_worker", "--listen", self.address(name), *self._joining(name))
         else:
             command = python_command("quire", kind, *self._options(kind, name))
         environment = {} if tree is None else {"PYTHONPATH": str(tree)}
@@ -280,7 +289,7 @@ class Fleet:
         callees = [callee for caller, callee in self.shape.links if caller == name]
         below = [self.links[link_name(name, callee)].address for callee in callees]
         if kind == "gateway":
-            own = ["--host", self.host, "--port", str(self.port), "--access-log", str(self._access_log)]
+            own = ["--host", self.host, "--port", str(self.ports[name]), "--access-log", str(self._access_log(name))]
             own += ["--drain-timeout", str(DRAIN_S)]
             if self.redis is not None:
                 return [*own, "--redis", self.redis.url, *REDIS_OPTIONS]
@@ -288,21 +297,27 @@ class Fleet:
         own = ["--listen", self.address(name)]
         if kind == "router":
             own += ["--drain-timeout", str(DRAIN_S)]
-            own += self._registration(self.links[link_name("gateway", name)].address)
+            if self.redis is not None:
+                own += self._registration(self.redis, self.links[link_name(ANYBODY, name)].address)
             return [*own, *(word for address in below for word in ("--scheduler", address))]
         group = self.shape.group_of(name)
         assert group is not None
-        if group.is_found:
-            own += self._registration(self.links[link_name(ANYBODY, name)].address)
+        own += self._joining(name)
         if kind == "scheduler":
             return [*own, *(word for address in below for word in ("--worker", address))]
         return [group.model_directory, *own, *_WORKER_OPTIONS]
 
-    def _registration(self, address: str) -> list[str]:
-        """Returns the options of a part that registers in Redis under this address."""
-        if self.redis is None:
+    def _joining(self, name: str) -> list[str]:
+        """Returns the options with which a scheduler or worker registers in Redis, if it does."""
+        group = self.shape.group_of(name)
+        if self.redis is None or group is None or not group.is_found:
             return []
-        return ["--redis", self.redis.url, *REDIS_OPTIONS, "--advertise", address]
+        return self._registration(self.redis, self.links[link_name(ANYBODY, name)].address)
+
+    @staticmethod
+    def _registration(redis: RedisGroup, address: str) -> list[str]:
+        """Returns the options of a part that registers in Redis under this address."""
+        return ["--redis", redis.url, *REDIS_OPTIONS, "--advertise", address]
 
     def _on_exit(self, part: str, how: str, was_meant: bool) -> None:
         if not self._is_started and not self._broken.done():

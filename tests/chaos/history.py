@@ -33,6 +33,8 @@ class Call:
     id: str
     # Name of the request in the catalog. Calls of the same request must get the same answer.
     request: str
+    # The gateway that it was sent to.
+    gateway: str
     phase: Phase
     start: float
     end: float

@@ -44,11 +44,11 @@ def resources(fleet: Fleet) -> dict[str, Figures]:
 
 def grown(shape: Shape, before: Mapping[str, Figures], after: Mapping[str, Figures], num_requests: int) -> list[str]:
     """Describes parts that hold more than any part of their kind did before the storm, by the bounds of the soak test.
-    Parts that were started again are compared, too. `num_requests`: sent in between."""
+    Parts that were started later are compared, too. `num_requests`: sent in between."""
     problems = []
     for kind in get_args(Kind):
         names = shape.names(kind)
-        most = _most([before[name] for name in names])
+        most = _most([before[name] for name in names if name in before])
         for name in names:
             if name in after:
                 problems += [f"{name}: {excess}" for excess in excesses(Growth(most, after[name], num_requests))]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +52,17 @@ class _Received:
 
 
 class Load:
-    """Sends requests to a gateway and hands a record of each call to `record`."""
+    """Sends requests to gateways and hands a record of each call to `record`. Each call goes to a random gateway that
+    accepts connections, as those do that a Kubernetes Service spreads.
 
-    def __init__(self, host: str, port: int, clock: Callable[[], float], record: Callable[[Call], None]) -> None:
-        self._url = f"http://{host}:{port}"
+    `ports`: of the gateways, by their names.
+    """
+
+    def __init__(
+        self, host: str, ports: Mapping[str, int], clock: Callable[[], float], record: Callable[[Call], None]
+    ) -> None:
+        self._host, self._ports = host, ports
+        self._chance = random.Random(0)
         self._clock = clock
         self._record = record
         self.num_sent = 0
@@ -62,14 +70,13 @@ class Load:
         # Each call has a connection of its own, so that no call fails for what happened to another.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
-        self._channel = grpc.aio.insecure_channel(f"{host}:{port}", options=CHANNEL_OPTIONS)
-        self._stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(
-            self._channel
-        )
+        self._channels = {
+            name: grpc.aio.insecure_channel(f"{host}:{port}", options=CHANNEL_OPTIONS) for name, port in ports.items()
+        }
 
     async def close(self) -> None:
         await self._session.close()
-        await self._channel.close()
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
     async def run_client(self, requests: Sequence[Request], chance: random.Random, is_over: Callable[[], bool]) -> None:
         """Sends random requests, one after another, until `is_over()`."""
@@ -84,12 +91,13 @@ class Load:
         id_, phase, start = f"chaos-{self.num_sent}", self.phase, self._clock()
         self.num_sent += 1
         outcome: Outcome = "ended"
+        gateway = await self._gateway()
         try:
             async with asyncio.timeout(HANG_S):
                 if isinstance(request, HttpRequest):
-                    await self._over_http(request, id_, received)
+                    await self._over_http(request, gateway, id_, received)
                 else:
-                    await self._over_grpc(request, id_, received)
+                    await self._over_grpc(request, gateway, id_, received)
             if received.status == 200 and received.is_enough:
                 outcome = "left"
         except TimeoutError:
@@ -97,16 +105,27 @@ class Load:
         except (aiohttp.ClientError, OSError, grpc.aio.AioRpcError) as error:
             outcome, received.detail = "cut", f"{type(error).__name__}: {error}"[:500]
         call = Call(
-            id_, request.name, phase, round(start, 4), round(self._clock(), 4), outcome, received.status,
+            id_, request.name, gateway, phase, round(start, 4), round(self._clock(), 4), outcome, received.status,
             received.retry_after, received.detail, tuple(received.events),
         )  # fmt: skip
         self._record(call)
         return call
 
-    async def _over_http(self, request: HttpRequest, id_: str, received: _Received) -> None:
+    async def _gateway(self) -> str:
+        """Returns the name of a gateway that accepts connections. If none does, returns any of them."""
+        names = self._chance.sample(list(self._ports), len(self._ports))
+        for name in names:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(self._host, self._ports[name])
+                writer.close()
+                return name
+        return names[0]
+
+    async def _over_http(self, request: HttpRequest, gateway: str, id_: str, received: _Received) -> None:
+        url = f"http://{self._host}:{self._ports[gateway]}{request.path}"
         data = json.dumps(request.body)
         headers = {"content-type": "application/json", "x-request-id": id_}
-        async with self._session.post(self._url + request.path, data=data, headers=headers) as response:
+        async with self._session.post(url, data=data, headers=headers) as response:
             received.status = response.status
             received.retry_after = _seconds(response.headers.get("retry-after"))
             if response.status != 200 or not request.is_stream:
@@ -122,8 +141,11 @@ class Load:
                     response.close()
                     return
 
-    async def _over_grpc(self, request: GrpcRequest, id_: str, received: _Received) -> None:
-        method = getattr(self._stub, request.method)
+    async def _over_grpc(self, request: GrpcRequest, gateway: str, id_: str, received: _Received) -> None:
+        stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(
+            self._channels[gateway]
+        )
+        method = getattr(stub, request.method)
         # Waits for a connection: otherwise calls fail for a second after a gateway is there again, by gRPC's backoff.
         call: Any = method(request.message, metadata=(("x-request-id", id_),), wait_for_ready=True)
         try:

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from tests.chaos.history import Call, Fault, Record
+from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, STALL, STOP, reaches_worker
+from tests.chaos.fleet import Shape
+from tests.chaos.history import Call, Fault, Record, Served
+
+# Faults of parts and links that nobody can be served through.
+_BLOCKING = {KILL, KILL_ALL, STOP, DOWN, STALL, *GRACEFUL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +46,65 @@ class Pause:
     end: float
     # Beyond the longest gap of the same request without faults.
     seconds: float
+    # Seconds of it in which faults left nobody who could have served this call.
+    without_service: float
     # All faults that began or lasted during the pause, in the order in which they began.
     faults: tuple[Fault, ...]
 
+    @property
+    def rest(self) -> float:
+        """Seconds that the fleet took although somebody could have served the call."""
+        return self.seconds - self.without_service
 
-def longest_pauses(records: Sequence[Record], number: int) -> list[Pause]:
+
+def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list[Pause]:
     """Returns the longest pauses, the longest first. Of pauses that overlap in time, only the longest counts."""
     calls = [record for record in records if isinstance(record, Call)]
     usual = usual_gaps(calls)
+    routers = {record.id: record.router for record in records if isinstance(record, Served)}
     faults = sorted((record for record in records if isinstance(record, Fault)), key=lambda fault: fault.start)
     gaps = [
-        (end - start - usual.get(call.request, 0.0), start, end, call.request)
+        (end - start - usual.get(call.request, 0.0), start, end, call)
         for call in calls
         if call.phase != "calm"
         for start, end in _gaps(call)
     ]
     found: list[Pause] = []
-    for seconds, start, end, request in sorted(gaps, reverse=True):
+    for seconds, start, end, call in sorted(gaps, key=lambda gap: gap[:3], reverse=True):
         if len(found) == number or seconds <= 0:
             break
         if all(end < other.start or other.end < start for other in found):
             under_way = tuple(fault for fault in faults if fault.start <= end and start <= fault.end)
-            found.append(Pause(request, start, end, seconds, under_way))
+            lacked = min(seconds, _without_service(call, routers.get(call.id), start, end, under_way, shape))
+            found.append(Pause(call.request, start, end, seconds, lacked, under_way))
     return found
+
+
+def _without_service(
+    call: Call, router: str | None, start: float, end: float, faults: Sequence[Fault], shape: Shape
+) -> float:
+    """Returns the seconds between two times in which nobody could have served the call: its gateway or router was down,
+    suspended or cut off, or no worker of its model was in reach. `router`: which served it; None: unknown. A gateway or
+    router that is told to end still serves the calls that it has begun to answer."""
+    group = next(group for group in shape.groups if call.request.endswith(f"({group.model})"))
+    has_begun = any(event.at <= start for event in call.events)
+    own = {call.gateway, router}
+    blocking = [
+        fault
+        for fault in faults
+        if fault.kind in _BLOCKING and not (has_begun and fault.kind in GRACEFUL and own.intersection(fault.targets))
+    ]
+    times = sorted({start, end, *(min(max(at, start), end) for fault in blocking for at in (fault.start, fault.end))})
+    seconds = 0.0
+    for begin, until in pairwise(times):
+        down = {target for fault in blocking if fault.start <= begin and until <= fault.end for target in fault.targets}
+        routers = shape.names("router") if router is None else [router]
+        serves = call.gateway not in down and any(
+            name not in down and shape.link(call.gateway, name) not in down and reaches_worker(shape, down, name, group)
+            for name in routers
+        )
+        seconds += 0.0 if serves else until - begin
+    return seconds
 
 
 def by_kind(records: Sequence[Record], broken: Mapping[str, str]) -> list[KindFigures]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.chaos.checker import Verdict
+from tests.chaos.fleet import Shape
 from tests.chaos.history import Fault, Record, Skipped
 from tests.chaos.pauses import KindFigures, Pause, by_kind, longest_pauses
 from tests.chaos.run import Result
@@ -13,18 +14,21 @@ from tests.chaos.run import Result
 _MAX_SHOWN, _MAX_PAUSES = 30, 12
 
 
-def summary(records: Sequence[Record], verdict: Verdict, result: Result) -> str:
-    """Returns the report as Markdown."""
+def summary(records: Sequence[Record], verdict: Verdict, result: Result, shape: Shape) -> str:
+    """Returns the report as Markdown. `shape`: of the fleet."""
     counts = ", ".join(f"{number} {what}" for what, number in verdict.calls.most_common())
     lines = [
         f"{verdict.calls.total()} calls in {result.seconds:.0f} s: {counts}. {len(result.leaks)} leaks.",
+        *_excuses(verdict),
         "",
         *table(by_kind(records, verdict.broken)),
     ]
-    if pauses := longest_pauses(records, _MAX_PAUSES):
+    if pauses := longest_pauses(records, _MAX_PAUSES, shape):
         lines += [
             "",
-            "The longest pauses, each with the faults that began or lasted during it:",
+            "The longest pauses, each with the faults that began or lasted during it. *Nobody*: seconds in which the "
+            "call's gateway or router was away, or no worker of its model in reach. *Rest*: what the fleet took beyond "
+            "that.",
             "",
             *_pauses(pauses),
             "",
@@ -37,17 +41,23 @@ def summary(records: Sequence[Record], verdict: Verdict, result: Result) -> str:
     return "\n".join(lines)
 
 
+def _excuses(verdict: Verdict) -> list[str]:
+    if not verdict.excuses:
+        return []
+    return ["", f"Excused by: {', '.join(f'{what} {number}' for what, number in verdict.excuses.most_common())}."]
+
+
 def _pauses(pauses: Sequence[Pause]) -> list[str]:
     def in_words(fault: Fault, pause: Pause) -> str:
         times = f"{fault.start - pause.start:+.1f} s, {fault.end - fault.start:.1f} s"
         return f"{fault.kind} {', '.join(fault.targets)} ({times})"
 
     return [
-        "| at (s) | pause (s) | request | faults (start, counted from that of the pause; length) |",
-        "|---:|---:|---|---|",
+        "| at (s) | pause (s) | nobody (s) | rest (s) | request | faults (start, from that of the pause; length) |",
+        "|---:|---:|---:|---:|---|---|",
         *(
-            f"| {pause.start:.0f} | {pause.seconds:.1f} | {pause.request} | "
-            f"{'; '.join(in_words(fault, pause) for fault in pause.faults)} |"
+            f"| {pause.start:.0f} | {pause.seconds:.1f} | {pause.without_service:.1f} | {pause.rest:.1f} | "
+            f"{pause.request} | {'; '.join(in_words(fault, pause) for fault in pause.faults)} |"
             for pause in pauses
         ),
     ]

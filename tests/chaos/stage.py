@@ -79,7 +79,7 @@ async def staged(
         Recorder(history) as recorder,
     ):
         fleet = Fleet(shape, directory, clock, recorder.add, has_small_disk=is_small)
-        load = Load(fleet.host, fleet.port, clock, recorder.add)
+        load = Load(fleet.host, fleet.ports, clock, recorder.add)
         stage = Stage(fleet, load, recorder, requests or catalog_of(shape), clock, show)
         task = asyncio.current_task()
         assert task is not None

@@ -10,10 +10,11 @@ import pytest
 
 from tests.chaos.catalog import GrpcRequest, HttpRequest
 from tests.chaos.checker import check
+from tests.chaos.fleet import Shape
 from tests.chaos.history import Call, Event, Exit, Fault, Phase, Record, Served, Skipped, parse
 from tests.chaos.pauses import by_kind, longest_pauses
 
-CHAT = HttpRequest("chat", "/v1/chat/completions", {"stream": True})
+CHAT = HttpRequest("chat (quire-chat)", "/v1/chat/completions", {"stream": True})
 TYPED = GrpcRequest("typed", "Generate", None)  # type: ignore[arg-type] # never sent
 TOKENS = [("One", 1, -0.5), (" two", 2, -0.25), (" three", 3, -1.0)]
 
@@ -29,9 +30,17 @@ USAGE = json.dumps({"choices": [], "usage": {"prompt_tokens": 4, "completion_tok
 WHOLE = [*(chunk(*token) for token in TOKENS), END, USAGE, "[DONE]"]
 
 
-def call(id_: str, events: list[str], phase: Phase = "storm", request: str = "chat", **fields: Any) -> Call:
+# Two routers, schedulers and workers behind one gateway.
+SHAPE = Shape(workers=2)
+
+
+def call(
+    id_: str, events: list[str], phase: Phase = "storm", request: str = "chat (quire-chat)", **fields: Any
+) -> Call:
     timed = tuple(Event(10.0 + 0.1 * number, data) for number, data in enumerate(events))
-    return dataclasses.replace(Call(id_, request, phase, 9.9, 11.0, "ended", 200, None, "", timed), **fields)
+    return dataclasses.replace(
+        Call(id_, request, "gateway-0", phase, 9.9, 11.0, "ended", 200, None, "", timed), **fields
+    )
 
 
 REFERENCE = call("reference", WHOLE, "calm")
@@ -188,9 +197,11 @@ def test_a_refusal_needs_a_status_and_a_time_to_retry(
     ("target", "router", "start", "is_excused"),
     [
         ("router-0", "router-0", 10.0, True),
-        ("gateway>router-0", "router-0", 10.0, True),
-        ("gateway", "router-0", 10.0, True),
-        ("gateway", None, 10.0, True),
+        ("gateway-0>router-0", "router-0", 10.0, True),
+        ("gateway-0", "router-0", 10.0, True),
+        ("gateway-0", None, 10.0, True),
+        ("gateway-1", "router-0", 10.0, False),
+        ("*>router-0", "router-0", 10.0, True),
         ("router-1", "router-0", 10.0, False),
         ("router-0", None, 10.0, False),
         ("router-0", "router-0", 12.0, False),
@@ -214,9 +225,9 @@ def test_only_streams_of_a_router_under_a_fault_may_break(
         ("router-0", 10.0, WHOLE[:2], True),
         ("router-0", 9.0, WHOLE[:2], False),
         ("router-0", -0.1, [], False),
-        ("gateway", 10.0, WHOLE[:2], True),
-        ("gateway", 9.0, WHOLE[:2], False),
-        ("gateway", 2.0, [], True),
+        ("gateway-0", 10.0, WHOLE[:2], True),
+        ("gateway-0", 9.0, WHOLE[:2], False),
+        ("gateway-0", 2.0, [], True),
     ],
 )
 def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
@@ -233,7 +244,7 @@ def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
 @pytest.mark.parametrize(("killed_s", "is_excused"), [(1.0, True), (3.0, False)])
 def test_any_router_excuses_a_call_whose_line_in_the_access_log_is_lost(killed_s: float, is_excused: bool) -> None:
     broken = call("a", WHOLE[:2], outcome="cut")
-    faults = Fault("stop", ("router-0",), 9.0, 15.0), Fault("kill", ("gateway",), broken.end + killed_s, 20.0)
+    faults = Fault("stop", ("router-0",), 9.0, 15.0), Fault("kill", ("gateway-0",), broken.end + killed_s, 20.0)
     assert rules(broken, *faults) == ([] if is_excused else ["lost"])
 
 
@@ -244,8 +255,17 @@ def test_any_router_excuses_a_call_whose_line_in_the_access_log_is_lost(killed_s
 )  # fmt: skip
 def test_what_breaks_no_stream_excuses_none(kind: str, seconds: float, is_excused: bool) -> None:
     broken, served = call("a", WHOLE[:2], outcome="cut"), Served("a", "router-0")
-    fault = Fault(kind, ("gateway>router-0",), broken.end - 0.05, broken.end + seconds)
+    fault = Fault(kind, ("gateway-0>router-0",), broken.end - 0.05, broken.end + seconds)
     assert rules(broken, fault, served) == ([] if is_excused else ["lost"])
+
+
+@pytest.mark.parametrize(("earlier_s", "is_excused"), [(1.9, True), (2.1, False)])
+def test_a_fault_that_is_long_over_excuses_nothing(earlier_s: float, is_excused: bool) -> None:
+    broken, served = call("a", WHOLE[:2], outcome="cut"), Served("a", "router-0")
+    end = broken.end - earlier_s
+    fault = Fault("kill", ("router-0",), end - 1, end)
+    verdict = check([REFERENCE, dataclasses.replace(broken, start=end - 1), fault, served], [CHAT])
+    assert verdict.excuses == ({"kill of a router": 1} if is_excused else {})
 
 
 def test_a_router_under_a_fault_excuses_no_changed_answer_and_no_hang() -> None:
@@ -292,14 +312,58 @@ def test_a_pause_counts_for_the_first_fault_in_its_gap_or_else_for_the_last_befo
     worst = {figures.kind: figures.worst_pause for figures in by_kind([REFERENCE, *streams, *faults], {})}
     expected = {"link down": 1.9, "kill": 3.8, "stop": 0.0, "link delay": 0.0}
     assert worst == pytest.approx(expected)
-    first, second = longest_pauses([REFERENCE, *streams, *faults], 3)[:2]
+    first, second = longest_pauses([REFERENCE, *streams, *faults], 3, SHAPE)[:2]
     assert (first.start, first.end, first.seconds) == pytest.approx((10.1, 14.0, 3.8))
     assert first.faults == tuple(faults[:3])
     assert (second.start, second.seconds) == pytest.approx((17.0, 1.9))
     assert second.faults == (faults[0],)
     # The other stream pauses at the same time, for less long.
     beside = dataclasses.replace(streams[0], id="c", start=10.2)
-    assert longest_pauses([REFERENCE, *streams, beside, *faults], 2) == [first, second]
+    assert longest_pauses([REFERENCE, *streams, beside, *faults], 2, SHAPE) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("faults", "without_service"),
+    [
+        # One of two workers: the other one could have served.
+        ([("kill", ("worker-0",), 10.5, 13.0)], 0.0),
+        ([("kill of a tier", ("worker-0", "worker-1"), 10.5, 13.0)], 2.5),
+        ([("kill", ("worker-0",), 10.5, 13.0), ("stop", ("worker-1",), 11.0, 12.0)], 1.0),
+        # Every link to the workers but one, and then that scheduler.
+        ([("link down", ("scheduler-0>worker-0", "scheduler-0>worker-1"), 8.0, 20.0),
+          ("kill", ("scheduler-1",), 10.0, 12.0)], 1.9),
+        # The stream's own router, and another one.
+        ([("stop", ("router-0",), 10.5, 11.5)], 1.0),
+        ([("link stall", ("*>router-0",), 10.5, 11.5)], 0.0),
+        ([("link stall", ("gateway-0>router-0",), 10.5, 11.5)], 1.0),
+        ([("stop", ("router-1",), 10.5, 13.5)], 0.0),
+        # A router that is told to end goes on with the streams that it has.
+        ([("terminate", ("router-0",), 10.5, 13.5)], 0.0),
+        ([("terminate", ("gateway-0",), 10.5, 13.5)], 0.0),
+        ([("kill", ("gateway-0",), 10.5, 13.5)], 3.0),
+        # What takes nobody away.
+        ([("link delay", ("router-0>scheduler-0", "router-0>scheduler-1"), 10.5, 13.5)], 0.0),
+        ([("full disk", ("disk",), 10.5, 13.5)], 0.0),
+    ],
+)  # fmt: skip
+def test_a_pause_tells_how_long_nobody_could_have_served(
+    faults: list[tuple[str, tuple[str, ...], float, float]], without_service: float
+) -> None:
+    at = [10.0, 10.1, 14.1, 14.2, 14.3, 14.4]
+    events = tuple(Event(*event) for event in zip(at, WHOLE, strict=True))
+    stream = dataclasses.replace(call("a", WHOLE), end=14.4, events=events)
+    records: list[Record] = [stream, Served("a", "router-0"), *(Fault(*fault) for fault in faults)]
+    (pause,) = longest_pauses(records, 1, SHAPE)
+    assert (pause.seconds, pause.without_service) == pytest.approx((4.0, without_service))
+    assert pause.rest == pytest.approx(4.0 - without_service)
+
+
+def test_a_call_that_has_not_begun_needs_a_gateway_that_accepts_it() -> None:
+    events = (Event(14.0, WHOLE[0]), Event(14.1, WHOLE[1]))
+    waiting = dataclasses.replace(call("a", WHOLE), start=10.0, end=14.1, events=events)
+    fault = Fault("rolling restart", ("gateway-0",), 9.0, 13.0)
+    (pause,) = longest_pauses([waiting, fault], 1, SHAPE)
+    assert (pause.seconds, pause.without_service) == pytest.approx((4.0, 3.0))
 
 
 def test_a_history_can_be_read_again() -> None:

@@ -56,7 +56,7 @@ def test_a_tier_has_the_parts_of_its_model() -> None:
     assert parts_of(STORM, "workers of quire-chat") == ("worker-0", "worker-1", "worker-2")
     assert parts_of(STORM, "schedulers of quire-chat-draft") == ("scheduler-2", "scheduler-3")
     assert parts_of(STORM, "router") == ("router-0", "router-1")
-    assert parts_of(STORM, "gateway") == ("gateway",)
+    assert parts_of(STORM, "gateway") == ("gateway-0", "gateway-1")
 
 
 def test_no_round_takes_down_all_that_a_router_needs() -> None:
@@ -76,12 +76,12 @@ def test_faults_wait_for_those_that_leave_too_little() -> None:
     assert allowed(SHAPE, [], [Planned(draw.ROLL, "worker", 0, 1)])
     full = Planned(draw.DISK, "disk", 0, 1)
     assert allowed(SHAPE, [full], [kill])
-    assert not allowed(SHAPE, [full], [Planned(draw.KILL, "gateway", 0, 1)])
+    assert not allowed(SHAPE, [full], [Planned(draw.KILL, "gateway-0", 0, 1)])
     gone, all_killed = Planned(draw.REDIS_GONE, "redis", 0, 1), Planned(draw.KILL_ALL, "workers of quire-chat", 0, 1)
     assert allowed(STORM, [gone], [kill])
     assert allowed(STORM, [gone], [Planned(draw.STOP, "router-0", 0, 1)])
     assert not allowed(STORM, [gone], [Planned(draw.KILL, "router-0", 0, 1)])
-    assert not allowed(STORM, [gone], [Planned(draw.TERMINATE, "gateway", 0, 1)])
+    assert not allowed(STORM, [gone], [Planned(draw.TERMINATE, "gateway-0", 0, 1)])
     assert not allowed(STORM, [kill], [all_killed])
     assert not allowed(STORM, [all_killed], [gone])
 

@@ -9,7 +9,7 @@ from tests.chaos.fleet import Shape
 from tests.chaos.leaks import grown
 
 SHAPE = Shape(routers=2, schedulers=1, workers=1)
-NAMES = ("gateway", "router-0", "router-1", "scheduler-0", "worker-0")
+NAMES = ("gateway-0", "router-0", "router-1", "scheduler-0", "worker-0")
 BEFORE = {name: Figures(100_000_000, descriptors=50, sockets=20, threads=30, processes=2) for name in NAMES}
 
 

@@ -36,8 +36,8 @@ def _last_release(directory: Path) -> LastRelease | None:
     trees.plain.mkdir()
     trees.knows_redis.mkdir()
     try:
-        last_release.unpack(trees.plain)
-        last_release.unpack(trees.knows_redis, knows_redis=True)
+        last_release.install(trees.plain)
+        last_release.install(trees.knows_redis, knows_redis=True)
     except last_release.MissingReleaseError:
         return None
     return trees

@@ -193,7 +193,7 @@ class Fleet:
         return await self.redis.not_registered(expected)
 
     def use_release(self, name: str, tree: Path | None) -> None:
-        """Lets the next start of a part run the source tree of another release; None: this one."""
+        """Lets the next start of a part run the release that is installed in `tree`; None: this one."""
         self.members[name].spec = self._spec(self.members[name].kind, name, tree)
 
     async def start(self, *left_out: str) -> None:

@@ -23,7 +23,7 @@ _DELAY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LastRelease:
-    """Source trees of the last release: one for parts whose addresses are options, one for those that use Redis."""
+    """Where the last release is installed: one for parts whose addresses are options, one for those that use Redis."""
 
     plain: Path
     knows_redis: Path
@@ -159,15 +159,20 @@ class Nemesis:
         await member.wait_up()
 
     async def _limit_memory(self, member: Member, seconds: float) -> None:
-        """Lets a part take no more memory. If the kernel kills it, it is started again without the limit."""
+        """Lets a part take no more memory. If the kernel kills it, it is started again without the limit. Raises
+        UnsupportedError if it does not."""
         if (pid := member.pid) is None:
             return
+        is_killed = False
         member.hold()
         try:
             with no_more_memory(pid), contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(member.wait_exited(), seconds)
+                is_killed = True
         finally:
             member.release()
+        if not is_killed:
+            raise UnsupportedError("the part asked for no more memory while it was limited")
         await member.wait_up()
 
     async def _fill_disk(self, seconds: float) -> None:

@@ -4,18 +4,21 @@ and a stream survives the death of its scheduler and of its worker."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from quire.client import AsyncClient
+from quire.client import AsyncClient, QuireError
 from tests.fakes import last_release
+from tests.fakes.ports import free_port
+from tests.fakes.redis_server import RedisServer, needs_redis
 from tests.fakes.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
@@ -25,18 +28,21 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source tree of the last release."""
-    tree = tmp_path_factory.mktemp("old")
+    """Where the last release is installed."""
+    return installed(tmp_path_factory.mktemp("old"))
+
+
+def installed(directory: Path, *, knows_redis: bool = False) -> Path:
     try:
-        last_release.unpack(tree)
+        last_release.install(directory, knows_redis=knows_redis)
     except last_release.MissingReleaseError as error:
         pytest.skip(str(error))
-    return tree
+    return directory
 
 
 @dataclass(slots=True)
 class Part:
-    """A part as a process of the source tree `tree`."""
+    """A part as a process of the release in the directory `tree`."""
 
     tree: Path
     arguments: tuple[str, ...]
@@ -69,25 +75,50 @@ class Deployment:
 
 @asynccontextmanager
 async def deployment(directory: Path, router: Path, scheduler: Path, worker: Path) -> AsyncIterator[Deployment]:
-    """Runs one router, scheduler and worker, each from its own source tree."""
+    """Runs one router, scheduler and worker, each of its own release."""
     sockets = {name: f"unix:{directory}/{name}" for name in ("router", "scheduler", "worker")}
     parts = (
         Part(worker, ("worker", "--listen", sockets["worker"])),
         Part(scheduler, ("scheduler", "--listen", sockets["scheduler"], "--worker", sockets["worker"])),
         Part(router, ("router", "--listen", sockets["router"], "--scheduler", sockets["scheduler"])),
     )
+    async with running(parts, sockets["router"]) as client:
+        yield Deployment(client, parts[1], parts[0])
+
+
+@asynccontextmanager
+async def found_in_redis(directory: Path, old: Path) -> AsyncIterator[Deployment]:
+    """Runs a gateway and a scheduler of the last release with a router and a worker of this one. All of them find each
+    other in Redis."""
+    redis, port = RedisServer(directory), free_port()
+    known = ("--redis", redis.url)
+    parts = (
+        Part(ROOT, ("worker", "--listen", f"unix:{directory}/worker", *known)),
+        Part(old, ("scheduler", "--listen", f"unix:{directory}/scheduler", *known)),
+        Part(ROOT, ("router", "--listen", f"unix:{directory}/router", *known)),
+        Part(old, ("gateway", "--host", "127.0.0.1", "--port", str(port), *known)),
+    )
+    try:
+        async with running(parts, f"127.0.0.1:{port}") as client:
+            yield Deployment(client, parts[1], parts[0])
+    finally:
+        redis.kill()
+
+
+@asynccontextmanager
+async def running(parts: Sequence[Part], server: str) -> AsyncIterator[AsyncClient]:
+    """Runs the parts, and waits until a server serves a model. Yields its client."""
     for part in parts:
         part.start()
     try:
-        async with AsyncClient(sockets["router"]) as client, asyncio.timeout(HANG_S):
+        async with AsyncClient(server) as client, asyncio.timeout(HANG_S):
             while True:
-                try:
-                    await client.models()
-                    break
-                except Exception:
-                    assert all(part.process.poll() is None for part in parts), "a part has ended"
-                    await asyncio.sleep(0.1)
-            yield Deployment(client, parts[1], parts[0])
+                assert all(part.process.poll() is None for part in parts), "a part has ended"
+                with contextlib.suppress(QuireError):
+                    if await client.models():
+                        break
+                await asyncio.sleep(0.1)
+            yield client
     finally:
         for part in parts:
             part.kill()
@@ -98,12 +129,24 @@ async def deployment(directory: Path, router: Path, scheduler: Path, worker: Pat
 async def test_old_and_new_parts_work_together_and_lose_nothing(old: Path, tmp_path: Path, old_scheduler: bool) -> None:
     others, scheduler = (ROOT, old) if old_scheduler else (old, ROOT)
     async with deployment(tmp_path, others, scheduler, others) as parts:
-        expected = [token_id async for token_id in parts.tokens()]
-        assert len(expected) == MAX_TOKENS
-        for part in (parts.scheduler, parts.worker):
-            received: list[int] = []
-            async for token_id in parts.tokens():
-                received.append(token_id)
-                if len(received) == 3:
-                    part.restart()
-            assert received == expected
+        await loses_nothing(parts)
+
+
+@needs_redis
+async def test_old_and_new_parts_find_each_other_in_redis(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    async with found_in_redis(tmp_path, installed(old, knows_redis=True)) as parts:
+        await loses_nothing(parts)
+
+
+async def loses_nothing(parts: Deployment) -> None:
+    """Kills the scheduler and the worker under a stream each."""
+    expected = [token_id async for token_id in parts.tokens()]
+    assert len(expected) == MAX_TOKENS
+    for part in (parts.scheduler, parts.worker):
+        received: list[int] = []
+        async for token_id in parts.tokens():
+            received.append(token_id)
+            if len(received) == 3:
+                part.restart()
+        assert received == expected

@@ -146,6 +146,7 @@ def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int, late_after_s: floa
             sampling=request.sampling,
             choice_index=request.choice_index,
             traceparent=request.traceparent,
+            request_id=request.request_id,
             constraints=request.constraints,
             prompt_logprobs_from=new.prompt_logprobs_from,
             pooling=request.pooling,

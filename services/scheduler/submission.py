@@ -52,6 +52,7 @@ def routed_requests(
             pooling=task.pooling,
             classification=task.classification,
             traceparent=submit.traceparent,
+            request_id=submit.request_id,
         )
         for key, choice in zip(keys, submit.choices, strict=True)
     ]

@@ -18,6 +18,7 @@ class WorkerRequest(SequenceRequest):
     pooling: pooling_pb2.PoolingParams | None = None
     classification: pooling_pb2.ClassificationParams | None = None
     traceparent: str = ""
+    request_id: str = ""  # for the worker's logs and traces
 
 
 WorkerRequestT = TypeVar("WorkerRequestT", bound=WorkerRequest)

@@ -70,7 +70,10 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
         client.chat.completions.create(
             model=server.model,
             messages=[{"role": "user", "content": "Hello!"}],
-            extra_headers={"traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"},
+            extra_headers={
+                "traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
+                "x-request-id": "mine",
+            },
         )
         with spans.more:
             assert spans.more.wait_for(lambda: len(spans.spans) >= 4, HANG_S), spans.spans
@@ -88,6 +91,12 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
     assert [event.name for event in by_service["quire-scheduler"].events] == ["first_token"]
     assert by_service["quire-scheduler"].parent_span_id == router_span.span_id
     assert by_service["quire-worker"].parent_span_id == router_span.span_id
+
+    # The client's own id is in every span. Envoy calls it by a name of its own.
+    keys = dict.fromkeys(by_service, "quire.request_id") | {"quire-gateway": "guid:x-request-id"}
+    for service, span in (*by_service.items(), ("quire-gateway", gateway_span)):
+        ids = [attribute.value.string_value for attribute in span.attributes if attribute.key == keys[service]]
+        assert ids == ["mine"], service
 
     conventions = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
     for span in by_service.values():
@@ -160,11 +169,17 @@ def test_prompts_are_logged_if_the_operator_asks_for_it(tmp_path: Path) -> None:
     assert all(int(number) > 0 for number, _ in lines)
 
 
-def test_an_endpoint_that_does_not_answer_costs_no_answer_and_no_end() -> None:
+@pytest.mark.parametrize("accepts", [False, True], ids=["refuses connections", "accepts them and never answers"])
+def test_an_endpoint_that_does_not_answer_costs_no_answer_and_no_end(accepts: bool) -> None:
     """The server answers and stops with status 0; `serving` checks the latter."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{closed.getsockname()[1]}"}
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if accepts:
+            silent.listen()
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
         with mock.patch.dict(os.environ, variables), serving(model="quire-chat") as server:
             client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
             for _ in range(3):

@@ -504,6 +504,7 @@ class NewSequence(_message.Message):
     PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
     CLASSIFICATION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """Id of the sequence between scheduler and worker; never reused in an epoch. Routers use another id."""
     slot: _builtins.int
@@ -524,6 +525,8 @@ class NewSequence(_message.Message):
     """Position of the first prompt token whose log probability is requested, with sampling.prompt_logprobs. It must be greater
     than num_computed_tokens, because the position before it yields its log probability. Unset: none is requested.
     """
+    request_id: _builtins.str
+    """The request's id, for logs and traces. Empty: it has none."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How the sequence's tokens are sampled. Every field is set, except that logprobs and prompt_logprobs may be unset."""
@@ -561,10 +564,11 @@ class NewSequence(_message.Message):
         prompt_logprobs_from: _builtins.int | None = ...,
         pooling: _pooling_pb2.PoolingParams | None = ...,
         classification: _pooling_pb2.ClassificationParams | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "classification", b"classification", "constraints", b"constraints", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "classification", b"classification", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "classification", b"classification", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prompt_logprobs_from: _TypeAlias = _typing.Literal["prompt_logprobs_from"]  # noqa: Y015
     _WhichOneofArgType__prompt_logprobs_from: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from"]  # noqa: Y015

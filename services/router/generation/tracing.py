@@ -104,6 +104,7 @@ class RequestSpan:
         attributes: dict[str, Any] = {
             "gen_ai.response.model": request.model.info.name,
             "gen_ai.response.id": request.request_id,
+            "quire.request_id": request.request_id,
             "gen_ai.request.max_tokens": max(request.max_tokens),
             "gen_ai.request.stop_sequences": request.stop_strings,
             **_sampling_attributes(request.sampling),

@@ -36,6 +36,7 @@ class NewSequence(ABC):
     num_computed_tokens: int
     block_ids: U32
     traceparent: str = field(default="", kw_only=True)
+    request_id: str = field(default="", kw_only=True)  # for logs and traces
     embeddings: GivenEmbeddings | None = field(default=None, kw_only=True)  # not on the wire yet
 
     @abstractmethod

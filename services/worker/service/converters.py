@@ -83,7 +83,7 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         params: VectorParams = _pooling(message.pooling)
         if message.HasField("classification"):
             params = _classification(message.classification)
-        return PoolingSequence(*common, params, traceparent=message.traceparent)
+        return PoolingSequence(*common, params, traceparent=message.traceparent, request_id=message.request_id)
     return GeneratingSequence(
         *common,
         sampling=_sampling(message.sampling),
@@ -91,6 +91,7 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         constraints=_constraints(message.constraints) if message.HasField("constraints") else None,
         prompt_logprobs_from=message.prompt_logprobs_from if message.HasField("prompt_logprobs_from") else None,
         traceparent=message.traceparent,
+        request_id=message.request_id,
     )
 
 

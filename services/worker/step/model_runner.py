@@ -233,7 +233,11 @@ class ModelRunner:
         try:
             problem = sequence.admit(self._generation.admit, self._pooler.admit)
         except torch.OutOfMemoryError as error:
-            logger.warning("out of memory for a sequence's penalties or biases: %s", str(error))
+            logger.warning(
+                "out of memory for a sequence's penalties or biases: %s",
+                str(error),
+                extra={"request_id": sequence.request_id},
+            )
             self._state.fail(SequenceError(sequence.wire_id, OUT_OF_MEMORY))
             return
         if problem is not None:

@@ -35,6 +35,7 @@ class SequenceSpans:
         # Always text completion: the router has already turned a chat into a prompt.
         span.set_attribute("gen_ai.operation.name", "text_completion")
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
+        span.set_attribute("quire.request_id", sequence.request_id)
         span.set_attribute("quire.num_computed_tokens", sequence.num_computed_tokens)
         known_output = len(sequence.token_ids) - sequence.num_prompt_tokens
         self._records[sequence.slot] = _Record(span, time.monotonic(), known_output)

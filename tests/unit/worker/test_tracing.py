@@ -23,7 +23,18 @@ def test_a_span_from_arrival_to_release(tmp_path: Path, exporter: InMemorySpanEx
     save_model(tmp_path, "Llama")
     runner = make_runner(tmp_path)
     sequences = tuple(
-        GeneratingSequence(index, index, column([5, 6, 7]), 3, 0, column([index]), GREEDY, 0, traceparent=traceparent)
+        GeneratingSequence(
+            index,
+            index,
+            column([5, 6, 7]),
+            3,
+            0,
+            column([index]),
+            GREEDY,
+            0,
+            traceparent=traceparent,
+            request_id="mine",
+        )
         for index, traceparent in enumerate(("", TRACEPARENT))
     )
     for position in (0, 3, 4):
@@ -42,6 +53,7 @@ def test_a_span_from_arrival_to_release(tmp_path: Path, exporter: InMemorySpanEx
     assert f"{span.parent.span_id:016x}" == TRACEPARENT.split("-")[2]
     assert span.attributes is not None
     assert span.attributes["gen_ai.operation.name"] == "text_completion"
+    assert span.attributes["quire.request_id"] == "mine"
     assert span.attributes["gen_ai.usage.input_tokens"] == 3
     assert span.attributes["gen_ai.usage.output_tokens"] == 3
     assert [event.name for event in span.events] == ["first_token"]

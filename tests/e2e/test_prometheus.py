@@ -10,19 +10,24 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 import yaml
 
+from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
 from deploy.dashboards.panels import of_chosen_models
 from quire.cli.stack import SERVICES
+from services.worker.gpu_metrics import GpuCollector
+from shared.metrics.exposition import registry_of, start_metrics_server
 from tests.e2e.conftest import Server, serving
 from tests.e2e.containers import running
 from tests.e2e.parts import pid_of
 from tests.e2e.prometheus import PROMETHEUS, RULES, Prometheus, running_prometheus
+from tests.fakes import nvml
 from tests.fakes.ports import free_ports
 from tests.fakes.redis_server import needs_redis
 from tests.fakes.tools import needs
@@ -43,6 +48,14 @@ OF_GUIDES = (
 )
 # What this stack lacks.
 ABSENT = {"a GPU", "Redis"}
+
+
+def of_alerts() -> Iterator[str]:
+    """The comparisons of alerts between two series of the same part, as numbers: they have data if the labels match."""
+    for alert in ALERTS:
+        if alert.name in {"MemoryGrows", "QueueLongerThanBatch"}:
+            left, right = alert.expression.rsplit(" > ", 1)
+            yield f"{left} > bool {right}"
 
 
 def of_scalers() -> tuple[str, ...]:
@@ -89,7 +102,7 @@ def test_every_query_finds_data(prometheus: Prometheus, server: Server) -> None:
     panels = [panel for board in BOARDS for panel in board.panels if panel.needs not in ABSENT]
     shown = {of_chosen_models(query.expression) for panel in panels for query in panel.queries}
     assert sum('model_name=~"$model"' in query for query in shown) > 40
-    queries = shown | {*OF_GUIDES, *of_scalers()}
+    queries = shown | {*OF_GUIDES, *of_scalers(), *of_alerts()}
     empty = {query: query.replace("$__rate_interval", WINDOW).replace("$model", "quire-chat") for query in queries}
     assert len(empty) > 70
     assert "$" not in "".join(empty.values())
@@ -146,3 +159,29 @@ def test_what_needs_redis_finds_data_in_a_fleet_with_redis(tmp_path: Path) -> No
         }
         with running_prometheus(tmp_path, targets) as prometheus:
             wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
+
+
+def test_what_needs_a_gpu_finds_data_of_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker exports with a GPU, from a stand-in for NVIDIA's library: panels, alerts, and what
+    prometheus-adapter asks for."""
+    panels = [panel for board in BOARDS for panel in board.panels if panel.needs == "a GPU"]
+    rules = ROOT / "deploy" / "kubernetes" / "components" / "hpa-gpu" / "adapter-rules.yaml"
+    (rule,) = yaml.safe_load(rules.read_text())["rules"]["custom"]
+    # Without a cluster, series have neither a namespace nor a pod.
+    queries = {
+        *(query.expression for panel in panels for query in panel.queries),
+        rule["seriesQuery"].replace('!=""', '=""'),
+        rule["metricsQuery"].replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'namespace=""'),
+    }
+    assert len(queries) == 5
+    saturated = next(alert.expression for alert in ALERTS if alert.name == "GPUSaturated")
+    percent = 75
+    nvml.install(
+        monkeypatch, nvml.nvml(nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=percent, memory=20))
+    )
+    port = start_metrics_server("127.0.0.1", 0, registry_of(GpuCollector(nvml.DEVICE)))
+    with running_prometheus(tmp_path, {"worker": [f"127.0.0.1:{port}"]}) as prometheus:
+        wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
+        assert not prometheus.has_data(saturated)
+        percent = 99
+        wait_until(lambda: prometheus.has_data(saturated), 0.2)

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import pytest
-import torch
 
 from services.worker.gpu_metrics import GpuCollector
 from shared.metrics import catalog
-
-UUID = "0123-4567"
-DEVICE = torch.device("cuda", 0)
-
-
-class NVMLError(Exception):
-    pass
-
-
-def refuse(*_: Any) -> Any:
-    raise NVMLError("not supported")
-
-
-def nvml(**changes: Any) -> ModuleType:
-    """A library that knows one GPU."""
-    module = ModuleType("pynvml")
-    functions: dict[str, Any] = {
-        "NVMLError": NVMLError,
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetHandleByUUID": {f"GPU-{UUID}": "handle"}.__getitem__,
-        "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=75, memory=20),
-        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=3 << 30, total=80 << 30),
-        "nvmlDeviceGetPowerUsage": lambda _: 345_600,
-    }
-    for name, function in (functions | changes).items():
-        setattr(module, name, function)
-    return module
-
-
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=UUID))
+from tests.fakes.nvml import DEVICE, UUID, install, nvml, refuse
 
 
 def collected(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None) -> dict[str, tuple[dict[str, str], float]]:
     """Labels and value by name. `library`: None if the package is not installed."""
-    monkeypatch.setitem(sys.modules, "pynvml", library)
+    install(monkeypatch, library)
     samples = [sample for family in GpuCollector(DEVICE).collect() for sample in family.samples]
     return {sample.name: (sample.labels, sample.value) for sample in samples}
 

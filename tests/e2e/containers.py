@@ -150,7 +150,8 @@ class Project:
     def __post_init__(self) -> None:
         source, self._library = Path(__file__).with_name("names.c"), self.directory / "names.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-o", str(self._library), str(source), "-ldl"], check=True)
-        self._names = self.directory / "names"
+        # Lines of a name and an address, as they are now.
+        self.names = self.directory / "names"
         self._write_names()
 
     def scale(self, service: str, number: int) -> list[Container]:
@@ -201,7 +202,7 @@ class Project:
             for name, value in {**image_environment(definition.part), **definition.environment}.items()
         }
         environment = child_environment() | variables
-        environment |= {"LD_PRELOAD": str(self._library), "NAMES": str(self._names), "TMPDIR": str(temporary)}
+        environment |= {"LD_PRELOAD": str(self._library), "NAMES": str(self.names), "TMPDIR": str(temporary)}
         command = confined([*entry_point(definition.part), *definition.command], user_of(definition.part), temporary)
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
@@ -225,9 +226,9 @@ class Project:
             for one in running
             for name in dict.fromkeys((one.service, *self.services[one.service].names))
         ]
-        new = self._names.with_suffix(".new")
+        new = self.names.with_suffix(".new")
         new.write_text("".join(lines))
-        new.rename(self._names)
+        new.rename(self.names)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,29 @@ def running_prometheus(
     }
     if alertmanager is not None:
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
-    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+    path = directory / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    with _prometheus((str(PROMETHEUS),), path, directory) as prometheus:
+        yield prometheus
+
+
+@contextmanager
+def shipped_prometheus(directory: Path, name_server: str) -> Iterator[Prometheus]:
+    """Runs it with the configuration of docker-compose.yml. `name_server`: address of the DNS server that it asks. It
+    gets a mount namespace, in which /etc/resolv.conf names this server."""
+    resolver = directory / "resolv.conf"
+    resolver.write_text(f"nameserver {name_server}\noptions ndots:0\n")
+    mount = f'mount --bind {shlex.quote(str(resolver))} /etc/resolv.conf && exec "$@"'
+    command = ("unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(PROMETHEUS))
+    with _prometheus(command, RULES.with_name("prometheus.yml"), directory) as prometheus:
+        yield prometheus
+
+
+@contextmanager
+def _prometheus(program: Sequence[str], config: Path, directory: Path) -> Iterator[Prometheus]:
     address = f"127.0.0.1:{free_port()}"
     command = [
-        str(PROMETHEUS), f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/data",
+        *program, f"--config.file={config}", f"--storage.tsdb.path={directory}/data",
         f"--web.listen-address={address}", "--log.level=warn",
     ]  # fmt: skip
     with _process(command):

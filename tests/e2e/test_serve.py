@@ -49,7 +49,7 @@ class Served:
 @pytest.fixture(scope="module", params=[None, KEY], ids=["open", "with a key"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     key: str | None = request.param
-    command = [*QUIRE, "serve", "--port", "0", *(("--api-key", key) if key else ())]
+    command = [*QUIRE, "serve", "--port", "0", "--preset", "latency", *(("--api-key", key) if key else ())]
     with (
         tempfile.TemporaryFile("w+") as notes,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=notes, text=True, cwd=ROOT) as process,
@@ -67,6 +67,12 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         finally:
             process.terminate()
             assert process.wait(HANG_S) == 0
+
+
+def test_it_says_what_its_preset_sets(served: Served) -> None:
+    assert [line for line in served.notes if "--preset" in line] == [
+        "--preset latency sets --gpu-memory-utilization 0.85, --max-num-seqs 32, --max-auto-model-len 8192"
+    ]
 
 
 def test_the_addresses_that_it_prints_answer(served: Served) -> None:

@@ -250,7 +250,8 @@ async def _until_live(admin: str) -> None:
 
 async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
     """Drains Envoy. The gateway's health check fails at once. After `config.drain_delay` seconds, Envoy sends
-    clients GOAWAY or `connection: close`. Then waits until no request is running and no connection is open, for at most
+    clients GOAWAY or `connection: close`, and stops listening: clients that connect now are refused at once, and know
+    that nothing was sent. Then waits until no request is running and no connection is open, for at most
     `config.drain_timeout` seconds.
     """
     with contextlib.suppress(OSError, TimeoutError):
@@ -258,6 +259,7 @@ async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
         await asyncio.sleep(config.drain_delay)
         async with asyncio.timeout(config.drain_timeout):
             await ask(admin, "/drain_listeners?graceful&skip_exit", method="POST")
+            await ask(admin, "/drain_listeners", method="POST")
             drain.drain()
             while await _num_active(admin) > 0:  # noqa: ASYNC110 - Envoy offers no event for it
                 await asyncio.sleep(0.05)

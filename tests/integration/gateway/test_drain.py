@@ -99,8 +99,10 @@ async def test_idle_connections_are_told_to_go_while_a_stream_goes_on(gateway: G
 
     assert _GOAWAY in await asyncio.wait_for(frames(reader), 20)
     assert await asyncio.to_thread(kept.sock.recv, 1) == b""
-    # The stream goes on although all others have gone.
+    # The stream goes on although all others have gone. Who connects now is refused, not accepted and then sent away.
     assert gateway.process.returncode is None
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
     release.set()
     assert b"data: 2" in await asyncio.to_thread(response.read)
     assert await asyncio.wait_for(gateway.process.wait(), 20) == 0

@@ -6,8 +6,9 @@
   beginning.
 - A call that is not answered is refused before its first output: with status 429, or with 503 in the storm, and a
   Retry-After.
-- A stream that breaks off is lost, but for those of a router or gateway that was itself killed or cut off, or told to
-  end longer ago than its drain lasts. These are counted apart.
+- A stream that breaks off is lost, but for those of a router or gateway that was itself killed, cut off or silent, or
+  told to end longer ago than its drain lasts. These are counted apart. A call that began after the fault is none of
+  them, because the gateway and the clients can send it elsewhere.
 - No call is still open at its deadline.
 - No part ends by itself.
 """
@@ -29,15 +30,17 @@ from tests.chaos.answers import (
     over_http,
 )
 from tests.chaos.catalog import HttpRequest, Request
-from tests.chaos.draw import DELAY, GRACEFUL, KILL, KILL_ALL, STALL, STOP
+from tests.chaos.draw import DELAY, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, UPGRADE
 from tests.chaos.fleet import ANYBODY, DRAIN_S, link_name
 from tests.chaos.history import Call, Exit, Fault, Record, Served
 
 # Faults that break no stream if they are shorter than the gateway's pings wait (deploy/envoy/envoy.yaml.j2).
 _SILENT = {STOP, STALL}
 _PING_S = 4.5  # 5 s, less half a second because the history's clock is not the gateway's
-# A drain may seem to end earlier by this much, because the history's clock is not the part's.
+# A drain may seem to end earlier by this much, or a fault to begin later: the history's clock is not the part's.
 _EARLY_S = 0.5
+# Seconds from SIGTERM in which a gateway on a busy machine may still accept a connection that it then resets.
+_CLOSES_S = 2.0
 # The gateway writes its access log once a second (quire/cli/gateway.py).
 _LOG_S = 2.0
 # A fault excuses no call that ends this much later than the fault.
@@ -169,6 +172,15 @@ def _refused(call: Call) -> tuple[str, str]:
     return "refused wrongly", f"status {call.status} in phase {call.phase}: {call.detail}"
 
 
+def _is_refused(call: Call, fault: Fault, context: _Context) -> bool:
+    """Returns whether a gateway that was told to end has not taken the call. The gateway of the last release accepts
+    connections during its drain, and closes them at once."""
+    if call.events or call.id in context.routers or call.start < fault.start:
+        return False
+    is_refused = call.detail.startswith("ClientConnectorError")
+    return is_refused or fault.kind == UPGRADE or call.start <= fault.start + _CLOSES_S
+
+
 def _causes(call: Call, context: _Context) -> set[str]:
     """Returns the parts and links that can have cut the call's stream."""
     router = context.routers.get(call.id)
@@ -186,7 +198,8 @@ def _causes(call: Call, context: _Context) -> set[str]:
 def _excuse(call: Call, context: _Context) -> str | None:
     """Returns the fault that excuses the call, None if there is none: a fault of the router or gateway that the call
     went through, at that time. A part that is told to end lets streams go on for the length of its drain. A gateway
-    that ends refuses connections. A delay breaks nothing, nor does a short silence."""
+    that ends refuses connections. A delay breaks nothing, and a silence only what ends after the gateway's pings. It is
+    not known when a memory limit kills a part."""
     causes = _causes(call, context)
 
     def excuses(fault: Fault) -> bool:
@@ -196,11 +209,14 @@ def _excuse(call: Call, context: _Context) -> str | None:
             or (fault.end < call.start)
         ):
             return False
-        if fault.kind == DELAY or (fault.kind in _SILENT and fault.end - fault.start < _PING_S):
-            return False
-        is_over = call.end >= fault.start + DRAIN_S - _EARLY_S
-        is_refused = not call.events and call.start > fault.start and call.gateway in fault.targets
-        return fault.kind not in GRACEFUL or is_over or is_refused
+        has_begun = call.start <= fault.start + _EARLY_S
+        if fault.kind in _SILENT:
+            return call.end >= fault.start + _PING_S
+        if fault.kind in GRACEFUL:
+            # A gateway of the last release takes new calls while it drains.
+            is_over = (has_begun or fault.kind == UPGRADE) and call.end >= fault.start + DRAIN_S - _EARLY_S
+            return is_over or (call.gateway in fault.targets and _is_refused(call, fault, context))
+        return fault.kind != DELAY and (has_begun or fault.kind == MEMORY)
 
     for fault in context.faults:
         if excuses(fault):

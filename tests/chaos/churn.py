@@ -164,7 +164,9 @@ def main() -> int:
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{what}; default: {default}")
     parser.add_argument("--minutes", type=float, default=plan.minutes, help="minutes of changes; default: 12")
-    parser.add_argument("--store", action="store_true", help="store the result in benchmarks/results")
+    parser.add_argument(
+        "--store", action="store_true", help="store the result in benchmarks/results, unless something is lost or left"
+    )
     arguments = vars(parser.parse_args())
     is_stored = arguments.pop("store")
     with tempfile.TemporaryDirectory(prefix="chaos-history-") as directory:
@@ -180,7 +182,7 @@ def main() -> int:
         became["lost"] + became["refused wrongly"], became["different"], became["hung"],
     )  # fmt: skip
     print(f"\n{table(row)}", *verdict.findings[:20], *stage.leaks, sep="\n")
-    if is_stored:
+    if is_stored and not verdict.findings and not stage.leaks:
         record = provenance()
         text = f"# Workers added and removed under load\n\n`python -m tests.chaos.churn --store`; {in_words(record)}.\n"
         (RESULTS / "chaos_churn.md").write_text(f"{text}\n{table(row)}\n")

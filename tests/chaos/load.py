@@ -91,9 +91,10 @@ class Load:
         id_, phase, start = f"chaos-{self.num_sent}", self.phase, self._clock()
         self.num_sent += 1
         outcome: Outcome = "ended"
-        gateway = await self._gateway()
+        gateway = ""
         try:
             async with asyncio.timeout(HANG_S):
+                gateway = await self._gateway()
                 if isinstance(request, HttpRequest):
                     await self._over_http(request, gateway, id_, received)
                 else:

@@ -163,13 +163,12 @@ class Nemesis:
         UnsupportedError if it does not."""
         if (pid := member.pid) is None:
             return
-        is_killed = False
         member.hold()
         try:
             with no_more_memory(pid), contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(member.wait_exited(), seconds)
-                is_killed = True
         finally:
+            is_killed = member.pid != pid
             member.release()
         if not is_killed:
             raise UnsupportedError("the part asked for no more memory while it was limited")

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, STALL, STOP, reaches_worker
+from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, reaches_worker
 from tests.chaos.fleet import Shape
 from tests.chaos.history import Call, Fault, Record, Served
 
 # Faults of parts and links that nobody can be served through.
-_BLOCKING = {KILL, KILL_ALL, STOP, DOWN, STALL, *GRACEFUL}
+_BLOCKING = {KILL, KILL_ALL, STOP, DOWN, STALL, MEMORY, *GRACEFUL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +84,21 @@ def _without_service(
     call: Call, router: str | None, start: float, end: float, faults: Sequence[Fault], shape: Shape
 ) -> float:
     """Returns the seconds between two times in which nobody could have served the call: its gateway or router was down,
-    suspended or cut off, or no worker of its model was in reach. `router`: which served it; None: unknown. A gateway or
-    router that is told to end still serves the calls that it has begun to answer."""
+    suspended or cut off, or no worker of its model was in reach. A call without an answer so far could also have been
+    sent to the other gateways and routers. `router`: which served it; None: unknown. A part that is told to end serves
+    the calls that it has begun to answer."""
     group = next(group for group in shape.groups if call.request.endswith(f"({group.model})"))
     has_begun = any(event.at <= start for event in call.events)
-    own = {call.gateway, router}
-    blocking = [
-        fault
-        for fault in faults
-        if fault.kind in _BLOCKING and not (has_begun and fault.kind in GRACEFUL and own.intersection(fault.targets))
-    ]
+    gateways = [call.gateway] if has_begun else shape.names("gateway")
+    routers = [router] if has_begun and router is not None else shape.names("router")
+    blocking = [fault for fault in faults if fault.kind in _BLOCKING and not (has_begun and fault.kind in GRACEFUL)]
     times = sorted({start, end, *(min(max(at, start), end) for fault in blocking for at in (fault.start, fault.end))})
     seconds = 0.0
     for begin, until in pairwise(times):
         down = {target for fault in blocking if fault.start <= begin and until <= fault.end for target in fault.targets}
-        routers = shape.names("router") if router is None else [router]
-        serves = call.gateway not in down and any(
-            name not in down and shape.link(call.gateway, name) not in down and reaches_worker(shape, down, name, group)
+        serves = any(
+            not {gateway, name, shape.link(gateway, name)} & down and reaches_worker(shape, down, name, group)
+            for gateway in gateways
             for name in routers
         )
         seconds += 0.0 if serves else until - begin

@@ -26,9 +26,8 @@ def summary(records: Sequence[Record], verdict: Verdict, result: Result, shape: 
     if pauses := longest_pauses(records, _MAX_PAUSES, shape):
         lines += [
             "",
-            "The longest pauses, each with the faults that began or lasted during it. *Nobody*: seconds in which the "
-            "call's gateway or router was away, or no worker of its model in reach. *Rest*: what the fleet took beyond "
-            "that.",
+            "The longest pauses, each with the faults that began or lasted during it. *Nobody*: seconds in which "
+            "faults left nobody who could have served it. *Rest*: what the fleet took beyond that.",
             "",
             *_pauses(pauses),
             "",

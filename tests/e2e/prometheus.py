@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from tests.e2e.conftest import ROOT
+from tests.fakes import dns_server
 from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S, wait_until
 
@@ -32,6 +33,12 @@ def find(*names: str) -> str | None:
     return next((path for path in found if path), None)
 
 
+def _can_mount() -> bool:
+    """Whether programs can have a mount namespace of their own here."""
+    command = ["unshare", "--map-root-user", "--mount", "true"]
+    return bool(shutil.which("unshare")) and subprocess.run(command, capture_output=True).returncode == 0
+
+
 def in_its_place(program: str | None) -> list[str]:
     """The command that runs a program. Debian's Alertmanager reads its templates from /usr/share: if it is unpacked and
     not installed, it gets a mount namespace in which they are there. Empty if there is no program or no namespace."""
@@ -40,13 +47,15 @@ def in_its_place(program: str | None) -> list[str]:
         return [] if program is None else [program]
     mount = f'mount --bind {shlex.quote(str(share))} /usr/share && exec "$@"'
     namespace = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
-    works = shutil.which("unshare") and subprocess.run([*namespace, "true"], capture_output=True).returncode == 0
+    works = _can_mount() and subprocess.run([*namespace, "true"], capture_output=True).returncode == 0
     return [*namespace, program] if works else []
 
 
 PROMETHEUS = find("prometheus")
 ALERTMANAGER = in_its_place(find("prometheus-alertmanager", "alertmanager"))
 AMTOOL = find("amtool")
+# Whether Prometheus can ask a DNS server of a test.
+CAN_HAVE_A_RESOLVER = _can_mount() and dns_server.may_listen()
 
 
 class Prometheus:

@@ -26,7 +26,14 @@ from shared.metrics.exposition import registry_of, start_metrics_server
 from tests.e2e.conftest import Server, serving
 from tests.e2e.containers import NETWORK, running
 from tests.e2e.parts import pid_of
-from tests.e2e.prometheus import PROMETHEUS, RULES, Prometheus, running_prometheus, shipped_prometheus
+from tests.e2e.prometheus import (
+    CAN_HAVE_A_RESOLVER,
+    PROMETHEUS,
+    RULES,
+    Prometheus,
+    running_prometheus,
+    shipped_prometheus,
+)
 from tests.fakes import dns_server, nvml
 from tests.fakes.ports import free_ports
 from tests.fakes.redis_server import needs_redis
@@ -52,10 +59,10 @@ ABSENT = {"a GPU", "Redis"}
 
 def of_alerts() -> Iterator[str]:
     """The comparisons of alerts between two series of the same part, as numbers: they have data if the labels match."""
-    for alert in ALERTS:
-        if alert.name in {"MemoryGrows", "QueueLongerThanBatch"}:
-            left, right = alert.expression.rsplit(" > ", 1)
-            yield f"{left} > bool {right}"
+    expressions = {alert.name: alert.expression for alert in ALERTS}
+    for name in ("MemoryGrows", "QueueLongerThanBatch"):
+        left, right = expressions[name].rsplit(" > ", 1)
+        yield f"{left} > bool {right}"
 
 
 def of_scalers() -> tuple[str, ...]:
@@ -149,28 +156,36 @@ def test_all_parts_are_scraped(prometheus: Prometheus) -> None:
 
 
 @needs_redis
+@needs(CAN_HAVE_A_RESOLVER, "right to run a DNS server and a mount namespace")
 def test_the_configuration_of_compose_scrapes_every_container(tmp_path: Path) -> None:
-    """Prometheus finds the containers by DNS. What needs Redis has data."""
-    panels = [panel for board in BOARDS for panel in board.panels if panel.needs == "Redis"]
-    # Four times its scrape interval.
-    queries = {query.expression.replace("$__rate_interval", "20s") for panel in panels for query in panel.queries}
-    assert queries
+    """Prometheus finds the containers by DNS."""
     numbers = {"redis": 1, "worker": 1, "scheduler": 1, "router": 2, "gateway": 1}
-    with running(numbers) as project, contextlib.ExitStack() as stack:
-        name_server = f"{NETWORK}.250.53"
-        try:
-            stack.enter_context(dns_server.serving(name_server, project.names))
-        except PermissionError as error:
-            pytest.skip(f"no DNS server can listen: {error}")
-        prometheus = stack.enter_context(shipped_prometheus(tmp_path, name_server))
+    name_server = f"{NETWORK}.250.53"
+    with (
+        running(numbers) as project,
+        dns_server.serving(name_server, project.names),
+        shipped_prometheus(tmp_path, name_server) as prometheus,
+    ):
+        expected = {(name, f"{one.address}:9000"): "up" for name in SERVICES for one in project.containers[name]}
 
         def healths() -> dict[tuple[str, str], str]:
             found = (prometheus.ask("targets") or {"activeTargets": []})["activeTargets"]
             return {(one["labels"]["job"], one["labels"]["instance"]): one["health"] for one in found}
 
-        expected = {(name, f"{one.address}:9000"): "up" for name in SERVICES for one in project.containers[name]}
         wait_until(lambda: healths() == expected, 0.2)
-        wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
+
+
+@needs_redis
+def test_what_needs_redis_finds_data_in_a_fleet_with_redis(tmp_path: Path) -> None:
+    panels = [panel for board in BOARDS for panel in board.panels if panel.needs == "Redis"]
+    queries = {query.expression.replace("$__rate_interval", WINDOW) for panel in panels for query in panel.queries}
+    assert queries
+    with running(dict.fromkeys(("redis", "worker", "scheduler", "router"), 1)) as project:
+        targets = {
+            name: [f"{one.address}:9000" for one in project.containers[name]] for name in SERVICES if name != "gateway"
+        }
+        with running_prometheus(tmp_path, targets) as prometheus:
+            wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
 
 
 def test_what_needs_a_gpu_finds_data_of_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import socketserver
 import struct
 import threading
@@ -16,15 +18,23 @@ _ANSWER, _NO_SUCH_NAME = 0x8180, 0x8183
 _HEADER = struct.Struct("!6H")
 
 
+def may_listen() -> bool:
+    """Returns whether the user may use the port."""
+    with socket.socket(type=socket.SOCK_DGRAM) as one, contextlib.suppress(OSError):
+        one.bind(("127.53.53.53", PORT))
+        return True
+    return False
+
+
 @contextmanager
 def serving(address: str, names: Path) -> Iterator[None]:
     """Serves on port 53 of this address. `names`: file with a name and an IPv4 address in each line, read anew for each
-    question. Raises PermissionError if the user may not use the port."""
+    question."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            query, socket = self.request
-            socket.sendto(answer(query, names.read_text()), self.client_address)
+            query, ours = self.request
+            ours.sendto(answer(query, names.read_text()), self.client_address)
 
     with socketserver.ThreadingUDPServer((address, PORT), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -7,6 +7,7 @@ The exit status is 1 if any test failed in any run. build/steady keeps the outpu
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def run(setting: Setting, options: Sequence[str], out: Path) -> Run:
     result = replace(read_run(setting.name, xml, status), commit=tested)
     xml.unlink(missing_ok=True)
     if not result.failed:
-        log.unlink()
+        log.unlink(missing_ok=True)
     return result
 
 
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     known, options = parser.parse_known_args(arguments)
     known.out.mkdir(parents=True, exist_ok=True)
     record = Record(known.record or known.out / "runs.jsonl", options)
+    if record.is_of_other_options():
+        parser.error(f"{record.path} has runs with other options of pytest; name another file, or delete it")
     settings = [setting for setting in SETTINGS if known.setting in (None, setting.name)]
     if runs := record.runs():
         print(f"continuing after {len(runs)} runs in {record.path}; delete this file to start over", flush=True)
@@ -56,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         while (setting := _next_setting(settings, record, known.runs)) is not None:
             began = time.monotonic()
             number = _num_runs(record)[setting.name] + 1
-            out = known.out / f"{setting.name.replace(' ', '-')}-{number}"
+            # Another command may run the same setting at the same time.
+            out = known.out / f"{setting.name.replace(' ', '-')}-{number}-{os.getpid()}"
             result = run(setting, options, out)
             record.add(result)
             minutes = (time.monotonic() - began) / 60

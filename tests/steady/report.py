@@ -27,29 +27,29 @@ class Record:
     """File with the finished runs, one JSON object per line, so that a command of hours can continue after an
     interruption.
 
-    `options`: options for pytest. A file that was written with other options is ignored.
+    `options`: options for pytest. All runs in a file have the same ones, the number of processes left out: that of a
+    machine depends on its cores.
     """
 
     def __init__(self, path: Path, options: Sequence[str]) -> None:
         self.path = path
-        self._head = json.dumps({"options": list(options)})
+        same = [option for option in options if not option.startswith("--numprocesses")]
+        self._head = json.dumps({"options": same})
+
+    def is_of_other_options(self) -> bool:
+        return self.path.exists() and self.path.read_text().partition("\n")[0] != self._head
 
     def runs(self) -> list[Run]:
-        if not self._is_of_these_options():
+        if not self.path.exists():
             return []
         fields = map(json.loads, self.path.read_text().splitlines()[1:])
         return [Run(**{**one, "failed": tuple(one["failed"])}) for one in fields]
 
-    def _is_of_these_options(self) -> bool:
-        return self.path.exists() and self.path.read_text().partition("\n")[0] == self._head
-
     def add(self, run: Run) -> None:
         """Appends a run. Several commands may share one file."""
-        if self._is_of_these_options():
-            with self.path.open("a") as file:
-                file.write(json.dumps(asdict(run)) + "\n")
-        else:
-            self.path.write_text(f"{self._head}\n{json.dumps(asdict(run))}\n")
+        head = "" if self.path.exists() else f"{self._head}\n"
+        with self.path.open("a") as file:
+            file.write(f"{head}{json.dumps(asdict(run))}\n")
 
 
 def read_run(setting: str, xml: Path, status: int) -> Run:

@@ -75,7 +75,7 @@ def test_a_count_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pyte
         if len(made) == 4:
             made.append("interrupted")
             raise KeyboardInterrupt
-        made.append(out.name)
+        made.append(out.name.removesuffix(f"-{os.getpid()}"))
         return Run(setting.name, 1, ())
 
     monkeypatch.setattr(steady, "run", made_run)
@@ -85,8 +85,18 @@ def test_a_count_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pyte
     settings = [setting.name.replace(" ", "-") for setting in SETTINGS]
     first, second = ([f"{name}-{number}" for name in settings] for number in (1, 2))
     assert made == [*first, second[0], "interrupted", *second[1:]]
-    # A record with other options is ignored.
-    assert not Record(tmp_path / "runs.jsonl", ["-m", "others"]).runs()
+
+
+def test_a_record_with_other_options_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Record(tmp_path / "runs.jsonl", ["--numprocesses=3", "-m", "processes"])
+    record.add(Run("as in CI", 1, ()))
+    before = record.path.read_text()
+    with pytest.raises(SystemExit):
+        steady.main(["--out", str(tmp_path), "--numprocesses=3", "-m", "others"])
+    assert "has runs with other options of pytest" in capsys.readouterr().err
+    assert record.path.read_text() == before
+    # Another machine has other cores.
+    assert not Record(record.path, ["--numprocesses=9", "-m", "processes"]).is_of_other_options()
 
 
 def test_two_commands_may_share_the_record_of_one_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,42 +220,80 @@ def test_only_streams_of_a_router_under_a_fault_may_break(
 
 
 @pytest.mark.parametrize(
-    ("target", "told_s", "events", "is_excused"),
+    ("target", "kind", "told_s", "lasted_s", "is_excused"),
     [
-        ("router-0", 10.0, WHOLE[:2], True),
-        ("router-0", 9.0, WHOLE[:2], False),
-        ("router-0", -0.1, [], False),
-        ("gateway-0", 10.0, WHOLE[:2], True),
-        ("gateway-0", 9.0, WHOLE[:2], False),
-        ("gateway-0", 2.0, [], True),
+        ("router-0", "terminate", 10.0, 11.0, True),
+        ("router-0", "terminate", 9.0, 11.0, False),
+        # It began after the part was told to end.
+        ("router-0", "terminate", 10.0, 9.0, False),
+        ("gateway-0", "terminate", 10.0, 11.0, True),
+        ("gateway-0", "terminate", 9.0, 11.0, False),
+        ("gateway-0", "terminate", 10.0, 9.0, False),
+        ("gateway-0", "rolling upgrade", 10.0, 9.0, True),
     ],
 )
 def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
-    target: str, told_s: float, events: list[str], is_excused: bool
+    target: str, kind: str, told_s: float, lasted_s: float, is_excused: bool
 ) -> None:
-    """The part was told to end so long before the stream broke off; without any event, before the call."""
-    broken = call("a", events, outcome="cut")
+    """The part was told to end so long before the stream broke off."""
+    broken = call("a", WHOLE[:2], outcome="cut")
+    broken = dataclasses.replace(broken, start=broken.end - lasted_s)
     start = broken.end - told_s
-    fault = Fault("terminate", (target,), start, start + 15.0)
+    fault = Fault(kind, (target,), start, start + 15.0)
     verdict = check([REFERENCE, broken, fault, Served("a", "router-0")], [CHAT])
     assert verdict.calls["excused"] == int(is_excused)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told_s", "detail", "is_served", "is_excused"),
+    [
+        ("terminate", 5.0, "ClientConnectorError: Cannot connect", False, True),
+        ("terminate", 1.0, "ClientOSError: Connection reset by peer", False, True),
+        # Such a gateway accepts connections although it does not serve them.
+        ("terminate", 5.0, "ClientOSError: Connection reset by peer", False, False),
+        ("rolling upgrade", 5.0, "ClientOSError: Connection reset by peer", False, True),
+        # A router has it.
+        ("terminate", 5.0, "ClientConnectorError: Cannot connect", True, False),
+        ("terminate", -0.1, "ClientConnectorError: Cannot connect", False, False),
+    ],
+)
+def test_a_gateway_that_is_told_to_end_refuses_connections(
+    kind: str, told_s: float, detail: str, is_served: bool, is_excused: bool
+) -> None:
+    """The gateway was told to end so long before the call began."""
+    broken = call("a", [], outcome="cut", detail=detail)
+    fault = Fault(kind, ("gateway-0",), broken.start - told_s, broken.start + 9.0)
+    served = [Served("a", "router-0")] * is_served
+    assert rules(broken, fault, *served) == ([] if is_excused else ["lost"])
 
 
 @pytest.mark.parametrize(("killed_s", "is_excused"), [(1.0, True), (3.0, False)])
 def test_any_router_excuses_a_call_whose_line_in_the_access_log_is_lost(killed_s: float, is_excused: bool) -> None:
     broken = call("a", WHOLE[:2], outcome="cut")
-    faults = Fault("stop", ("router-0",), 9.0, 15.0), Fault("kill", ("gateway-0",), broken.end + killed_s, 20.0)
+    faults = Fault("stop", ("router-0",), 6.0, 15.0), Fault("kill", ("gateway-0",), broken.end + killed_s, 20.0)
     assert rules(broken, *faults) == ([] if is_excused else ["lost"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "seconds", "is_excused"),
-    [("stop", 4.0, False), ("stop", 10.0, True), ("link stall", 4.0, False), ("link stall", 10.0, True),
-     ("link delay", 20.0, False), ("link cut", 0.1, True)],
+    ("kind", "before_s", "is_excused"),
+    [("stop", 4.0, False), ("stop", 5.0, True), ("link stall", 4.0, False), ("link stall", 5.0, True),
+     ("link delay", 5.0, False), ("link cut", 0.1, True)],
 )  # fmt: skip
-def test_what_breaks_no_stream_excuses_none(kind: str, seconds: float, is_excused: bool) -> None:
+def test_what_breaks_no_stream_excuses_none(kind: str, before_s: float, is_excused: bool) -> None:
+    """The fault began so long before the stream broke off, and lasted on."""
     broken, served = call("a", WHOLE[:2], outcome="cut"), Served("a", "router-0")
-    fault = Fault(kind, ("gateway-0>router-0",), broken.end - 0.05, broken.end + seconds)
+    fault = Fault(kind, ("gateway-0>router-0",), broken.end - before_s, broken.end + 9.0)
+    assert rules(broken, fault, served) == ([] if is_excused else ["lost"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "begun_s", "is_excused"),
+    [("kill", 0.1, True), ("kill", -1.0, False), ("link down", -1.0, False), ("memory limit", -1.0, True)],
+)
+def test_a_fault_excuses_no_call_that_began_later(kind: str, begun_s: float, is_excused: bool) -> None:
+    """The call began so long before the fault. A memory limit can kill a part at any time."""
+    broken, served = call("a", WHOLE[:2], outcome="cut"), Served("a", "router-0")
+    fault = Fault(kind, ("router-0",), broken.start + begun_s, broken.end + 9.0)
     assert rules(broken, fault, served) == ([] if is_excused else ["lost"])
 
 
@@ -358,12 +396,18 @@ def test_a_pause_tells_how_long_nobody_could_have_served(
     assert pause.rest == pytest.approx(4.0 - without_service)
 
 
-def test_a_call_that_has_not_begun_needs_a_gateway_that_accepts_it() -> None:
+@pytest.mark.parametrize(
+    ("gateways", "target", "without_service"),
+    [(1, "gateway-0", 3.0), (2, "gateway-0", 0.0), (1, "router-0", 0.0), (1, "router-1", 0.0)],
+)
+def test_a_call_that_has_not_begun_can_go_to_any_gateway_and_router(
+    gateways: int, target: str, without_service: float
+) -> None:
     events = (Event(14.0, WHOLE[0]), Event(14.1, WHOLE[1]))
     waiting = dataclasses.replace(call("a", WHOLE), start=10.0, end=14.1, events=events)
-    fault = Fault("rolling restart", ("gateway-0",), 9.0, 13.0)
-    (pause,) = longest_pauses([waiting, fault], 1, SHAPE)
-    assert (pause.seconds, pause.without_service) == pytest.approx((4.0, 3.0))
+    records: list[Record] = [waiting, Served("a", "router-0"), Fault("rolling restart", (target,), 9.0, 13.0)]
+    (pause,) = longest_pauses(records, 1, Shape(gateways=gateways, workers=2))
+    assert (pause.seconds, pause.without_service) == pytest.approx((4.0, without_service))
 
 
 def test_a_history_can_be_read_again() -> None:

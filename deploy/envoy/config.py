@@ -113,7 +113,7 @@ class GatewayConfig(DiscoveryOptions):
     drain_delay: float = option(
         0.0,
         "Seconds after SIGTERM during which the health checks answer 503 and all requests are still served, "
-        "so that load balancers stop sending.",
+        "so that load balancers stop sending. Afterwards, new connections are refused.",
         minimum=0,
         maximum=3600,
     )

@@ -19,7 +19,7 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
 from deploy.envoy.tracing import tracing_of
 from quire.cli.child import die_with_parent
-from quire.cli.http_probe import ask
+from quire.cli.http_probe import Answer, ask
 from quire.cli.router_file import RouterFile
 from quire.cli.runtime_directory import runtime_directory
 from shared.config import ConfigError, resolve, stop
@@ -41,6 +41,8 @@ ENVOY_LOG_FORMATS = {
 }
 # Envoy starts without routers if discovery has not answered within this time.
 FIRST_ROUTERS_TIMEOUT_S = 3.0
+# Seconds between two questions to an Envoy that drains.
+_TICK_S = 0.05
 ACTIVE_REQUESTS = "http.gateway.downstream_rq_active"
 ACTIVE_CONNECTIONS = "http.gateway.downstream_cx_active"
 
@@ -250,25 +252,34 @@ async def _until_live(admin: str) -> None:
 
 async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
     """Drains Envoy. The gateway's health check fails at once. After `config.drain_delay` seconds, Envoy sends
-    clients GOAWAY or `connection: close`, and stops listening: clients that connect now are refused at once, and know
-    that nothing was sent. Then waits until no request is running and no connection is open, for at most
-    `config.drain_timeout` seconds.
+    clients GOAWAY or `connection: close`, and stops listening: clients that connect now are refused, and can try
+    another gateway. Then waits until no request is running and no connection is open, for at most
+    `config.drain_timeout` seconds. An Envoy that is too busy to answer is asked again: its streams go on.
     """
-    with contextlib.suppress(OSError, TimeoutError):
+    with contextlib.suppress(OSError):
         await ask(admin, "/healthcheck/fail", method="POST")
-        await asyncio.sleep(config.drain_delay)
+    await asyncio.sleep(config.drain_delay)
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(config.drain_timeout):
-            await ask(admin, "/drain_listeners?graceful&skip_exit", method="POST")
-            await ask(admin, "/drain_listeners", method="POST")
+            for command in ("/drain_listeners?graceful&skip_exit", "/drain_listeners"):
+                await _ask_until_answered(admin, command, method="POST")
             drain.drain()
             while await _num_active(admin) > 0:  # noqa: ASYNC110 - Envoy offers no event for it
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(_TICK_S)
 
 
 async def _num_active(admin: str) -> int:
     """Returns the number of active requests plus open connections."""
-    answer = await ask(admin, f"/stats?format=json&filter=^({ACTIVE_REQUESTS}|{ACTIVE_CONNECTIONS})$")
+    path = f"/stats?format=json&filter=^({ACTIVE_REQUESTS}|{ACTIVE_CONNECTIONS})$"
+    answer = await _ask_until_answered(admin, path)
     return sum(int(stat["value"]) for stat in json.loads(answer.body)["stats"])
+
+
+async def _ask_until_answered(admin: str, path: str, *, method: str = "GET") -> Answer:
+    while True:
+        with contextlib.suppress(OSError):
+            return await ask(admin, path, method=method)
+        await asyncio.sleep(_TICK_S)
 
 
 async def _end(envoy: asyncio.subprocess.Process) -> None:

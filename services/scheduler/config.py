@@ -68,7 +68,7 @@ class SchedulerConfig(PartOptions):
         2.0,
         "Minimum number of seconds without an answer after which a worker counts as hung, and its sequences move to "
         "other workers. The limit is five times the expected duration of the steps in flight if that is longer, and "
-        "5 s more for the first step of its kind, or 30 s if the worker ran none at its start.",
+        "at least 5 s for the first step of its kind, or 30 s if the worker ran none at its start.",
         minimum=1,
     )
     enable_chunked_prefill: bool = option(

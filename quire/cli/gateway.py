@@ -254,15 +254,14 @@ async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
     """Drains Envoy. The gateway's health check fails at once. After `config.drain_delay` seconds, Envoy sends
     clients GOAWAY or `connection: close`, and stops listening: clients that connect now are refused, and can try
     another gateway. Then waits until no request is running and no connection is open, for at most
-    `config.drain_timeout` seconds. An Envoy that is too busy to answer is asked again: its streams go on.
+    `config.drain_timeout` seconds. If Envoy is too busy to answer, asks it again instead of ending its streams.
     """
-    with contextlib.suppress(OSError):
-        await ask(admin, "/healthcheck/fail", method="POST")
-    await asyncio.sleep(config.drain_delay)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(config.drain_timeout):
-            for command in ("/drain_listeners?graceful&skip_exit", "/drain_listeners"):
-                await _ask_until_answered(admin, command, method="POST")
+        async with asyncio.timeout(config.drain_delay + config.drain_timeout):
+            await _ask_until_answered(admin, "/healthcheck/fail", method="POST")
+            await asyncio.sleep(config.drain_delay)
+            await _ask_until_answered(admin, "/drain_listeners?graceful&skip_exit", method="POST")
+            await _ask_until_answered(admin, "/drain_listeners", method="POST")
             drain.drain()
             while await _num_active(admin) > 0:  # noqa: ASYNC110 - Envoy offers no event for it
                 await asyncio.sleep(_TICK_S)
@@ -276,6 +275,7 @@ async def _num_active(admin: str) -> int:
 
 
 async def _ask_until_answered(admin: str, path: str, *, method: str = "GET") -> Answer:
+    """Asks Envoy again and again until it answers, without a limit: it can be too busy for a while."""
     while True:
         with contextlib.suppress(OSError):
             return await ask(admin, path, method=method)

@@ -11,11 +11,12 @@ import torch
 
 from services.worker.errors import ModelError
 from services.worker.plan.batch import Batch
+from services.worker.plan.step_plan import GeneratingSequence, Rows, StepPlan
 from services.worker.startup.device_memory import Needs, measure_needs, out_of_memory_explained
 from services.worker.startup.warm_up import run_largest_step
 from services.worker.step.model_runner import OUT_OF_MEMORY, STEP_FAILED, ModelRunner
 from shared.host_memory import GIB
-from tests.unit.worker.driver import Driver, Request
+from tests.unit.worker.driver import GREEDY, Driver, Request, column
 from tests.unit.worker.tiny_models import make_runner, save_model
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11], [12, 13], [14, 15, 16, 17, 18]]
@@ -54,6 +55,24 @@ def test_the_newest_sequences_fail_until_the_step_fits_and_the_others_are_as_the
     assert attempts[:3] == [4, 3, 2]
     assert [request.error for request in requests] == [None, None, OUT_OF_MEMORY, OUT_OF_MEMORY]
     assert [request.output for request in requests] == [*expected[:2], [], []]
+
+
+def test_a_sequence_whose_state_does_not_fit_fails_and_its_request_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(tmp_path, "Llama")
+    runner = make_runner(tmp_path)
+
+    def refuse(_: GeneratingSequence) -> str | None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    monkeypatch.setattr(runner._generation, "admit", refuse)
+    new = GeneratingSequence(7, 0, column([5, 6]), 2, 0, column([0]), GREEDY, 0, request_id="mine")
+    rows = Rows(column([7]), column([0]), column([2]), column([0]), column([0, 0]), column([]))
+    result = runner.collect(runner.launch(StepPlan(1, 1, column([]), (new,), rows), received_at=0.0))
+    assert [(error.wire_id, error.message) for error in result.errors] == [(7, OUT_OF_MEMORY)]
+    (line,) = [record for record in caplog.records if "penalties or biases" in record.message]
+    assert line.__dict__["request_id"] == "mine"
 
 
 def test_one_that_does_not_fit_alone_fails_and_the_worker_goes_on(

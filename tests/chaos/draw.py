@@ -27,7 +27,7 @@ REDIS_GONE, REDIS_DOWN, REDIS_STALL = "Redis gone", "Redis link down", "Redis li
 OF_PARTS = (KILL, STOP, TERMINATE, MEMORY)
 OF_LINKS = (DOWN, CUT, DELAY, STALL)
 OF_TIERS = (ROLL, UPGRADE, KILL_ALL)
-# Faults that tell a part to end: it first ends what it has begun.
+# Faults that tell a part to end. It finishes what it has begun, or hands it over.
 GRACEFUL = (TERMINATE, ROLL, UPGRADE)
 OF_REDIS = (REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER, REDIS_GONE, REDIS_DOWN, REDIS_STALL)
 # Faults after which a part starts anew.

@@ -105,7 +105,7 @@ class Shape:
     @property
     def links(self) -> list[tuple[str, str]]:
         """Returns each link as the names of its caller and its callee."""
-        # Gateways that find a router in Redis find one address.
+        # In Redis, a router has one address for all gateways.
         links = list(product([ANYBODY] if self.has_redis else self.names("gateway"), self.names("router")))
         for group in self.groups:
             if group.is_found:

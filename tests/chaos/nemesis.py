@@ -171,7 +171,7 @@ class Nemesis:
             is_killed = member.pid != pid
             member.release()
         if not is_killed:
-            raise UnsupportedError("the part asked for no more memory while it was limited")
+            raise UnsupportedError("the part did not ask for more memory in that time")
         await member.wait_up()
 
     async def _fill_disk(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP
 from tests.chaos.fleet import Shape
 from tests.chaos.history import Call, Fault, Record, Served
 
-# Faults of parts and links that nobody can be served through.
+# While such a fault lasts, nobody can be served through its part or link.
 _BLOCKING = {KILL, KILL_ALL, STOP, DOWN, STALL, MEMORY, *GRACEFUL}
 
 

@@ -24,7 +24,7 @@ from quire.cli.stack import SERVICES
 from services.worker.gpu_metrics import GpuCollector
 from shared.metrics.exposition import registry_of, start_metrics_server
 from tests.e2e.conftest import Server, serving
-from tests.e2e.containers import NETWORK, running
+from tests.e2e.containers import NETWORK, Project, running
 from tests.e2e.parts import pid_of
 from tests.e2e.prometheus import (
     CAN_HAVE_A_RESOLVER,
@@ -155,18 +155,20 @@ def test_all_parts_are_scraped(prometheus: Prometheus) -> None:
     wait_until(lambda: healths() == ["up"] * len(SERVICES), 0.2)
 
 
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Project]:
+    """The containers of docker-compose.yml, with two routers."""
+    with running({"redis": 1, "worker": 1, "scheduler": 1, "router": 2, "gateway": 1}) as project:
+        yield project
+
+
 @needs_redis
 @needs(CAN_HAVE_A_RESOLVER, "right to run a DNS server and a mount namespace")
-def test_the_configuration_of_compose_scrapes_every_container(tmp_path: Path) -> None:
+def test_the_configuration_of_compose_scrapes_every_container(tmp_path: Path, fleet: Project) -> None:
     """Prometheus finds the containers by DNS."""
-    numbers = {"redis": 1, "worker": 1, "scheduler": 1, "router": 2, "gateway": 1}
     name_server = f"{NETWORK}.250.53"
-    with (
-        running(numbers) as project,
-        dns_server.serving(name_server, project.names),
-        shipped_prometheus(tmp_path, name_server) as prometheus,
-    ):
-        expected = {(name, f"{one.address}:9000"): "up" for name in SERVICES for one in project.containers[name]}
+    with dns_server.serving(name_server, fleet.names), shipped_prometheus(tmp_path, name_server) as prometheus:
+        expected = {(name, f"{one.address}:9000"): "up" for name in SERVICES for one in fleet.containers[name]}
 
         def healths() -> dict[tuple[str, str], str]:
             found = (prometheus.ask("targets") or {"activeTargets": []})["activeTargets"]
@@ -176,16 +178,13 @@ def test_the_configuration_of_compose_scrapes_every_container(tmp_path: Path) ->
 
 
 @needs_redis
-def test_what_needs_redis_finds_data_in_a_fleet_with_redis(tmp_path: Path) -> None:
+def test_what_needs_redis_finds_data_in_a_fleet_with_redis(tmp_path: Path, fleet: Project) -> None:
     panels = [panel for board in BOARDS for panel in board.panels if panel.needs == "Redis"]
     queries = {query.expression.replace("$__rate_interval", WINDOW) for panel in panels for query in panel.queries}
     assert queries
-    with running(dict.fromkeys(("redis", "worker", "scheduler", "router"), 1)) as project:
-        targets = {
-            name: [f"{one.address}:9000" for one in project.containers[name]] for name in SERVICES if name != "gateway"
-        }
-        with running_prometheus(tmp_path, targets) as prometheus:
-            wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
+    targets = {name: [f"{one.address}:9000" for one in fleet.containers[name]] for name in SERVICES}
+    with running_prometheus(tmp_path, targets) as prometheus:
+        wait_until(lambda: all(map(prometheus.has_data, queries)), 0.2)
 
 
 def test_what_needs_a_gpu_finds_data_of_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

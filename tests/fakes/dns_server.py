@@ -13,7 +13,7 @@ from pathlib import Path
 
 PORT = 53
 _A, _IN = 1, 1
-# Flags of an answer: to a query that wanted recursion, which is available. The other one: there is no such name.
+# Flags: this is an answer, and recursion was wanted and is available. The second one also says: no such name.
 _ANSWER, _NO_SUCH_NAME = 0x8180, 0x8183
 _HEADER = struct.Struct("!6H")
 

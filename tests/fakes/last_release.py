@@ -1,5 +1,5 @@
-"""The last release, installed from its wheel. It is the last tag. As long as there is none, it is the commit from which
-the next release is upgraded, and a later commit for parts that register in Redis, which the first one does not know."""
+"""Installs the last release from its wheel. The last release is the last tag. As long as there is none, an early commit
+takes its place, and a later one for parts that register in Redis, which the early one cannot do."""
 
 from __future__ import annotations
 

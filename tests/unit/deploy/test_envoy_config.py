@@ -90,6 +90,8 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     (protocol,) = cluster["typed_extension_protocol_options"].values()
     assert "common_http_protocol_options" not in protocol
     assert {"max_stream_duration", "stream_flush_timeout"}.isdisjoint(manager)
+    pings = protocol["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
+    assert pings == {"interval": "1s", "timeout": "5s"}, "docs/operations.md, ADR 38 and tests/chaos/checker.py say so"
     tcp = listener["tcp_keepalive"]
     assert tcp["keepalive_time"] + tcp["keepalive_interval"] * tcp["keepalive_probes"] < 120
 

@@ -13,9 +13,9 @@ from google.api.httpbody_pb2 import HttpBody
 from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.apis.openai.chat_writer import ChatCompletionWriter
-from services.router.dispatch.placement import Placement
+from services.router.dispatch.placement import MAX_LOSSES, Placement
 from services.router.rpc import calls
-from tests.fakes.waiting import HANG_S
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.conftest import (
     GREETING,
     MODEL,
@@ -365,6 +365,26 @@ async def test_a_request_that_kills_every_scheduler_is_given_up(start_router: St
     assert "in a row were lost" in refusal.error["message"]
     scheduler.script = answer_text(GREETING)
     assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
+
+
+async def test_a_new_token_ends_a_row_of_losses(start_router: StartRouter) -> None:
+    """The request loses more schedulers than it may in a row, and gets one token from each."""
+    num_losses = MAX_LOSSES + 2
+
+    def one_token(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        position = len(choice.output_token_ids) // 4
+        return Answer(IDS, pause_after=position + 1 if position < num_losses else None)
+
+    scheduler = fake_scheduler(one_token)
+    api = await start_router(scheduler)
+    call = await stream(api)
+    (connection,) = api.router.placement.connections
+    for number in range(1, num_losses + 1):
+        await until(lambda: [len(one.output_token_ids) for one in connection.sequences] == [number])  # noqa: B023
+        for outbox in scheduler._outboxes:
+            outbox.put_nowait(None)
+    assert text_in(await read_rest(call)) == GREETING
+    assert len(scheduler.submits) == num_losses + 1
 
 
 async def test_a_tokenizer_that_is_not_what_was_promised_is_not_used(

@@ -72,8 +72,8 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
     """Returns the figures that it has printed."""
     started = time.monotonic()
     faults: Counter[str] = Counter()
-    num_requests = num_errors = num_faults_in_all = num_bad = 0
-    fewest_faults = sys.maxsize
+    num_requests = num_errors = num_faults_in_all = num_under_load = num_bad = 0
+    fewest_faults = fewest_under_load = sys.maxsize
     virtual_seconds = cpu_seconds = 0.0
     with multiprocessing.Pool(jobs, prepare) as pool:
         pending = pool.imap_unordered(task, seeds, chunksize=10)
@@ -83,6 +83,8 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
             num_errors += outcome.num_errors
             num_faults_in_all += outcome.num_faults
             fewest_faults = min(fewest_faults, outcome.num_faults)
+            num_under_load += outcome.num_under_load
+            fewest_under_load = min(fewest_under_load, outcome.num_under_load)
             virtual_seconds += outcome.virtual_seconds
             cpu_seconds += outcome.cpu_seconds
             if outcome.violation is not None:
@@ -94,7 +96,8 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
     number = len(seeds)
     print(f"{number} seeds in {seconds:.0f} s: {number / seconds * 3600:.0f} seeds per hour with {jobs} processes")
     print(f"per seed: {num_requests / number:.0f} requests, {num_faults_in_all / number:.1f} faults", end=" ")
-    print(f"(at least {fewest_faults}),", end=" ")
+    print(f"(at least {fewest_faults}), {num_under_load / number:.1f} of them under load", end=" ")
+    print(f"(at least {fewest_under_load}),", end=" ")
     print(
         f"{virtual_seconds / number:.1f} virtual seconds, {num_errors / number:.2f} errors within the rules,", end=" "
     )
@@ -109,6 +112,9 @@ def _run_many(seeds: range, jobs: int, task: Callable[[int], Outcome]) -> dict[s
         "requests per seed": num_requests / number,
         "faults per seed": num_faults_in_all / number,
         "fewest faults of a seed": fewest_faults,
+        "faults under load per seed": num_under_load / number,
+        "fewest faults under load": fewest_under_load,
+        "errors within the rules per seed": num_errors / number,
         "broken promises": num_bad,
     }
 

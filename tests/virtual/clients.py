@@ -30,10 +30,14 @@ MODEL = ModelInfo(
 )
 # How long a client waits before it tries again on another router.
 RETRY_S = 0.05
+# Seconds within which late requests come.
+LATE_S = 2.5
 # What a router that runs does in time, it does within this time.
 _ON_TIME_S = 0.01
 # Part of the error of a request that is blamed for the exits of workers.
 TWO_EXITS = "exited twice"
+# So many schedulers in a row may be lost before a request fails (docs/operations.md): it is submitted again after each.
+MAX_LOSSES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,9 @@ class Request:
     is_poisonous: bool = False
 
 
-def draw_requests(rng: random.Random, number: int, start: float) -> list[Request]:
+def draw_requests(rng: random.Random, number: int, start: float, num_late: int) -> list[Request]:
+    """All requests arrive within a second, but for `num_late` that come until LATE_S, so that few faults meet an idle
+    fleet."""
     shared = [tuple(rng.randrange(3, VOCAB_SIZE) for _ in range(rng.choice((4, 8, 13)))) for _ in range(3)]
     requests = []
     for index in range(number):
@@ -65,7 +71,7 @@ def draw_requests(rng: random.Random, number: int, start: float) -> list[Request
         requests.append(
             Request(
                 name=f"q{index}",
-                arrives_at=start + rng.uniform(0.0, 1.0),
+                arrives_at=start + rng.uniform(0.0, LATE_S if index >= number - num_late else 1.0),
                 prompt=(*(rng.choice(shared) if rng.random() < 0.5 else ()), *own),
                 # A client that leaves early leaves much work behind, if nobody is told.
                 max_tokens=160 if kind < 0.16 else max_tokens,
@@ -170,7 +176,7 @@ class Client:
                 self.world.say(f"{request.name} is told that its router stops")
                 self._send_again(routers)
                 return
-            self._fail(error, deadline)
+            self._fail(error, deadline, router, submission)
         except asyncio.CancelledError:
             if loop.time() >= server.cuts_at and not self.world.is_over:
                 self._is_cut(loop.time() - server.cuts_at)
@@ -228,14 +234,25 @@ class Client:
         if sequence.finish_reason is not (FinishReason.STOP if is_stop else FinishReason.LENGTH):
             raise Violation(f"{self.request.name}: choice {choice} ended with {sequence.finish_reason}")
 
-    def _fail(self, error: ApiError, deadline: float | None) -> None:
+    def _fail(self, error: ApiError, deadline: float | None, router: RouterPart, submission: Submission) -> None:
         self.error = error
         self.world.say(f"{self.request.name} fails: {error.kind.name}: {error}")
         if error.kind is ErrorKind.TIMEOUT and deadline is not None and self.world.now >= deadline - 0.001:
             return
-        if error.kind is ErrorKind.INTERNAL and ("in a row were lost" in error.message or TWO_EXITS in error.message):
-            return  # checked against the faults at the end
+        if error.kind is ErrorKind.INTERNAL and TWO_EXITS in error.message:
+            return  # checked against the exits of workers at the end
+        if error.kind is ErrorKind.INTERNAL and "in a row were lost" in error.message:
+            tries = (_num_tries_without_progress(router, sequence) for sequence in submission.sequences)
+            if (number := max(tries)) >= MAX_LOSSES:
+                return
+            raise Violation(f"{self.request.name} was given up after {number} tries without a new token")
         raise Violation(f"{self.request.name} failed: {error.kind.name}: {error}")
 
     def _expected(self, choice: int) -> list[int]:
         return expected_output(self.request.prompt, self.request.max_tokens, choice_index=choice)
+
+
+def _num_tries_without_progress(router: RouterPart, sequence: SubmittedSequence) -> int:
+    """Returns how often the router has submitted a choice with the tokens that it has now."""
+    submissions = router.submissions[sequence.submission.request_id, sequence.choice_index]
+    return submissions.count(len(sequence.output_token_ids))

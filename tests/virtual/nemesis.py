@@ -10,12 +10,15 @@ from typing import Any
 
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
+from tests.virtual.clients import Client
 from tests.virtual.exits import Exits
 from tests.virtual.loop import World
 from tests.virtual.network import PING_S, Host, Network, Stream
 from tests.virtual.parts import Part, RouterPart, SchedulerPart, WorkerPart
 
 MIN_FAULTS = 3
+# Seconds after which a fault that found the fleet idle tries again.
+_TRY_AGAIN_S = 0.01
 MAX_FAULTS = 8
 # Most faults are short. Some outlast gRPC's pings.
 _SHORT_S = 1.5
@@ -26,12 +29,14 @@ _AT_ONCE_S = 0.0002
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many faults, drains, losses of discovery and poisonous requests a run has. The seed draws what is None."""
+    """How many faults, drains, losses of discovery and poisonous requests a run has, and how many of its requests come
+    late, while faults strike. The seed draws what is None."""
 
     faults: int | None = None
     drains: int | None = None
     hides: int | None = None
     poisons: int | None = None
+    late: int = 6
 
 
 DRAWN = Numbers()
@@ -44,8 +49,15 @@ def num_faults_in(counts: Mapping[str, int]) -> int:
 
 class Nemesis:
     def __init__(
-        self, world: World, network: Network, parts: Sequence[Part], on_router_death: Callable[[RouterPart], None]
+        self,
+        world: World,
+        network: Network,
+        parts: Sequence[Part],
+        on_router_death: Callable[[RouterPart], None],
+        clients: Sequence[Client],
     ) -> None:
+        """`clients`: may get its elements later."""
+        self._clients = clients
         self._world = world
         self._network = network
         self._parts = parts
@@ -59,7 +71,11 @@ class Nemesis:
         self._rng_of_substitutes = random.Random(f"substitutes of {world.seed}")
         # Number of faults so far, by kind. "nothing": there was nothing to act on.
         self.counts: dict[str, int] = {}
+        # Number of those that struck while a request was open.
+        self.num_under_load = 0
         self.tampered = False
+        # id() of the streams with a message that was lost, doubled or swapped: their parts may end them for that.
+        self._tampered_streams: set[int] = set()
         self.exits = Exits()
         self._zombies: list[Part] = []
         # Processes that were told to end.
@@ -89,7 +105,7 @@ class Nemesis:
         rng = self._rng_of_discovery
         for _ in range(rng.choice((0, 0, 1, 2, 3)) if numbers.hides is None else numbers.hides):
             if rng.random() < 0.25:
-                self._strike(self._hide)  # from processes that start
+                self._count(self._hide())  # from processes that start
             else:
                 self._world.call_at(rng.uniform(start, end), partial(self._strike, self._hide))
 
@@ -113,9 +129,20 @@ class Nemesis:
                 part.start()
 
     def _strike(self, fault: Callable[[], str]) -> None:
-        if not self.is_over:
-            name = fault()
-            self.counts[name] = self.counts.get(name, 0) + 1
+        """The first faults of a run wait until a request is open, because they would show little in an idle fleet."""
+        if self.is_over:
+            return
+        waiting = [client for client in self._clients if not client.is_done]
+        is_busy = any(client.num_tries for client in waiting)
+        if waiting and not is_busy and self.num_under_load < MIN_FAULTS:
+            self._world.call_later(_TRY_AGAIN_S, partial(self._strike, fault))
+            return
+        name = fault()
+        self._count(name)
+        self.num_under_load += is_busy and num_faults_in({name: 1})
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
 
     def _some_fault(self, fault: Callable[[], str]) -> str:
         """Carries out this fault, or a pause if it has nothing to act on."""
@@ -195,7 +222,9 @@ class Nemesis:
 
     def _check_streams(self, host: Host, streams: Sequence[Stream]) -> None:
         """Discovery adds, and streams remove: a peer stays in use, whatever discovery says."""
-        given_up = [stream.address for stream in streams if stream.is_cancelled]
+        given_up = [
+            stream.address for stream in streams if stream.is_cancelled and id(stream) not in self._tampered_streams
+        ]
         if given_up and host not in self._leaving:
             self._world.problems.append(f"{host.name} gave up {', '.join(given_up)}, which discovery has lost")
 
@@ -293,6 +322,7 @@ class Nemesis:
                 return [message]
             is_done = True
             self.tampered = True
+            self._tampered_streams.add(int(stream.split()[0]))
             self._world.say(f"a {wanted} on the stream of {stream.split()[1]} is {kind}")
             if kind == "swapped":
                 held.append((stream, message))

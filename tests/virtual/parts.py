@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -281,6 +282,8 @@ class RouterPart(Part, Watch):
     view: View  # of schedulers
     placement: Placement
     server: _RequestServer
+    # How many tokens a choice had at each submission to a scheduler, by request and choice.
+    submissions: defaultdict[tuple[str, int], list[int]]
 
     @property
     def address(self) -> str:
@@ -288,6 +291,7 @@ class RouterPart(Part, Watch):
 
     def _begin(self) -> None:
         host = self.host
+        self.submissions = defaultdict(list)
         self.server = _RequestServer()
         self.placement = Placement(
             self.view.open(),
@@ -336,9 +340,13 @@ class RouterPart(Part, Watch):
         nobody."""
         if not message.HasField("submit"):
             return
+        submit = message.submit
+        for choice in submit.choices:
+            num_tokens = len(choice.output_token_ids) // 4  # u32[]
+            self.submissions[submit.request_id, choice.choice_index].append(num_tokens)
         (connection,) = (each for each in self.placement.connections if each.address == stream.address)
         known = {sequence.sequence_id for sequence in connection.sequences} | {*connection._aborts}
-        if unknown := {choice.sequence_id for choice in message.submit.choices} - known:
+        if unknown := {choice.sequence_id for choice in submit.choices} - known:
             self.world.problems.append(
                 f"{self.host.name} asks {stream.address} for sequences that it has forgotten: {unknown}"
             )

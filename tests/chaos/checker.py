@@ -4,20 +4,22 @@
 - Every later answer is equal to it: every token once and in order, with the same text, tool calls, finish reasons,
   usage, log probabilities (to 1e-4) and vectors. What came of an answer that broke off, or that the client left, is its
   beginning.
-- A call that is not answered is refused before its first output: with status 429, or with 503 in the storm, and a
-  Retry-After.
+- A call that is not answered is refused before its first output, with a Retry-After: with status 429, or with 503 if
+  faults left nobody who could have served it.
 - A stream that breaks off is lost, but for those of a router or gateway that was itself killed, cut off or silent, or
   told to end longer ago than its drain lasts. These are counted apart. A call that began after the fault is none of
-  them, because the gateway and the clients can send it elsewhere.
-- No call is still open at its deadline.
+  them, because the gateway and the clients can send it elsewhere. Nor is a call without output at such a router,
+  because the gateway can send it to another one.
+- No call is still open at its deadline, and none stands still for long while somebody could serve it.
 - No part ends by itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.chaos.answers import (
     Answer,
@@ -31,8 +33,9 @@ from tests.chaos.answers import (
 )
 from tests.chaos.catalog import HttpRequest, Request
 from tests.chaos.draw import DELAY, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, UPGRADE
-from tests.chaos.fleet import ANYBODY, DRAIN_S, link_name
+from tests.chaos.fleet import ANYBODY, DRAIN_S, Shape, link_name
 from tests.chaos.history import Call, Exit, Fault, Record, Served
+from tests.chaos.pauses import standstills, without_service
 
 # Faults that break no stream if they are shorter than the gateway's pings wait (deploy/envoy/envoy.yaml.j2).
 _SILENT = {STOP, STALL}
@@ -49,7 +52,8 @@ _LATE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken rule. `rule`: lost, different, hung, refused wrongly, or ended by itself. `what`: the call or part."""
+    """A broken rule. `rule`: lost, different, hung, stood still, refused wrongly, or ended by itself. `what`: the call
+    or part."""
 
     rule: str
     what: str
@@ -76,10 +80,20 @@ class _Context:
     references: Mapping[str, Answer]
     routers: Mapping[str, str]
     faults: Sequence[Fault]
+    shape: Shape
+
+    def without_service(self, call: Call) -> float:
+        """Returns the seconds of a call in which nobody could have served it if it had no output. Parts need some time
+        to find each other again."""
+        faults = [replace(fault, end=fault.end + _LATE_S) for fault in self.faults if fault.kind != DELAY]
+        return without_service(replace(call, events=()), None, call.start, call.end, faults, self.shape)
 
 
-def check(records: Iterable[Record], requests: Iterable[Request]) -> Verdict:
-    """Judges the whole history of a run. `requests`: the catalog."""
+def check(
+    records: Iterable[Record], requests: Iterable[Request], shape: Shape, *, max_rest: float = math.inf
+) -> Verdict:
+    """Judges the whole history of a run. `requests`: the catalog. `shape`: of the fleet. `max_rest`: the longest time
+    in seconds that the fleet may take to go on with a stream while somebody could serve it."""
     records, by_name = list(records), {request.name: request for request in requests}
     calls = [record for record in records if isinstance(record, Call)]
     references: dict[str, Answer] = {}
@@ -97,6 +111,7 @@ def check(records: Iterable[Record], requests: Iterable[Request]) -> Verdict:
         references,
         {record.id: record.router for record in records if isinstance(record, Served)},
         [record for record in records if isinstance(record, Fault)],
+        shape,
     )
     for call in calls:
         outcome, detail = _judged(call, context)
@@ -108,6 +123,10 @@ def check(records: Iterable[Record], requests: Iterable[Request]) -> Verdict:
         if outcome not in ("answered", "left", "refused", "excused"):
             what = f"{call.id} ({call.request}), {call.start:.1f} to {call.end:.1f} s"
             verdict.findings.append(Finding(outcome, what, detail))
+    verdict.findings += [
+        Finding("stood still", f"{pause.call} ({pause.request}) at {pause.start:.1f} s", f"for {pause.rest:.1f} s")
+        for pause in standstills(records, max_rest, shape)
+    ]
     verdict.findings += [
         Finding("ended by itself", record.part, f"at {record.at:.1f} s: {record.how}")
         for record in records
@@ -133,7 +152,7 @@ def _judged(call: Call, context: _Context) -> tuple[str, str]:
     if call.outcome == "hung":
         return "hung", f"{len(call.events)} events, then nothing"
     if call.outcome == "ended" and call.status != 200:
-        return _refused(call)
+        return _refused(call, context)
     if call.outcome in ("left", "cut"):
         return _judged_beginning(call, context, f"cut after {len(call.events)} events: {call.detail}")
     try:
@@ -164,10 +183,10 @@ def _judged_beginning(call: Call, context: _Context, why: str) -> tuple[str, str
     return ("lost", why) if excuse is None else ("excused", excuse)
 
 
-def _refused(call: Call) -> tuple[str, str]:
+def _refused(call: Call, context: _Context) -> tuple[str, str]:
     if call.retry_after is None:
         return "refused wrongly", f"status {call.status} without Retry-After: {call.detail}"
-    if call.status == 429 or (call.status == 503 and call.phase == "storm"):
+    if call.status == 429 or (call.status == 503 and context.without_service(call) > 0):
         return "refused", ""
     return "refused wrongly", f"status {call.status} in phase {call.phase}: {call.detail}"
 
@@ -201,6 +220,8 @@ def _excuse(call: Call, context: _Context) -> str | None:
     that ends refuses connections. A delay breaks nothing, and a silence only what ends after the gateway's pings. It is
     not known when a memory limit kills a part."""
     causes = _causes(call, context)
+    if not call.events and call.status == 0 and context.without_service(call) == 0:
+        causes = {call.gateway}  # another router could have taken it
 
     def excuses(fault: Fault) -> bool:
         if (

@@ -173,7 +173,7 @@ def main() -> int:
         history = Path(directory) / "history.jsonl.gz"
         stage, done, seconds = asyncio.run(play(Plan(**arguments), history))
         records = list(read(history))
-    verdict = check(records, stage.requests)
+    verdict = check(records, stage.requests, stage.fleet.shape)
     storm = [record for record in records if isinstance(record, Call) and record.phase == "storm"]
     became = Counter(verdict.broken.get(call.id, "") for call in storm)
     refused = sum(call.status in (429, 503) for call in storm)

@@ -35,7 +35,7 @@ _RESTARTS = (KILL, TERMINATE, MEMORY)
 # Relative frequencies. "redis" stands for any of OF_REDIS.
 _REDIS = "redis"
 _KINDS = {
-    KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1, MEMORY: 1, DISK: 1, UPGRADE: 1,
+    KILL: 6, STOP: 4, TERMINATE: 4, DOWN: 3, CUT: 3, DELAY: 2, STALL: 3, ROLL: 1, MEMORY: 3, DISK: 1, UPGRADE: 1,
     KILL_ALL: 1, _REDIS: 4,
 }  # fmt: skip
 _TIERS: dict[Kind, int] = {"worker": 5, "scheduler": 4, "router": 2, "gateway": 1}
@@ -148,8 +148,6 @@ def _fault(chance: random.Random, shape: Shape, after_s: float) -> Planned:
         target = link_name(*chance.choice(shape.links))
     else:
         part = _weighted(chance, _TIERS)
-        if kind == STOP and part == "gateway":
-            part = "worker"  # nothing but the gateway itself would notice
         if kind == DISK:
             return Planned(kind, "disk", after_s, _seconds(chance, kind))
         if kind == MEMORY:

@@ -113,7 +113,7 @@ async def _client(stage: Stage, requests: Sequence[Request], ended: asyncio.Sema
 
 
 def row(scenario: Scenario, records: Sequence[Record], requests: Sequence[Request]) -> Row:
-    verdict = check(records, requests)
+    verdict = check(records, requests, scenario.shape)
     for finding in verdict.findings:
         print(finding)
     (figures,) = by_kind(records, verdict.broken)

@@ -185,10 +185,14 @@ class Fleet:
         if self.redis is None:
             return []
         found = [group for group in self.shape.groups if group.is_found]
+        names = {
+            RegisteredKind.ROUTER: self.shape.names("router"),
+            RegisteredKind.SCHEDULER: [name for group in found for name in group.schedulers],
+            RegisteredKind.WORKER: [name for group in found for name in group.workers],
+        }
         expected = {
-            RegisteredKind.ROUTER: self.shape.routers,
-            RegisteredKind.SCHEDULER: sum(self.members[name].is_kept for group in found for name in group.schedulers),
-            RegisteredKind.WORKER: sum(self.members[name].is_kept for group in found for name in group.workers),
+            kind: {self.links[link_name(ANYBODY, name)].address for name in those if self.members[name].is_kept}
+            for kind, those in names.items()
         }
         return await self.redis.not_registered(expected)
 

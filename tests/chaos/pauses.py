@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 
-from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, reaches_worker
+from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, UPGRADE, reaches_worker
 from tests.chaos.fleet import Shape
 from tests.chaos.history import Call, Fault, Record, Served
 
@@ -41,6 +41,7 @@ class KindFigures:
 class Pause:
     """A pause of one stream. Times are seconds since the run's start."""
 
+    call: str  # its id
     request: str
     start: float
     end: float
@@ -59,6 +60,24 @@ class Pause:
 
 def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list[Pause]:
     """Returns the longest pauses, the longest first. Of pauses that overlap in time, only the longest counts."""
+    found: list[Pause] = []
+    for pause in _pauses(records, shape):
+        if len(found) == number:
+            break
+        if all(pause.end < other.start or other.end < pause.start for other in found):
+            found.append(pause)
+    return found
+
+
+def standstills(records: Sequence[Record], max_rest: float, shape: Shape) -> list[Pause]:
+    """Returns every pause in which the fleet took longer than `max_rest` seconds although somebody could have served
+    the call, the longest pause first."""
+    long = takewhile(lambda pause: pause.seconds > max_rest, _pauses(records, shape))
+    return [pause for pause in long if pause.rest > max_rest]
+
+
+def _pauses(records: Sequence[Record], shape: Shape) -> Iterator[Pause]:
+    """Yields all pauses since the first fault, the longest first."""
     calls = [record for record in records if isinstance(record, Call)]
     usual = usual_gaps(calls)
     routers = {record.id: record.router for record in records if isinstance(record, Served)}
@@ -69,27 +88,26 @@ def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list
         if call.phase != "calm"
         for start, end in _gaps(call)
     ]
-    found: list[Pause] = []
     for seconds, start, end, call in sorted(gaps, key=lambda gap: gap[:3], reverse=True):
-        if len(found) == number or seconds <= 0:
-            break
-        if all(end < other.start or other.end < start for other in found):
-            under_way = tuple(fault for fault in faults if fault.start <= end and start <= fault.end)
-            lacked = min(seconds, _without_service(call, routers.get(call.id), start, end, under_way, shape))
-            found.append(Pause(call.request, start, end, seconds, lacked, under_way))
-    return found
+        if seconds <= 0:
+            return
+        under_way = tuple(fault for fault in faults if fault.start <= end and start <= fault.end)
+        lacked = min(seconds, without_service(call, routers.get(call.id), start, end, under_way, shape))
+        yield Pause(call.id, call.request, start, end, seconds, lacked, under_way)
 
 
-def _without_service(
+def without_service(
     call: Call, router: str | None, start: float, end: float, faults: Sequence[Fault], shape: Shape
 ) -> float:
     """Returns the seconds between two times in which nobody could have served the call: its gateway or router was down,
     suspended or cut off, or no worker of its model was in reach. A call without an answer so far could also have been
-    sent to the other gateways and routers. `router`: which served it; None: unknown. A part that is told to end serves
-    the calls that it has begun to answer."""
+    sent to the other gateways and routers, unless its gateway holds it: a suspended one does, and one of the last
+    release that drains. `router`: which served it; None: unknown. A part that is told to end serves the calls that it
+    has begun to answer."""
     group = next(group for group in shape.groups if call.request.endswith(f"({group.model})"))
     has_begun = any(event.at <= start for event in call.events)
-    gateways = [call.gateway] if has_begun else shape.names("gateway")
+    is_held = any(fault.kind in (STOP, UPGRADE) and call.gateway in fault.targets for fault in faults)
+    gateways = [call.gateway] if has_begun or is_held else shape.names("gateway")
     routers = [router] if has_begun and router is not None else shape.names("router")
     blocking = [fault for fault in faults if fault.kind in _BLOCKING and not (has_begun and fault.kind in GRACEFUL)]
     times = sorted({start, end, *(min(max(at, start), end) for fault in blocking for at in (fault.start, fault.end))})

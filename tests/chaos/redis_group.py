@@ -48,9 +48,10 @@ class RedisGroup:
             await asyncio.to_thread(self._servers.stop)
         await asyncio.gather(*(proxy.down() for proxy in self._proxies))
 
-    async def not_registered(self, expected: Mapping[Kind, int]) -> list[str]:
-        """Waits until the primary has so many parts of each kind, for at most HANG_S. Describes what is missing."""
-        found: dict[Kind, int] = {}
+    async def not_registered(self, expected: Mapping[Kind, set[str]]) -> list[str]:
+        """Waits until the primary has the parts at these addresses and no other, for at most HANG_S. Describes what
+        differs."""
+        found: dict[Kind, set[str]] = {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HANG_S):
                 while True:
@@ -59,7 +60,11 @@ class RedisGroup:
                         if found == expected:
                             return []
                     await asyncio.sleep(0.2)
-        return [f"Redis knows {found.get(kind, 0)} {kind}s of {number}" for kind, number in expected.items()]
+        differing = [kind for kind in expected if found.get(kind) != expected[kind]]
+        return [
+            f"Redis knows {kind}s at {sorted(found.get(kind, ()))} instead of {sorted(expected[kind])}"
+            for kind in differing
+        ]
 
     # -- Faults. Each ends with servers that run, and leaves the rest to the Sentinels.
 
@@ -141,7 +146,7 @@ def _paused(server: RedisServer) -> Iterator[None]:
         server.resume()
 
 
-def _registered(primary: RedisServer) -> dict[Kind, int]:
-    with contextlib.suppress(redis.RedisError):
-        return {kind: int(str(primary.command("ZCARD", f"quire:{kind}:leases"))) for kind in Kind}
+def _registered(primary: RedisServer) -> dict[Kind, set[str]]:
+    with contextlib.suppress(redis.RedisError), primary.client() as client:
+        return {kind: {address.decode() for address in client.zrange(f"quire:{kind}:leases", 0, -1)} for kind in Kind}
     return {}

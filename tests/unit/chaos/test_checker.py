@@ -47,7 +47,7 @@ REFERENCE = call("reference", WHOLE, "calm")
 
 
 def rules(*records: Record) -> list[str]:
-    return [finding.rule for finding in check([REFERENCE, *records], [CHAT, TYPED]).findings]
+    return [finding.rule for finding in check([REFERENCE, *records], [CHAT, TYPED], SHAPE).findings]
 
 
 def test_an_equal_answer_in_other_chunks_breaks_no_rule() -> None:
@@ -68,7 +68,7 @@ def test_an_equal_answer_in_other_chunks_breaks_no_rule() -> None:
             ]
         }
     )
-    verdict = check([REFERENCE, call("a", [both, *WHOLE[2:]])], [CHAT])
+    verdict = check([REFERENCE, call("a", [both, *WHOLE[2:]])], [CHAT], SHAPE)
     assert verdict.findings == []
     assert verdict.calls == {"answered": 2}
 
@@ -168,7 +168,7 @@ def test_a_tool_call_that_is_not_whole_is_its_beginning() -> None:
 
     def found(event: str) -> list[str]:
         records = [call("reference", whole, "calm", "tools"), call("a", [event], request="tools", outcome="left")]
-        return [finding.rule for finding in check(records, [tools]).findings]
+        return [finding.rule for finding in check(records, [tools], SHAPE).findings]
 
     assert found(called('{"at"')) == []
     assert found(called('{"to"')) == ["different"]
@@ -179,10 +179,9 @@ def test_a_tool_call_that_is_not_whole_is_its_beginning() -> None:
     [
         (429, 1.0, "storm", []),
         (429, 1.0, "calm", []),
-        (503, 1.0, "storm", []),
         (503, None, "storm", ["refused wrongly"]),
+        (503, 1.0, "storm", ["refused wrongly"]),
         (429, None, "storm", ["refused wrongly"]),
-        (503, 1.0, "after", ["refused wrongly"]),
         (500, 1.0, "storm", ["refused wrongly"]),
         (404, None, "storm", ["refused wrongly"]),
     ],
@@ -191,6 +190,54 @@ def test_a_refusal_needs_a_status_and_a_time_to_retry(
     status: int, retry_after: float | None, phase: Phase, found: list[str]
 ) -> None:
     assert rules(call("a", ["{}"], phase, status=status, retry_after=retry_after)) == found
+
+
+@pytest.mark.parametrize(
+    ("targets", "end", "found"),
+    [
+        (("worker-0", "worker-1"), 10.5, []),
+        # The workers start, and are claimed.
+        (("worker-0", "worker-1"), 8.5, []),
+        (("worker-0", "worker-1"), 7.5, ["refused wrongly"]),
+        (("worker-0",), 10.5, ["refused wrongly"]),
+        (("router-0",), 10.5, ["refused wrongly"]),
+    ],
+)
+def test_a_call_is_refused_only_if_nobody_could_have_served_it(
+    targets: tuple[str, ...], end: float, found: list[str]
+) -> None:
+    fault = Fault("kill of a tier", targets, 5.0, end)
+    assert rules(fault, call("a", ["{}"], status=503, retry_after=1.0)) == found
+
+
+@pytest.mark.parametrize(
+    ("targets", "status", "is_excused"),
+    [
+        (("router-0",), 0, False),
+        (("router-0",), 200, True),
+        (("router-0", "router-1"), 0, True),
+        (("gateway-0",), 0, True),
+    ],
+)
+def test_a_call_that_has_not_begun_is_not_excused_by_its_router(
+    targets: tuple[str, ...], status: int, is_excused: bool
+) -> None:
+    """The gateway can send it to another router, unless the response's headers have arrived."""
+    broken = call("a", [], outcome="cut", status=status)
+    verdict = check([REFERENCE, broken, Fault("kill", targets, 10.5, 11.0), Served("a", "router-0")], [CHAT], SHAPE)
+    assert verdict.calls["excused"] == int(is_excused)
+
+
+@pytest.mark.parametrize(("max_rest", "found"), [(3.5, ["stood still"]), (4.5, [])])
+def test_a_stream_that_stands_still_although_somebody_could_serve_it_is_found(
+    max_rest: float, found: list[str]
+) -> None:
+    """A pause of six seconds. For two of them, all workers are gone."""
+    events = tuple(Event(*event) for event in zip([10.0, 16.1, 16.2, 16.3, 16.4, 16.5], WHOLE, strict=True))
+    stream = dataclasses.replace(call("a", WHOLE), end=16.5, events=events)
+    gone = Fault("kill of a tier", ("worker-0", "worker-1"), 11.0, 13.0)
+    verdict = check([REFERENCE, stream, gone, Served("a", "router-0")], [CHAT], SHAPE, max_rest=max_rest)
+    assert [finding.rule for finding in verdict.findings] == found
 
 
 @pytest.mark.parametrize(
@@ -214,7 +261,7 @@ def test_only_streams_of_a_router_under_a_fault_may_break(
 ) -> None:
     served = [] if router is None else [Served("a", router)]
     broken = call("a", WHOLE[:2], outcome="cut")
-    verdict = check([REFERENCE, broken, Fault("kill", (target,), start, start + 0.5), *served], [CHAT])
+    verdict = check([REFERENCE, broken, Fault("kill", (target,), start, start + 0.5), *served], [CHAT], SHAPE)
     assert [finding.rule for finding in verdict.findings] == ([] if is_excused else ["lost"])
     assert verdict.calls["excused"] == int(is_excused)
 
@@ -240,7 +287,7 @@ def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
     broken = dataclasses.replace(broken, start=broken.end - lasted_s)
     start = broken.end - told_s
     fault = Fault(kind, (target,), start, start + 15.0)
-    verdict = check([REFERENCE, broken, fault, Served("a", "router-0")], [CHAT])
+    verdict = check([REFERENCE, broken, fault, Served("a", "router-0")], [CHAT], SHAPE)
     assert verdict.calls["excused"] == int(is_excused)
 
 
@@ -302,7 +349,7 @@ def test_a_fault_that_is_long_over_excuses_nothing(earlier_s: float, is_excused:
     broken, served = call("a", WHOLE[:2], outcome="cut"), Served("a", "router-0")
     end = broken.end - earlier_s
     fault = Fault("kill", ("router-0",), end - 1, end)
-    verdict = check([REFERENCE, dataclasses.replace(broken, start=end - 1), fault, served], [CHAT])
+    verdict = check([REFERENCE, dataclasses.replace(broken, start=end - 1), fault, served], [CHAT], SHAPE)
     assert verdict.excuses == ({"kill of a router": 1} if is_excused else {})
 
 
@@ -397,15 +444,24 @@ def test_a_pause_tells_how_long_nobody_could_have_served(
 
 
 @pytest.mark.parametrize(
-    ("gateways", "target", "without_service"),
-    [(1, "gateway-0", 3.0), (2, "gateway-0", 0.0), (1, "router-0", 0.0), (1, "router-1", 0.0)],
+    ("gateways", "kind", "target", "without_service"),
+    [
+        (1, "rolling restart", "gateway-0", 3.0),
+        (2, "rolling restart", "gateway-0", 0.0),
+        (1, "rolling restart", "router-0", 0.0),
+        (1, "rolling restart", "router-1", 0.0),
+        # Such gateways hold the call.
+        (2, "rolling upgrade", "gateway-0", 3.0),
+        (2, "stop", "gateway-0", 3.0),
+        (2, "stop", "gateway-1", 0.0),
+    ],
 )
 def test_a_call_that_has_not_begun_can_go_to_any_gateway_and_router(
-    gateways: int, target: str, without_service: float
+    gateways: int, kind: str, target: str, without_service: float
 ) -> None:
     events = (Event(14.0, WHOLE[0]), Event(14.1, WHOLE[1]))
     waiting = dataclasses.replace(call("a", WHOLE), start=10.0, end=14.1, events=events)
-    records: list[Record] = [waiting, Served("a", "router-0"), Fault("rolling restart", (target,), 9.0, 13.0)]
+    records: list[Record] = [waiting, Served("a", "router-0"), Fault(kind, (target,), 9.0, 13.0)]
     (pause,) = longest_pauses(records, 1, Shape(gateways=gateways, workers=2))
     assert (pause.seconds, pause.without_service) == pytest.approx((4.0, without_service))
 

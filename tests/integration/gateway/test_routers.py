@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,12 +68,14 @@ async def call_on(doomed: asyncio.subprocess.Process, gateway: Gateway, body: by
     raise AssertionError("of 100 calls none went to the doomed router")
 
 
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "suspended"])
 async def test_calls_that_had_sent_nothing_are_answered_by_another_router(
-    pair: Gateway, doomed: asyncio.subprocess.Process
+    pair: Gateway, doomed: asyncio.subprocess.Process, end: signal.Signals
 ) -> None:
+    """A suspended router's connections stay open. Only pings tell that it does not answer."""
     calls = await call_on(doomed, pair, b'{"stream": false}')
 
-    doomed.kill()
+    doomed.send_signal(end)
 
     for reply in await asyncio.wait_for(asyncio.gather(*calls), HANG_S):
         assert (reply.status, reply.body) == (200, b'{"stream": false}')

@@ -11,7 +11,7 @@ from services.router.generation.generator import Generation
 from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Timings
 from services.router.parameters import SamplingParams
-from services.router.rpc import Prepared
+from services.router.rpc import Caller, Prepared
 from shared.telemetry import current_traceparent, extract_context, tracer
 
 _SAMPLING_ATTRIBUTES = (
@@ -32,9 +32,9 @@ class Tracing:
     def __init__(self, enabled: bool) -> None:
         self._tracer = tracer("quire.router") if enabled else None
 
-    def request(self, operation: str, model: str, traceparent: str) -> RequestSpan:
-        """Starts a span. `operation`: gen_ai.operation.name, chat or text_completion. `traceparent`: the caller's, or
-        empty."""
+    def request(self, operation: str, model: str, caller: Caller) -> RequestSpan:
+        """Starts a span. `operation`: gen_ai.operation.name, chat, text_completion or embeddings."""
+        traceparent = caller.traceparent
         if self._tracer is None:
             return RequestSpan(None, traceparent)
         from opentelemetry.trace import SpanKind
@@ -47,7 +47,8 @@ class Tracing:
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "quire",
                 "gen_ai.request.model": model,
-                "gen_ai.output.type": "text",
+                "quire.request_id": caller.request_id,
+                **({} if operation == "embeddings" else {"gen_ai.output.type": "text"}),
             },
         )
         return RequestSpan(span, current_traceparent(span) or traceparent)
@@ -104,7 +105,6 @@ class RequestSpan:
         attributes: dict[str, Any] = {
             "gen_ai.response.model": request.model.info.name,
             "gen_ai.response.id": request.request_id,
-            "quire.request_id": request.request_id,
             "gen_ai.request.max_tokens": max(request.max_tokens),
             "gen_ai.request.stop_sequences": request.stop_strings,
             **_sampling_attributes(request.sampling),

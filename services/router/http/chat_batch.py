@@ -89,7 +89,7 @@ class _Preparation:
             # short, because no other await suspends the preparation of a short conversation.
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
-            with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:
+            with self._chats.tracing.request("chat", model.info.name, caller) as span:
                 prepared = await prepare(request, model, caller, span.traceparent, forms, self._constraints)
                 span.go_on()
                 return PreparedChat(*prepared, span)

@@ -56,7 +56,7 @@ class ChatService:
         the request's body. Raises ApiError."""
         caller = caller_of(context)
         model = await self.generator.placement.models.find(request.model, lambda: conversation_key(request))
-        with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("chat", model.info.name, caller) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
             limit = request.max_tokens_param

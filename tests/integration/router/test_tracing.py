@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from services.router.generation import tracing
 from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
+from tests.integration.router.test_embeddings import embedding_scheduler
 from tests.integration.router.test_recovery import pausing, read_rest, read_until, stream
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -56,10 +57,26 @@ async def test_a_span_has_the_conventions_attributes(start_router: StartRouter, 
 
 async def test_a_failed_request_s_span_says_so(start_router: StartRouter, spans: InMemorySpanExporter) -> None:
     api = await start_router(fake_scheduler(), tracing_enabled=True)
-    await api.refused("CreateChatCompletion", BODY | {"max_tokens": 10_000})
+    await api.refused("CreateChatCompletion", BODY | {"max_tokens": 10_000}, (("x-request-id", "abc"),))
     (span,) = spans.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR
     assert "too large" in (span.status.description or "")
+    assert (span.attributes or {})["quire.request_id"] == "abc"
+
+
+async def test_the_span_of_an_embedding_has_the_request_s_id(
+    start_router: StartRouter, spans: InMemorySpanExporter
+) -> None:
+    api = await start_router(embedding_scheduler(), tracing_enabled=True)
+    await api.post("CreateEmbedding", {"model": MODEL, "input": "Hello"}, (("x-request-id", "abc"),))
+    (span,) = spans.get_finished_spans()
+    assert span.name == f"embeddings {MODEL}"
+    assert dict(span.attributes or {}) == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "quire",
+        "gen_ai.request.model": MODEL,
+        "quire.request_id": "abc",
+    }
 
 
 async def test_each_conversation_of_a_batch_ends_its_span_though_one_is_refused(

@@ -22,7 +22,7 @@ async def answer_raw(
     # A system message needs a chat template, which a raw prompt does not use.
     refuse("system", body.system)
     caller, options = caller_of(context), body.generation_options()
-    with tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+    with tracing.request("text_completion", model.info.name, caller) as span:
         prompt = await encode_text(model, body.prompt or "", "prompt")
         params = ("prompt", MAX_TOKENS_PARAM)
         max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params, clamps=True)

@@ -74,7 +74,7 @@ class OllamaServicer:
         body = await read_body(self.threads, request.data, EmbedBody)
         self.metrics.ignored_fields["ollama.embed"] += body.num_ignored_fields
         model, caller = await find(self.placement, body.model), caller_of(context)
-        with self.chats.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.chats.tracing.request("embeddings", model.info.name, caller) as span:
             embedding_request = await to_request(body, model, caller, span.traceparent)
             return span.prepared(self._embed, embedding_request, body.model, context)
 

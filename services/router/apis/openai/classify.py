@@ -36,7 +36,7 @@ class ClassificationService:
         """Prepares the answer. `messages`: result of `checked_messages`. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.models.find(body.model)
-        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("embeddings", model.info.name, caller) as span:
             max_inputs = max(1, MAX_SCORES // len(classifier_of(model).labels))
             prompts = await body.encode(model, messages)
             if len(prompts) > max_inputs:

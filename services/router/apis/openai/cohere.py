@@ -128,7 +128,7 @@ class CohereService:
         """Prepares the answer. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.models.find(body.model)
-        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("embeddings", model.info.name, caller) as span:
             embedding = embedding_of(model)
             pooling = PoolingParams(body.output_dimension, None)
             pooling.check(embedding, "output_dimension")

@@ -162,7 +162,7 @@ class CompletionService:
         """Prepares the answer. Raises ApiError."""
         caller, options = caller_of(context), body.to_options()
         model = await self.generator.placement.models.find(body.model, lambda: _key(body, options))
-        with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("text_completion", model.info.name, caller) as span:
             check_generates(model.info)
             prompts = await _encode(body, model)
             max_tokens = tuple(_budget(model, prompt, body.max_tokens) for prompt in prompts)

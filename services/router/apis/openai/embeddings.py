@@ -51,7 +51,7 @@ class EmbeddingService:
         """Prepares the answer. `messages`: result of `checked_messages`. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.models.find(body.model)
-        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("embeddings", model.info.name, caller) as span:
             pooling = PoolingParams(body.dimensions, body.normalize)
             pooling.check(embedding_of(model), "dimensions")
             request = EmbeddingRequest(

@@ -137,7 +137,7 @@ class ScoringService:
         ApiError."""
         caller = caller_of(context)
         model = await self.placement.models.find(body.model)
-        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("embeddings", model.info.name, caller) as span:
             scoring = await plan_scores(
                 model, caller, span.traceparent, pairs, body.input_options,
                 activates=body.activates, cache_salt=body.cache_salt or "", priority=body.priority or 0,

@@ -58,7 +58,7 @@ class InferenceServicer:
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model, lambda: _key_of_prompt(request))
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
-        with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("text_completion", model.info.name, caller) as span:
             check_generates(model.info)
             prompt, param = await _prompt(request, model, options)
             params = (param, MAX_TOKENS_PARAM)
@@ -70,7 +70,7 @@ class InferenceServicer:
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model, lambda: _key_of_chat(request))
         caller = _caller(request.options, context)
-        with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("chat", model.info.name, caller) as span:
             chat = await chat_from_proto(request, model, self.max_n)
             generation_request, parsers = await prepare(chat, model, caller, span.traceparent, self.forms)
             told = generation_request.prompts[0] if request.options.return_prompt_token_ids else ()
@@ -79,7 +79,7 @@ class InferenceServicer:
     async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller = _caller(request, context)
-        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("embeddings", model.info.name, caller) as span:
             embedding_request = await embedding_from_proto(request, model, caller, span.traceparent)
             return span.prepared(self._embed, embedding_request, context, tells_ids=request.return_prompt_token_ids)
 
@@ -88,7 +88,7 @@ class InferenceServicer:
     ) -> Prepared:
         model = await self._model(request.model)
         caller = _caller(request, context)
-        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+        with self.tracing.request("embeddings", model.info.name, caller) as span:
             scoring = await scoring_from_proto(request, model, caller, span.traceparent)
             return span.prepared(self._score, scoring)
 

@@ -81,7 +81,7 @@ class TextGeneration:
     async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> Prepared:
         """Prepares an answer over HTTP. Raises ApiError."""
         writer = GenerateWriter(name, asked)
-        with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
+        with self.tracing.request("text_completion", name, caller_of(context)) as span:
             request = await self._request(asked, name, version, context, span)
             return span.prepared(self.answers.send, request, span, context, writer, stream=stream)
 
@@ -91,7 +91,7 @@ class TextGeneration:
         """Prepares an answer that `answer_of` makes from the whole generated text. `answer_of` must not refer to the
         request, which would then stay in memory until the answer is complete. Raises ApiError."""
         writer = GenerateWriter(name, asked)
-        with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
+        with self.tracing.request("text_completion", name, caller_of(context)) as span:
             request = await self._request(asked, name, version, context, span)
             return span.prepared(self._text, request, span, writer, answer_of)
 

@@ -35,6 +35,7 @@ from tests.unit.deploy.kubernetes import (
     Manifests,
     container_of,
     environment_of,
+    helm,
     pod_labels,
     pod_of,
     rendered,
@@ -43,6 +44,7 @@ from tests.unit.worker.tiny_encoders import TINY, save_encoder, write_modules
 
 pytestmark = needs(KUBECTL, "kubectl")
 CHAT_MODEL = ROOT / "quire" / "models" / "quire-chat"
+SIMULATED_GPU = Path(__file__).with_name("worker_on_a_simulated_gpu")
 # Of the load: more than can be sent before the test ends it.
 NUM_PROMPTS = 10_000
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
@@ -89,6 +91,26 @@ def wait_ready(manifests: Manifests, project: Project) -> None:
         for container in containers:
             for probe in (definition[kind] for kind in PROBES):
                 wait_until(lambda: passes(probe, ports, container.address), 0.2)  # noqa: B023 - called at once
+
+
+def silence_of(container: Container) -> float:
+    """The seconds since the last answer of DNS or Redis, whichever has been silent longer."""
+    with urllib.request.urlopen(f"http://{container.address}:9000/metrics", timeout=HANG_S) as response:
+        lines = response.read().decode()
+    (seconds,) = re.findall(r"^quire:discovery_silence_seconds\{.*\} (\S+)$", lines, re.MULTILINE)
+    return float(seconds)
+
+
+def wait_answered(container: Container) -> None:
+    """Waits until both DNS and Redis have told a container about other parts. The silence of a source that knows
+    nothing only grows."""
+    seconds = [silence_of(container)]
+
+    def has_become_shorter() -> bool:
+        seconds.append(silence_of(container))
+        return seconds[-1] < seconds[-2]
+
+    wait_until(has_become_shorter, 0.1)
 
 
 def client_of(gateway: Container) -> openai.OpenAI:
@@ -164,24 +186,54 @@ def encoder() -> Iterator[Path]:
         yield directory
 
 
-def test_two_models_behind_one_address(encoder: Path) -> None:
-    """The overlay with several models, but with models that are on this machine, and one pod for each workload. Where
-    Redis is there, the pods find each other in it, too."""
-    paths = {"chat-worker": "quire-chat", "embed-worker": str(encoder)}
-    manifests = rendered("models", () if SERVER is None else ("redis",))
+@pytest.mark.parametrize(
+    ("overlay", "worker"),
+    [("models-gpu", "chat-worker"), pytest.param("gpu", "worker", marks=pytest.mark.thorough)],
+)
+def test_workers_with_a_gpu(overlay: str, worker: str, encoder: Path) -> None:
+    """The overlays with GPUs, one pod for each workload, on a simulated GPU. Its kernels are interpreted, so the model
+    is a small one, and its batch."""
+    manifests = rendered(overlay)
     services = services_of(manifests)
-    for name, path in paths.items():
+    small = {"QUIRE_MODEL": "quire-chat", "QUIRE_MAX_NUM_SEQS": "1", "QUIRE_MAX_NUM_BATCHED_TOKENS": "32"}
+    simulated = {"PYTHONPATH": f"{SIMULATED_GPU}:{ROOT}", "TRITON_INTERPRET": "1", "GOMP_SPINCOUNT": "1000"}
+    given = {worker: small | simulated, "embed-worker": {"QUIRE_MODEL": str(encoder)}}
+    for name in given.keys() & services.keys():
+        environment = {**services[name].environment, **given[name]}
+        services[name] = dataclasses.replace(services[name], environment=environment)
+    assert services[worker].environment["QUIRE_DEVICE"] == "cuda"
+    with running(dict.fromkeys(services, 1), services) as project:
+        wait_ready(manifests, project)
+        (gateway,), (process,) = project.containers["gateway"], project.containers[worker]
+        model = services[worker].environment.get("QUIRE_SERVED_MODEL_NAME", "quire-chat")
+        client = client_of(gateway)
+        wait_until(lambda: model in {model.id for model in client.models.list()}, 0.1)
+        assert "12" in ask(gateway, openai.omit), "the router's default model"
+        assert f"serving {model} on cuda:0" in process.log.read_text()
+
+
+def test_two_models_behind_one_address(encoder: Path) -> None:
+    """The chart with several models, but with models that are on this machine, and one pod for each workload. Where
+    Redis is there, the pods find each other in it and by DNS."""
+    manifests = helm("models", redis=SERVER is not None)
+    chat, embed, front = (f"{manifests.prefix}{name}" for name in ("chat-worker", "embed-worker", "gateway"))
+    services = services_of(manifests)
+    for name, path in ((chat, "quire-chat"), (embed, str(encoder))):
         environment = {**services[name].environment, "QUIRE_MODEL": path}
         services[name] = dataclasses.replace(services[name], environment=environment)
     with running(dict.fromkeys(services, 1), services) as project:
         wait_ready(manifests, project)
-        (gateway,) = project.containers["gateway"]
+        (gateway,) = project.containers[front]
         client = client_of(gateway)
         wait_until(lambda: {model.id for model in client.models.list()} == {"chat", "embed"}, 0.1)
         assert "12" in ask(gateway, "chat")
         assert "12" in ask(gateway, openai.omit), "the router's default model"
-        for model in paths:
-            (scheduler,) = project.containers[model.replace("worker", "scheduler")]
-            (worker,) = project.containers[model]
+        for name in (chat, embed):
+            (scheduler,) = project.containers[name.replace("worker", "scheduler")]
+            (worker,) = project.containers[name]
             assert f"claimed worker {worker.address}:50071" in scheduler.log.read_text()
+            wait_answered(scheduler)
+        (router,) = project.containers[front.replace("gateway", "router")]
+        wait_answered(router)
+        wait_answered(gateway)
         assert len(client.embeddings.create(model="embed", input="Hello").data[0].embedding) == TINY["hidden_size"]

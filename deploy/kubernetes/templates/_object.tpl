@@ -12,18 +12,43 @@
 {{- end }}
 {{- end }}
 
-{{- /* Labels of every object of the release, and of a model's objects. */ -}}
+{{- /* Labels of every object of the release, and of a model's objects. Without quotes, a model 7 or a release `true`
+       would make a label that is not a text. */ -}}
 {{- define "quire.labels" }}
 app.kubernetes.io/name: quire
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ quote .root.Release.Name }}
 {{- if and .model .model.name }}
-model: {{ .model.name }}
+model: {{ quote .model.name }}
 {{- end }}
 {{- end }}
 
 {{- /* What the names of the release's objects, or of a model's, begin with. */ -}}
 {{- define "quire.prefix" }}
 {{- .root.Release.Name }}-{{ if and .model .model.name }}{{ .model.name }}-{{ end }}
+{{- end }}
+
+{{- /* Refuses names with which Kubernetes would refuse objects, or could not make a model's pods. */ -}}
+{{- define "quire.names" }}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" .Release.Name) }}
+{{- fail (printf "the release's name %s must begin with a letter and have no dots, because Services have it in theirs" .Release.Name) }}
+{{- end }}
+{{- $names := list }}
+{{- range $model := .Values.models }}
+{{- $name := $model.name | default "" }}
+{{- if and (not $name) (gt (len $.Values.models) 1) }}
+{{- fail "several models need a name each" }}
+{{- end }}
+{{- if has $name $names }}
+{{- fail (printf "several models have the name %s" $name) }}
+{{- end }}
+{{- $names = append $names $name }}
+{{- /* Pods of a StatefulSet have its name, a hyphen and a hash of 10 characters in a label of at most 63. The other names
+       are shorter than their limits if this one is. */ -}}
+{{- $worker := print (include "quire.prefix" (dict "root" $ "model" $model)) "worker" }}
+{{- if gt (len $worker) 52 }}
+{{- fail (printf "the workers' name %s has %d characters, and Kubernetes allows 52: shorten the release's name or the model's" $worker (len $worker)) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* A value as a variable has it. Helm reads all numbers of a file as float64, and prints the large ones with an
@@ -86,6 +111,11 @@ model: {{ .model.name }}
 {{- end }}
 {{- end }}
 {{- else if has $object.kind (list "InferencePool" "ServiceMonitor") }}
+{{- if eq $object.kind "InferencePool" }}
+{{- $picker := .root.Values.endpointPicker }}
+{{- $port := dict "number" (int $picker.port) }}
+{{- $_ := set $spec "endpointPickerRef" (merge (dict "name" $picker.name "port" $port) $spec.endpointPickerRef) }}
+{{- end }}
 {{- $_ := set $spec.selector "matchLabels" (merge $spec.selector.matchLabels (dict "app.kubernetes.io/instance" .root.Release.Name)) }}
 {{- end }}
 {{- if has $object.kind (list "ServiceMonitor" "PrometheusRule") }}

@@ -1,9 +1,11 @@
-"""Renders the manifests of deploy/kubernetes with kubectl's kustomize."""
+"""Renders the manifests of deploy/kubernetes: with kubectl's kustomize, or as a chart with Helm's own library."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +23,9 @@ OVERLAYS = ("cpu", "gpu", "models", "models-gpu")
 COMPONENTS = tuple(sorted(path.name for path in (MANIFESTS / "components").iterdir()))
 _UNPACKED = ROOT / ".venv-kubectl" / "usr" / "bin" / "kubectl"
 KUBECTL = str(_UNPACKED) if _UNPACKED.exists() else shutil.which("kubectl")
-PART_OF_QUIRE = {"app.kubernetes.io/part-of": "quire"}
+HAS_HELM = importlib.util.find_spec("helm_python") is not None
+# Not the chart's name: an object that has the chart's name in place of the release's would not be found.
+RELEASE = "prod"
 COMPONENT = "app.kubernetes.io/component"
 # Kinds whose pods are made from a template.
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
@@ -28,9 +33,10 @@ WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
 @dataclass(frozen=True)
 class Manifests:
-    """Objects that are applied together."""
+    """Objects that are applied together. `prefix`: what their names begin with."""
 
     objects: tuple[dict[str, Any], ...]
+    prefix: str = ""
 
     def of(self, *kinds: str) -> Iterator[dict[str, Any]]:
         return (one for one in self.objects if one["kind"] in kinds)
@@ -89,6 +95,72 @@ def may_talk(manifests: Manifests) -> set[tuple[str, str, str]]:
     return may
 
 
+@dataclass(frozen=True)
+class Reference:
+    """The name of an object in another one. `port`: of a Service, where the other object chooses one."""
+
+    kind: str
+    name: str
+    port: int | None = None
+
+
+# The keys that have an object's name, or a mapping with it, or several of them; and the kind, if the mapping has none.
+_REFERENCES = {
+    "claimName": "PersistentVolumeClaim",
+    "serviceAccountName": "ServiceAccount",
+    "serviceName": "Service",
+    "imagePullSecrets": "Secret",
+    "secretName": "Secret",
+    "secretRef": "Secret",
+    "secretKeyRef": "Secret",
+    "configMap": "ConfigMap",
+    "configMapRef": "ConfigMap",
+    "configMapKeyRef": "ConfigMap",
+    "scaleTargetRef": "Deployment",
+    "parentRefs": "Gateway",
+    "backendRefs": "Service",
+    "endpointPickerRef": "Service",
+}
+
+
+def references(node: object) -> Iterator[Reference]:
+    """The names of other objects in an object or a part of it."""
+    if isinstance(node, list):
+        for one in node:
+            yield from references(one)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if key in _REFERENCES:
+                for one in value if isinstance(value, list) else [value]:
+                    given: dict[str, Any] = {"name": one} if isinstance(one, str) else one
+                    port = given.get("port")
+                    number = port["number"] if isinstance(port, dict) else port
+                    yield Reference(given.get("kind", _REFERENCES[key]), given["name"], number)
+            else:
+                assert not re.search(r"Refs?$", key), f"_REFERENCES lacks {key}"
+                yield from references(value)
+
+
+# How long names of some kinds may be; others may have 253 characters. A Service's name is a label of DNS. A job's name
+# is a label of its pods. A StatefulSet's name, a hyphen and a hash of 10 characters are a label of its pods.
+_LONGEST_NAMES = {"Service": 63, "Job": 63, "StatefulSet": 52}
+
+
+def refused_names(manifests: Manifests) -> list[str]:
+    """Names and labels that an API server refuses, or with which a controller cannot make pods."""
+    refused = []
+    for one in manifests.objects:
+        name, kind = name_of(one), one["kind"]
+        # Only a Service's name must begin with a letter and have no dots, but all names begin with the same word.
+        if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or len(name) > _LONGEST_NAMES.get(kind, 253):
+            refused.append(f"{kind} {name}")
+        labels = dict(one["metadata"].get("labels", {}))
+        for key, value in [*labels.items(), *(pod_labels(one).items() if kind in WORKLOADS else ())]:
+            if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", value):
+                refused.append(f"{kind} {name}: {key}: {value!r}")
+    return refused
+
+
 @functools.cache
 def rendered(overlay: str, components: Sequence[str] = ()) -> Manifests:
     """What `kubectl apply -k` would apply, with further components."""
@@ -111,3 +183,14 @@ def kustomized(directory: Path, kustomization: str) -> Manifests:
     result = subprocess.run([KUBECTL, "kustomize", directory], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return Manifests(tuple(yaml.safe_load_all(result.stdout)))
+
+
+def helm(overlay: str = "cpu", release: str = RELEASE, **values: Any) -> Manifests:
+    """What `helm template RELEASE deploy/kubernetes --values values/OVERLAY.yaml` prints, with further values."""
+    helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
+    path = MANIFESTS / "values" / f"{overlay}.yaml"
+    given = (yaml.safe_load(path.read_text()) if path.exists() else {}) | values
+    with helm_python.Chart.load(MANIFESTS) as chart:
+        printed = chart.render(values=given, name=release, namespace="default")
+    objects = [one for text in printed.values() for one in yaml.safe_load_all(text)]
+    return Manifests(tuple(one for one in objects if one), f"{release}-")

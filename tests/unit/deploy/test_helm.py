@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from quire.cli.stack import SERVICES
 from tests.fakes.tools import needs
@@ -15,19 +14,22 @@ from tests.unit.deploy.kubernetes import (
     COMPONENT,
     KUBECTL,
     MANIFESTS,
+    RELEASE,
     ROOT,
     WORKLOADS,
     Manifests,
     container_of,
     environment_of,
+    helm,
     may_talk,
+    name_of,
     pod_of,
+    refused_names,
     rendered,
 )
 from tests.unit.deploy.test_containers import MARGIN_S, longest_stop_s, parse
 
 helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
-RELEASE = "quire"
 SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 # Labels that only Helm sets.
 HELMS = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance"}
@@ -53,19 +55,10 @@ PAIRS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def helm(overlay: str = "cpu", **values: Any) -> Manifests:
-    """What `helm template quire deploy/kubernetes --values values/OVERLAY.yaml` prints, with further values."""
-    path = MANIFESTS / "values" / f"{overlay}.yaml"
-    given = (yaml.safe_load(path.read_text()) if path.exists() else {}) | values
-    with helm_python.Chart.load(MANIFESTS) as chart:
-        printed = chart.render(values=given, name=RELEASE, namespace="default")
-    objects = [one for text in printed.values() for one in yaml.safe_load_all(text)]
-    return Manifests(tuple(one for one in objects if one))
-
-
 def plain(node: Any) -> Any:
-    """An object without what Helm adds: the release's name at the beginning of others, the hash at the end of a job's
-    name, and its labels. The order of entries with names does not matter."""
+    """An object without what Helm adds: the release's name in place of the chart's or at the beginning of others, the
+    hash at the end of a job's name, and its labels. The order of entries with names does not matter. That each name
+    leads to an object is tested in test_kubernetes.py."""
     if isinstance(node, dict):
         return {key: plain(value) for key, value in node.items() if key not in HELMS}
     if isinstance(node, list):
@@ -73,6 +66,8 @@ def plain(node: Any) -> Any:
         names = [one.get("name") if isinstance(one, dict) else None for one in items]
         return sorted(items, key=lambda one: str(one["name"])) if items and all(names) else items
     if isinstance(node, str):
+        if node == RELEASE:
+            return "quire"
         node = node.replace(f"redis://{RELEASE}-", "redis://").removeprefix(f"{RELEASE}-")
         return re.sub(r"^((?:[a-z-]+-)?download)-[0-9a-f]{8}$", r"\1", node)
     return node
@@ -121,7 +116,7 @@ def test_the_lines_of_the_documentation_are_among_the_pairs() -> None:
     lines = re.findall(r"^helm install (\S+) (\S+)(?: --values (\S+))?$", document, re.MULTILINE)
     assert len(lines) == len(re.findall(r"^helm install", document, re.MULTILINE)) > 0
     for release, chart, values in lines:
-        assert (release, ROOT / chart) == (RELEASE, MANIFESTS)
+        assert (release, ROOT / chart) == ("quire", MANIFESTS)
         assert not values or (ROOT / values).exists()
         assert (Path(values).stem or "cpu", (), {}) in PAIRS
 
@@ -161,11 +156,12 @@ def test_images_options_and_pull_secrets_reach_every_part() -> None:
         assert container["image"].endswith(":9")
         assert container["imagePullPolicy"] == "Always"
         assert pod_of(workload)["imagePullSecrets"] == [{"name": "login"}]
-    variables = environment_of(container_of(manifests.named("StatefulSet", "quire-worker")))
+    variables = environment_of(container_of(manifests.named("StatefulSet", f"{RELEASE}-worker")))
     assert variables["QUIRE_MODEL"] == "m"
     assert variables["QUIRE_MAX_MODEL_LEN"] == "8192"
     assert variables["QUIRE_ENFORCE_EAGER"] == "true"
-    assert environment_of(container_of(manifests.named("Deployment", "quire-router")))["QUIRE_DRAIN_TIMEOUT"] == "120"
+    router = container_of(manifests.named("Deployment", f"{RELEASE}-router"))
+    assert environment_of(router)["QUIRE_DRAIN_TIMEOUT"] == "120"
     (job,) = manifests.of("Job")
     assert environment_of(container_of(job))["MODEL"] == "m"
     assert plain(job["metadata"]["name"]) == "download"
@@ -234,7 +230,7 @@ def test_a_limit_or_request_replaces_that_of_the_manifest_alone() -> None:
     ],
 )
 def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) -> None:
-    worker = helm(models=[{"name": "", "options": {"some-option": value}}]).named("StatefulSet", "quire-worker")
+    worker = helm(models=[{"name": "", "options": {"some-option": value}}]).named("StatefulSet", f"{RELEASE}-worker")
     assert environment_of(container_of(worker))["QUIRE_SOME_OPTION"] == text
 
 
@@ -244,6 +240,7 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"models": []}, "models"),
         ({"models": [{"name": "Not A Name"}]}, "models"),
         ({"models": [{"name": ""}, {"name": "b"}]}, "several models need a name each"),
+        ({"models": [{"name": "a"}, {"name": "a"}]}, "several models have the name a"),
         ({"models": [{"name": "a", "download": True, "options": {}}]}, "download needs options.model"),
         ({"models": [{"name": "a", "scaling": "keda"}]}, "needs options.served-model-name"),
         ({"models": [{"name": "a", "scaling": "hpa-queue"}]}, "needs options.served-model-name"),
@@ -264,6 +261,8 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"monitoringNamespace": "Metrics"}, "monitoringNamespace"),
         ({"prometheus": "prometheus:9090"}, "prometheus"),
         ({"parentRefs": [{"namespace": "a"}]}, "name"),
+        ({"endpointPicker": {"name": "Picker"}}, "endpointPicker"),
+        ({"endpointPicker": {"port": 0}}, "endpointPicker"),
         ({"models": [{"name": "", "scaling": "keda", "scaler": {"minimum": 0}}]}, "minimum"),
         (
             {"models": [{"name": "", "scaling": "keda", "scaler": {"minimum": 9}}]},
@@ -276,10 +275,39 @@ def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
         helm(**values)
 
 
+@pytest.mark.parametrize(
+    ("release", "model", "words"),
+    [
+        ("r" * 45, "", ""),
+        ("r" * 46, "", "r-worker has 53 characters, and Kubernetes allows 52"),
+        ("r" * 4, "m" * 40, ""),
+        ("r" * 4, "m" * 41, "m-worker has 53 characters, and Kubernetes allows 52"),
+        ("true", "7", ""),
+        ("r2", "null", ""),
+        ("2r", "", "2r must begin with a letter and have no dots"),
+        ("r.2", "", "r.2 must begin with a letter and have no dots"),
+    ],
+)
+def test_names_that_kubernetes_refuses_are_refused_and_no_others(release: str, model: str, words: str) -> None:
+    options = {"model": "m", "served-model-name": "m"}
+    everything: dict[str, Any] = {
+        "models": [{"name": model, "options": options, "download": True, "scaling": "keda"}],
+        **dict.fromkeys(("redis", "monitoring", "gatewayApi"), True),
+    }
+    if words:
+        with pytest.raises(helm_python.HelmError, match=words):
+            helm(release=release, **everything)
+        return
+    manifests = helm(release=release, **everything)
+    assert refused_names(manifests) == []
+    (worker,) = manifests.of("StatefulSet")
+    assert name_of(worker) == "-".join(filter(None, (release, model, "worker")))
+
+
 def test_schedulers_take_only_workers_of_their_model_and_version() -> None:
     options = {"model": "m", "served-model-name": "chat,alias", "model-version": 20261128}
     manifests = helm(models=[{"name": "new", "options": options}], redis=True)
-    variables = environment_of(container_of(manifests.named("Deployment", "quire-new-scheduler")))
+    variables = environment_of(container_of(manifests.named("Deployment", f"{RELEASE}-new-scheduler")))
     assert variables["QUIRE_WORKER_MODEL"] == "chat@20261128"
 
 
@@ -293,7 +321,7 @@ def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:
         for one in helm(models=models).of("ScaledObject")
     }
     assert queries == {
-        f"quire-{name}-worker": f'sum(vllm:num_requests_waiting{{job="scheduler",model_name="{name}-1"}})'
+        f"{RELEASE}-{name}-worker": f'sum(vllm:num_requests_waiting{{job="scheduler",model_name="{name}-1"}})'
         for name in ("a", "b")
     }
 
@@ -322,7 +350,7 @@ def test_a_scaler_has_the_given_bounds_and_threshold(scaling: str, threshold: fl
 def test_the_gateway_alone_has_the_given_type_of_service() -> None:
     services = helm(gateway={"serviceType": "LoadBalancer"}, redis=True).of("Service")
     types = {one["metadata"]["name"]: one["spec"].get("type", "ClusterIP") for one in services}
-    assert types.pop("quire-gateway") == "LoadBalancer"
+    assert types.pop(f"{RELEASE}-gateway") == "LoadBalancer"
     assert set(types.values()) == {"ClusterIP"}
 
 
@@ -355,6 +383,15 @@ def test_the_route_belongs_to_the_given_gateways() -> None:
     parents = [{"name": "public", "namespace": "gateways", "sectionName": "https", "port": 443}, {"name": "private"}]
     (route,) = helm(gatewayApi=True, parentRefs=parents).of("HTTPRoute")
     assert route["spec"]["parentRefs"] == parents
+
+
+def test_the_inference_pool_asks_the_given_endpoint_picker() -> None:
+    (usual,) = helm(gatewayApi=True).of("InferencePool")
+    for given in ({"name": "pool-epp", "port": 9003}, {"port": 9003}, {"name": "pool-epp"}):
+        (pool,) = helm(gatewayApi=True, endpointPicker=given).of("InferencePool")
+        expected = {"name": "quire-endpoint-picker", "port": 9002} | given
+        reference = {"name": expected["name"], "port": {"number": expected["port"]}}
+        assert pool["spec"] == usual["spec"] | {"endpointPickerRef": usual["spec"]["endpointPickerRef"] | reference}
 
 
 def test_the_linter_has_nothing_to_say() -> None:

@@ -1,4 +1,5 @@
-"""The manifests, rendered by the real kubectl: schemas, and what an API server, a kubelet or an operator would find."""
+"""The manifests, rendered by the real kubectl and by Helm: schemas, and what an API server, a kubelet or an operator
+would find."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -26,17 +28,20 @@ from tests.unit.deploy.kubernetes import (
     KUBECTL,
     MANIFESTS,
     OVERLAYS,
-    PART_OF_QUIRE,
     ROOT,
     WORKLOADS,
     Manifests,
+    Reference,
     container_of,
     environment_of,
+    helm,
     kustomized,
     may_talk,
     name_of,
     pod_labels,
     pod_of,
+    references,
+    refused_names,
     rendered,
 )
 from tests.unit.deploy.test_containers import (
@@ -55,23 +60,58 @@ VERSIONS = ("1.30", kubernetes_validate.latest_version())
 # Only one of them may scale the workers.
 SCALERS = ("hpa-gpu", "hpa-queue", "keda")
 OTHERS = tuple(component for component in COMPONENTS if component not in SCALERS)
+# An overlay with further components, or the chart with the overlay's values and further values.
+Given = tuple[str, tuple[str, ...] | dict[str, Any]]
 # Every overlay as it is, and all components.
-RENDERED = [(overlay, ()) for overlay in OVERLAYS] + [
-    ("cpu", tuple(sorted({*OTHERS, scaler} - {"network-policy", "worker-policy"}))) for scaler in SCALERS
+RENDERED: list[Given] = [
+    *((overlay, ()) for overlay in OVERLAYS),
+    *(("cpu", tuple(sorted({*OTHERS, scaler} - {"network-policy", "worker-policy"}))) for scaler in SCALERS),
 ]
+# Every file of values, with switches of the chart.
+CHARTED: list[Given] = [
+    ("cpu", {}),
+    ("gpu", {"apiKey": "quire-api-key"}),
+    ("models", {"redis": True}),
+    ("models-gpu", {"redis": True, "monitoring": True, "gatewayApi": True, "apiKey": "quire-api-key"}),
+    ("cpu", {"models": [{"name": "m", "options": {"model": "m", "served-model-name": "m"}, "scaling": "keda"}]}),
+]
+WITH_GATEWAY_API = [one for one in (*RENDERED, *CHARTED) if {"gateway-api", "gatewayApi"}.intersection(one[1])]
+SEVERAL_MODELS: list[Given] = [
+    (overlay, more)
+    for overlay in ("models", "models-gpu")
+    for more in (("monitoring", "redis"), {"monitoring": True, "redis": True})
+]
+# Users make these objects: docs/kubernetes.md says how.
+MADE_BY_HAND = {
+    Reference("Secret", "quire-hub-token"),
+    Reference("Secret", "quire-api-key"),
+    Reference("Gateway", "inference-gateway"),
+    Reference("Service", "quire-endpoint-picker", 9002),
+}
 CORE_GROUPS = {"v1", "apps", "batch", "policy", "autoscaling", "networking.k8s.io"}
 # Kinds that come with an operator.
 OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
 HEALTH_NAMES = {LIVENESS, READINESS, SCHEDULER_SERVICE, WORKER_SERVICE}
 
 
-@pytest.fixture(params=RENDERED, ids=lambda given: "+".join((given[0], *given[1])))
+def rendering(given: Given) -> Manifests:
+    overlay, more = given
+    return helm(overlay, **more) if isinstance(more, dict) else rendered(overlay, more)
+
+
+def title(given: Given) -> str:
+    overlay, more = given
+    return "+".join((f"helm {overlay}" if isinstance(more, dict) else overlay, *more))
+
+
+@pytest.fixture(params=[*RENDERED, *CHARTED], ids=title, scope="module")
 def manifests(request: pytest.FixtureRequest) -> Manifests:
-    return rendered(*request.param)
+    return rendering(request.param)
 
 
-def seconds(text: str) -> int:
-    return int(text.removesuffix("s"))
+@pytest.fixture(params=SEVERAL_MODELS, ids=title, scope="module")
+def several_models(request: pytest.FixtureRequest) -> Manifests:
+    return rendering(request.param)
 
 
 def test_core_kinds_have_the_form_of_their_schemas(manifests: Manifests) -> None:
@@ -86,6 +126,44 @@ def test_core_kinds_have_the_form_of_their_schemas(manifests: Manifests) -> None
 def test_every_name_is_taken_once(manifests: Manifests) -> None:
     names = [(one["kind"], one["metadata"]["name"]) for one in manifests.objects]
     assert len(names) == len(set(names))
+
+
+def test_names_and_labels_are_such_as_kubernetes_takes(manifests: Manifests) -> None:
+    assert refused_names(manifests) == []
+
+
+def test_every_object_that_another_one_names_is_there(manifests: Manifests) -> None:
+    kinds = set()
+    for one in manifests.objects:
+        for reference in references(one):
+            kinds.add(reference.kind)
+            if reference in MADE_BY_HAND:
+                continue
+            found = [other for other in manifests.of(reference.kind) if name_of(other) == reference.name]
+            assert len(found) == 1, f"{one['kind']} {name_of(one)} names {reference}"
+            if reference.port is not None:
+                assert reference.port in {port["port"] for port in found[0]["spec"]["ports"]}
+    assert kinds >= {"PersistentVolumeClaim", "ServiceAccount", "Service"}
+
+
+def test_objects_that_users_make_are_documented() -> None:
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert [one.name for one in MADE_BY_HAND if f"`{one.name}`" not in document] == []
+
+
+@pytest.mark.parametrize("given", WITH_GATEWAY_API, ids=title)
+def test_the_inference_pool_and_the_route_lead_to_the_gateways(given: Given) -> None:
+    manifests = rendering(given)
+    gateways = [one for one in manifests.of(*WORKLOADS) if pod_labels(one)[COMPONENT] == "gateway"]
+    ((pool,), (route,)) = (manifests.of("InferencePool"), manifests.of("HTTPRoute"))
+    assert manifests.selected(pool["spec"]["selector"]["matchLabels"]) == gateways
+    ports = {port["containerPort"]: port["name"] for port in container_of(gateways[0])["ports"]}
+    assert [ports[target["number"]] for target in pool["spec"]["targetPorts"]] == ["http"]
+    ((backend,),) = (rule["backendRefs"] for rule in route["spec"]["rules"])
+    service = manifests.named("Service", backend["name"])
+    assert manifests.selected(service["spec"]["selector"]) == gateways
+    (port,) = (port for port in service["spec"]["ports"] if port["port"] == backend["port"])
+    assert port["targetPort"] == "http"
 
 
 def test_workloads_select_their_own_pods_and_nobody_elses(manifests: Manifests) -> None:
@@ -123,7 +201,7 @@ def test_probes_ask_for_what_is_there(manifests: Manifests) -> None:
         container = container_of(workload)
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            if workload["metadata"]["name"] == "redis" and kind == "startupProbe":
+            if pod_labels(workload)[COMPONENT] == "redis" and kind == "startupProbe":
                 continue
             probe = container[kind]
             if "grpc" in probe:
@@ -150,20 +228,19 @@ def test_options_exist_and_addresses_lead_to_services(manifests: Manifests) -> N
         assert config.metrics_port == 9000
         fields = {field.name for field in dataclasses.fields(SERVICES[part])}
         assert {name.removeprefix("QUIRE_").lower() for name in known} <= fields
-        for called in ("router", "scheduler", "worker"):
-            for address in getattr(config, called, None) or ():
-                host, _, port = address.rpartition(":")
-                service = manifests.named("Service", host)
-                assert int(port) == ports[called]
-                assert int(port) in {entry["port"] for entry in service["spec"]["ports"]}
+        addresses = [(other, one) for other in ("router", "scheduler", "worker") for one in getattr(config, other, ())]
         if config.redis:
-            assert config.redis == f"redis://redis:{ports['redis']}"
-            manifests.named("Service", "redis")
+            addresses.append(("redis", config.redis.removeprefix("redis://")))
+        for called, address in addresses:
+            host, _, port = address.rpartition(":")
+            service = manifests.named("Service", host)
+            assert {pod_labels(one)[COMPONENT] for one in manifests.selected(service["spec"]["selector"])} == {called}
+            assert int(port) == ports[called]
+            assert int(port) in {entry["port"] for entry in service["spec"]["ports"]}
 
 
-@pytest.mark.parametrize("overlay", ["models", "models-gpu"])
-def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_schedulers(overlay: str) -> None:
-    manifests = rendered(overlay)
+def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_schedulers(several_models: Manifests) -> None:
+    manifests, prefix = several_models, several_models.prefix
     models = {}
     for scheduler in (one for one in manifests.of("Deployment") if pod_labels(one)[COMPONENT] == "scheduler"):
         host = environment_of(container_of(scheduler))["QUIRE_WORKER"].partition(":")[0]
@@ -174,9 +251,9 @@ def test_schedulers_use_the_workers_of_their_own_model_and_routers_all_scheduler
     assert {name: labels["model"] for name, labels in models.items()} == {
         "chat": "chat", "embed": "embed"
     }  # fmt: skip
-    found = manifests.selected(manifests.named("Service", "scheduler")["spec"]["selector"])
-    assert sorted(one["metadata"]["name"] for one in found) == ["chat-scheduler", "embed-scheduler"]
-    router = manifests.named("Deployment", "router")
+    found = manifests.selected(manifests.named("Service", f"{prefix}scheduler")["spec"]["selector"])
+    assert sorted(map(name_of, found)) == [f"{prefix}chat-scheduler", f"{prefix}embed-scheduler"]
+    router = manifests.named("Deployment", f"{prefix}router")
     assert environment_of(container_of(router))["QUIRE_DEFAULT_MODEL"] in models
 
 
@@ -267,13 +344,12 @@ def test_only_the_right_neighbours_talk(overlay: str, models: tuple[str, ...]) -
     }
 
 
-@pytest.mark.parametrize("overlay", ["models", "models-gpu"])
-def test_schedulers_of_several_models_know_their_own_worker(overlay: str) -> None:
+def test_schedulers_of_several_models_know_their_own_worker(several_models: Manifests) -> None:
     """Also if they find the workers of all models in Redis."""
-    manifests = rendered(overlay, ("redis",))
     for model in ("chat", "embed"):
-        variables = environment_of(container_of(manifests.named("Deployment", f"{model}-scheduler")))
-        served = environment_of(container_of(manifests.named("StatefulSet", f"{model}-worker")))
+        names = [f"{several_models.prefix}{model}-{part}" for part in ("scheduler", "worker")]
+        variables = environment_of(container_of(several_models.named("Deployment", names[0])))
+        served = environment_of(container_of(several_models.named("StatefulSet", names[1])))
         assert variables["QUIRE_WORKER_MODEL"] == served["QUIRE_SERVED_MODEL_NAME"] == model
 
 
@@ -369,17 +445,16 @@ def test_two_scalers_cannot_be_applied_together() -> None:
         rendered("cpu", ("hpa-gpu", "hpa-queue"))
 
 
-def test_prometheus_finds_every_part_under_the_job_that_alerts_expect() -> None:
-    manifests = rendered("models", ("monitoring",))
-    (monitor,) = manifests.of("ServiceMonitor")
-    assert monitor["spec"]["selector"]["matchLabels"] == PART_OF_QUIRE
-    jobs = set()
-    for service in manifests.of("Service"):
-        labels = service["metadata"]["labels"]
-        assert PART_OF_QUIRE.items() <= labels.items()
-        assert {"metrics"} <= {port["name"] for port in service["spec"]["ports"]}
-        jobs.add(labels[monitor["spec"]["jobLabel"]])
-    assert jobs == set(SERVICES)
+def test_prometheus_finds_every_part_under_the_job_that_alerts_expect(several_models: Manifests) -> None:
+    (monitor,) = several_models.of("ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    jobs = {}
+    for service in several_models.of("Service"):
+        if monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items():
+            assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+            jobs[name_of(service)] = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+    parts = ("gateway", "router", "scheduler", "chat-worker", "embed-worker")
+    assert jobs == {f"{several_models.prefix}{part}": part.split("-")[-1] for part in parts}
 
 
 def test_the_rules_and_dashboards_are_those_of_compose() -> None:

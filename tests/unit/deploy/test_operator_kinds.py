@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from tests.fakes.tools import needs
-from tests.unit.deploy.kubernetes import KUBECTL, ROOT, rendered
-from tests.unit.deploy.test_kubernetes import CORE_GROUPS, RENDERED
+from tests.unit.deploy.kubernetes import HAS_HELM, KUBECTL, ROOT
+from tests.unit.deploy.test_kubernetes import CHARTED, CORE_GROUPS, RENDERED, Given, rendering
 
 MODULES = Path(os.environ.get("QUIRE_CLIENTS_NODE_MODULES", ROOT / ".venv-clients" / "node_modules"))
 MODELS = {
@@ -49,7 +49,8 @@ pytestmark = needs(KUBECTL, "kubectl")
 
 def operators_objects() -> list[dict[str, Any]]:
     """Returns each object of an operator's kind that any rendering contains, once."""
-    everything = (one for given in RENDERED for one in rendered(*given).objects)
+    renderings: list[Given] = [*RENDERED, *(CHARTED if HAS_HELM else ())]
+    everything = (one for given in renderings for one in rendering(given).objects)
     chosen = (one for one in everything if one["apiVersion"].partition("/")[0] not in CORE_GROUPS)
     return list({json.dumps(one, sort_keys=True): one for one in chosen}.values())
 
@@ -103,11 +104,13 @@ def test_objects_have_the_form_of_their_operator_s_schema(tmp_path: Path) -> Non
 )
 def test_what_no_schema_knows_or_allows_is_found(tmp_path: Path, field: str, value: object, found: str) -> None:
     """Shows that the test above can fail."""
-    (scaled,) = [one for one in operators_objects() if one["kind"] == "ScaledObject"]
+    scaled = next(one for one in operators_objects() if one["kind"] == "ScaledObject")
     assert found in problems([scaled | {"spec": scaled["spec"] | {field: value}}], tmp_path)
 
 
 def test_the_inference_pool_has_the_form_of_its_schema() -> None:
-    (pool,) = [one for one in operators_objects() if one["kind"] == "InferencePool"]
-    assert pool["apiVersion"] == "inference.networking.k8s.io/v1"
-    jsonschema.Draft202012Validator(INFERENCE_POOL).validate(pool["spec"])
+    pools = [one for one in operators_objects() if one["kind"] == "InferencePool"]
+    assert pools
+    for pool in pools:
+        assert pool["apiVersion"] == "inference.networking.k8s.io/v1"
+        jsonschema.Draft202012Validator(INFERENCE_POOL).validate(pool["spec"])

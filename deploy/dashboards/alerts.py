@@ -43,6 +43,17 @@ def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
     return f"increase({series(metric, part, **labels)}[{window}])"
 
 
+def _of_gateways(name: str, *labels: str) -> str:
+    """Returns how fast a counter of Envoy grows for requests of clients. Envoy counts those to its admin interface with
+    another prefix, and readiness checks not at all."""
+    inside = ",".join(('job="gateway"', 'envoy_http_conn_manager_prefix="gateway"', *labels))
+    return f"sum(rate({name}{{{inside}}}[5m]))"
+
+
+_ANSWERS = _of_gateways("envoy_http_downstream_rq_xx")
+_ERRORS = _of_gateways("envoy_http_downstream_rq_xx", 'envoy_response_code_class="5"')
+# Among the answers, Envoy counts one that is cut off by the status with which it began.
+_CUT_OFF = _of_gateways("envoy_http_rq_reset_after_downstream_response_started")
 _READY = series(catalog.SCHEDULERS_READY)
 # Routers of the release before do not say the model.
 _WAS_READY = series(catalog.SCHEDULERS_READY, model_name=None)
@@ -109,6 +120,14 @@ ALERTS = (
         "As for LowSuccessRate, today.",
     ),
     Alert(
+        "GatewayErrors", f"({_ERRORS} + {_CUT_OFF}) / {_ANSWERS} > {1 - AVAILABILITY:.3f}", "5m", "critical",
+        f"More than {1 - AVAILABILITY:.1%} of the gateways' answers over HTTP are 5xx errors, or are cut off because "
+        "their router was lost.",
+        "If LowSuccessRate is silent, routers do not make these errors: look whether routers restart again and again, "
+        "or cannot be reached (NoHealthyRouter). The gateway's access log has the reason of each error in `flags` and "
+        "`details`. A 504 comes from a client's own deadline.",
+    ),
+    Alert(
         "SlowFirstToken",
         f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, window='5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
         "10m", "warning",
@@ -128,6 +147,14 @@ ALERTS = (
         "NoReadyScheduler", f"(max({_READY}) or vector(0)) == 0", "30s", "critical",
         "No router knows a scheduler with a worker, or no router can be scraped: requests are refused with 503.",
         "Look at the schedulers' and workers' logs: a worker that does not start says why.",
+    ),
+    Alert(
+        "NoHealthyRouter", 'envoy_cluster_membership_healthy{job="gateway",envoy_cluster_name="routers"} == 0', "30s",
+        "critical",
+        "A gateway reaches no router whose health check succeeds: most of its requests fail with 503.",
+        "If NoReadyScheduler fires, too, begin there: routers are healthy only with a scheduler that is ready. "
+        "Otherwise look at the routers' logs, at the network between, and at how this gateway finds routers "
+        "(quire:discovery_parts).",
     ),
     Alert(
         "ModelWithoutScheduler", _NOT_READY, "30s", "critical",

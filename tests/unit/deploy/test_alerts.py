@@ -69,6 +69,21 @@ def counted(name: str, per_minute: int) -> Values:
     return {f'{name}{{job="router"}}': f"0+{per_minute}x{MINUTES}"}
 
 
+def answers(failing: int, cut: int = 0, prefix: str = "gateway") -> Values:
+    """Of a gateway with 1,000 answers per minute, of which `failing` are 5xx errors and `cut` others are cut off."""
+    labels = f'job="gateway",envoy_http_conn_manager_prefix="{prefix}"'
+    numbers = {"2": 900 - failing, "4": 100, "5": failing}
+    return {
+        f'envoy_http_downstream_rq_xx{{{labels},envoy_response_code_class="{first}"}}': f"0+{number}x{MINUTES}"
+        for first, number in numbers.items()
+    } | {f"envoy_http_rq_reset_after_downstream_response_started{{{labels}}}": f"0+{cut}x{MINUTES}"}
+
+
+def healthy(number: int, gateway: str = "g", cluster: str = "routers") -> Values:
+    labels = f'job="gateway",instance="{gateway}",envoy_cluster_name="{cluster}"'
+    return gauge(f"envoy_cluster_membership_healthy{{{labels}}}", number)
+
+
 LATENCY, FIRST, NEXT, LAG = (
     "vllm:e2e_request_latency_seconds", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
     "quire:event_loop_lag_seconds",
@@ -93,6 +108,7 @@ CASES: dict[str, tuple[Values, Values]] = {
     "LowSuccessRate": (ends(6), ends(4)),
     "AvailabilityBurnsFast": (ends(80), ends(60)),
     "AvailabilityBurnsSlowly": (ends(40), ends(20)),
+    "GatewayErrors": (answers(6), answers(4)),
     "SlowFirstToken": (
         values(FIRST, "0.2", "0.25", num_below=94, num_above=6),
         values(FIRST, "0.2", "0.25", num_below=96, num_above=4),
@@ -102,6 +118,7 @@ CASES: dict[str, tuple[Values, Values]] = {
         values(NEXT, "0.03", "0.05", num_below=96, num_above=4),
     ),
     "NoReadyScheduler": (gauge(READY, 0), gauge(READY, 1)),
+    "NoHealthyRouter": (healthy(0) | healthy(2, "other"), healthy(1) | healthy(2, "other")),
     # Model b is lost 10 minutes before the end, or 40 minutes before it. Model c has never had a worker.
     "ModelWithoutScheduler": (
         lost(10) | gauge(READY, 1),
@@ -177,6 +194,9 @@ def failing(*stretches: tuple[int, int]) -> Values:
 # By alert, further series under which it is silent: just beside the limit, or over it in one of two windows alone.
 SILENT = {
     "GPUUnderused": (gauge(GPU, 0.75) | gauge(WAITING, 1),),
+    # Answers of the admin interface fail, and those of clients do not.
+    "GatewayErrors": (answers(0) | answers(900, prefix="admin"), answers(2, cut=2)),
+    "NoHealthyRouter": (healthy(1) | healthy(0, cluster="traces"),),
     "AvailabilityBurnsFast": (failing((6, 200)), failing((50, 200), (10, 0))),
     "AvailabilityBurnsSlowly": (failing((35, 200)), failing((320, 200), (40, 0))),
 }
@@ -195,6 +215,18 @@ def test_alerts_are_silent_if_only_a_part_of_their_condition_holds(name: str, tm
         for case in SILENT[name]
     ]
     check(tmp_path, tests)
+
+
+@needs_promtool
+@pytest.mark.parametrize("case", [answers(6), answers(0, cut=6), answers(3, cut=3)], ids=["5xx", "cut", "both"])
+def test_what_fails_at_gateways_alone_is_no_failure_of_routers(case: Values, tmp_path: Path) -> None:
+    """Such as errors that Envoy itself makes, and streams that end with their router."""
+    given = [{"series": one, "values": text} for one, text in (case | ends(0)).items()]
+    found = [
+        {"alertname": name, "eval_time": f"{MINUTES}m", "exp_alerts": alerts}
+        for name, alerts in (("GatewayErrors", [expected(RULE["GatewayErrors"], case)]), ("LowSuccessRate", []))
+    ]
+    check(tmp_path, [{"interval": "1m", "input_series": given, "alert_rule_test": found}])
 
 
 @needs_promtool
@@ -235,7 +267,7 @@ def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     labels = dict(rule["labels"])
     kept = {
         "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (),
-        "ModelWithoutScheduler": ("model_name",),
+        "ModelWithoutScheduler": ("model_name",), "NoHealthyRouter": ("job", "instance", "envoy_cluster_name"),
     }  # fmt: skip
     names = kept.get(rule["alert"], ("job", "instance") if rule["expr"].split("{")[0] in _KEPT_WHOLE else ())
     for series in case:

@@ -86,15 +86,21 @@ chaos-replay: .venv/dev .venv-redis/made ## carry out every storm of tests/chaos
 	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-# Unpacks Debian's Prometheus and Alertmanager without installing them. On other systems the tests use those on the PATH,
-# or are skipped.
-.venv-prometheus/made:
+# Unpacks Prometheus, promtool and Alertmanager from a later release of Debian, without installing them. Packages of forky
+# run on bookworm, too. docker-compose.yml names the versions, and the tests compare them with the programs. On other
+# systems the tests use the programs on the PATH, or are skipped. APT checks the signature of the release, but not its age,
+# because some mirrors are weeks behind.
+.venv-prometheus/made: docker-compose.yml
 	mkdir -p .venv-prometheus
-	if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then cd .venv-prometheus; \
-	  set -- prometheus prometheus-alertmanager; \
-	  apt-get download -qq "$$@" 2>/dev/null || { apt-get update -qq && apt-get download -qq "$$@"; } || true; \
-	  for package in *.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
-	if command -v prometheus >/dev/null || test -x .venv-prometheus/usr/bin/prometheus; then touch $@; fi
+	if cd .venv-prometheus && command -v apt-get >/dev/null; then \
+	  mkdir -p state/lists/partial cache/archives/partial; touch state/status; \
+	  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg check-valid-until=no] http://deb.debian.org/debian forky main" > forky.list; \
+	  echo "Dir::Etc::SourceList \"$$PWD/forky.list\"; Dir::Etc::SourceParts \"-\"; Dir::State \"$$PWD/state\"; Dir::State::status \"$$PWD/state/status\"; Dir::Cache \"$$PWD/cache\";" > apt.conf; \
+	  APT_CONFIG=apt.conf; export APT_CONFIG; \
+	  apt-get -qq update && apt-get -qq download prometheus promtool prometheus-alertmanager \
+	    && for package in *.deb; do dpkg-deb -x $$package . || exit 1; done && touch made; \
+	  rm -rf state cache *.deb; fi
+	if command -v prometheus >/dev/null; then touch $@; fi
 
 # Unpacks Debian's Redis and Sentinel, with the two libraries that they need, without installing them.
 .venv-redis/made:

@@ -56,7 +56,8 @@ def compose_services() -> dict[str, Service]:
     found = {}
     for name, definition in services.items():
         part = re.match(r"quire-(\w+):", definition["image"])
-        if part is None and name != "redis":
+        only_builds = definition.get("deploy", {}).get("replicas") == 0
+        if only_builds or (part is None and name != "redis"):
             continue
         variables = definition.get("environment", {})
         given = {key: os.environ.get(key) if value is None else value for key, value in variables.items()}

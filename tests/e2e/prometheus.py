@@ -1,10 +1,11 @@
-"""Real Prometheus and Alertmanager processes for tests."""
+"""Real Prometheus and Alertmanager processes for tests, with the flags that they have in docker-compose.yml."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -24,7 +25,9 @@ from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S, wait_until
 
 _UNPACKED = ROOT / ".venv-prometheus" / "usr" / "bin"
-RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+CONFIGURATIONS = ROOT / "deploy" / "prometheus"
+RULES = CONFIGURATIONS / "rules.yml"
+_SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
 
 def find(*names: str) -> str | None:
@@ -53,9 +56,33 @@ def in_its_place(program: str | None) -> list[str]:
 
 PROMETHEUS = find("prometheus")
 ALERTMANAGER = in_its_place(find("prometheus-alertmanager", "alertmanager"))
-AMTOOL = find("amtool")
+PROMTOOL, AMTOOL = find("promtool"), find("amtool")
 # Whether Prometheus can ask a DNS server of a test.
 CAN_HAVE_A_RESOLVER = _can_mount() and dns_server.may_listen()
+
+
+def version_of(program: str) -> str:
+    """The first two numbers of a program's version, such as 3.5."""
+    text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return _first_numbers(text.stdout + text.stderr, rf"^{Path(program).name.removeprefix('prometheus-')}, version ")
+
+
+def version_in_compose(service: str) -> str:
+    """The first two numbers of the version of a service's image in docker-compose.yml."""
+    return _first_numbers(_SERVICES[service]["image"], f"^prom/{service}:v")
+
+
+def _first_numbers(text: str, before: str) -> str:
+    found = re.search(rf"{before}(\d+\.\d+)\.", text)
+    assert found, text
+    return found[1]
+
+
+def as_in_compose(service: str, places: Mapping[str, object]) -> list[str]:
+    """The flags of a service in docker-compose.yml. `places`: values for those flags that name files."""
+    flags = dict(flag.split("=", 1) for flag in _SERVICES[service]["command"])
+    assert {name for name, value in flags.items() if value.startswith("/")} == places.keys()
+    return [f"{name}={value}" for name, value in {**flags, **places}.items()]
 
 
 class Prometheus:
@@ -75,6 +102,24 @@ class Prometheus:
         found = self.ask("query", query=query)
         return found is not None and any(not math.isnan(float(one["value"][1])) for one in found["result"])
 
+    def highest(self, query: str) -> float:
+        """The highest value that any series of a query has had in the last ten minutes; NaN if it has had none."""
+        found = self.ask("query", query=f"max(max_over_time(({query})[10m:1s]))")
+        return float(found["result"][0]["value"][1]) if found is not None and found["result"] else math.nan
+
+
+def _job(name: str, addresses: Sequence[str]) -> dict[str, Any]:
+    return {"job_name": name, "static_configs": [{"targets": addresses}]}
+
+
+def targets_of_one_host(ports: Sequence[int]) -> dict[str, list[str]]:
+    """The targets of each job of one-host.yml, at `ports` instead of 9000 and the ports that follow it."""
+    moved = {f"127.0.0.1:{9000 + index}": f"127.0.0.1:{port}" for index, port in enumerate(ports)}
+    jobs = yaml.safe_load((CONFIGURATIONS / "one-host.yml").read_text())["scrape_configs"]
+    targets = {job["job_name"]: list(job["static_configs"][0]["targets"]) for job in jobs}
+    assert [_job(name, addresses) for name, addresses in targets.items()] == jobs, "they say more than is tested"
+    return {name: [moved[address] for address in addresses] for name, addresses in targets.items()}
+
 
 @contextmanager
 def running_prometheus(
@@ -84,9 +129,7 @@ def running_prometheus(
     config: dict[str, Any] = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(RULES)],
-        "scrape_configs": [
-            {"job_name": name, "static_configs": [{"targets": addresses}]} for name, addresses in targets.items()
-        ],
+        "scrape_configs": [_job(name, addresses) for name, addresses in targets.items()],
     }
     if alertmanager is not None:
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
@@ -104,21 +147,16 @@ def shipped_prometheus(directory: Path, name_server: str) -> Iterator[Prometheus
     resolver.write_text(f"nameserver {name_server}\noptions ndots:0\n")
     mount = f'mount --bind {shlex.quote(str(resolver))} /etc/resolv.conf && exec "$@"'
     command = ("unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(PROMETHEUS))
-    with _prometheus(command, RULES.with_name("prometheus.yml"), directory) as prometheus:
+    with _prometheus(command, CONFIGURATIONS / "prometheus.yml", directory) as prometheus:
         yield prometheus
 
 
 @contextmanager
 def _prometheus(program: Sequence[str], config: Path, directory: Path) -> Iterator[Prometheus]:
     address = f"127.0.0.1:{free_port()}"
-    command = [
-        *program, f"--config.file={config}", f"--storage.tsdb.path={directory}/data",
-        f"--web.listen-address={address}", "--log.level=warn",
-    ]  # fmt: skip
-    with _process(command):
-        prometheus = Prometheus(address)
-        wait_until(lambda: prometheus.ask("status/buildinfo") is not None, 0.1)
-        yield prometheus
+    flags = as_in_compose("prometheus", {"--config.file": config, "--storage.tsdb.path": directory / "data"})
+    with _process([*program, *flags, f"--web.listen-address={address}"], address):
+        yield Prometheus(address)
 
 
 @contextmanager
@@ -126,27 +164,32 @@ def running_alertmanager(directory: Path, config: Mapping[str, Any]) -> Iterator
     """Yields its address."""
     (directory / "alertmanager.yml").write_text(yaml.safe_dump(dict(config)))
     address = f"127.0.0.1:{free_port()}"
-    command = [
-        *ALERTMANAGER, f"--config.file={directory}/alertmanager.yml", f"--storage.path={directory}/alerts",
-        f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn",
-    ]  # fmt: skip
-    with _process(command):
-
-        def is_ready() -> bool:
-            try:
-                with urllib.request.urlopen(f"http://{address}/-/ready") as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        wait_until(is_ready, 0.1)
+    places = {"--config.file": directory / "alertmanager.yml", "--storage.path": directory / "alerts"}
+    command = [*ALERTMANAGER, *as_in_compose("alertmanager", places), f"--web.listen-address={address}"]
+    with _process(command, address):
         yield address
 
 
-@contextmanager
-def _process(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, env={**os.environ, "GOMAXPROCS": "1"})
+def _is_ready(address: str) -> bool:
+    """Asks as the health checks of docker-compose.yml do."""
     try:
+        with urllib.request.urlopen(f"http://{address}/-/ready") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _process(command: list[str], address: str) -> Iterator[None]:
+    """Runs a program from when it is ready at its address."""
+    process = subprocess.Popen(command, env={**os.environ, "GOMAXPROCS": "1"})
+
+    def is_ready() -> bool:
+        assert process.poll() is None, f"it has ended: {command}"
+        return _is_ready(address)
+
+    try:
+        wait_until(is_ready, 0.1)
         yield
     finally:
         process.kill()

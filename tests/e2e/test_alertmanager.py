@@ -17,7 +17,15 @@ import yaml
 
 from deploy.dashboards.alerts import ALERTS
 from tests.e2e.conftest import ROOT
-from tests.e2e.prometheus import ALERTMANAGER, AMTOOL, PROMETHEUS, running_alertmanager, running_prometheus
+from tests.e2e.prometheus import (
+    ALERTMANAGER,
+    AMTOOL,
+    PROMETHEUS,
+    running_alertmanager,
+    running_prometheus,
+    version_in_compose,
+    version_of,
+)
 from tests.fakes.tools import needs
 from tests.fakes.waiting import HANG_S
 
@@ -70,6 +78,13 @@ def served(part: Part) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@needs_alertmanager
+def test_it_is_the_version_of_compose() -> None:
+    """If Debian has another version now, docker-compose.yml needs another tag."""
+    for program in (ALERTMANAGER[-1], AMTOOL):
+        assert version_of(str(program)) == version_in_compose("alertmanager"), program
 
 
 @needs_alertmanager

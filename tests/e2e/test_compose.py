@@ -1,4 +1,4 @@
-"""`docker compose up --scale`, rolling restarts and `--profile models`, run as processes: parts come and go under load,
+"""`docker compose up --scale`, rolling restarts and the profile models, run as processes: parts come and go under load,
 and no answer fails or differs."""
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_parts_come_and_go_under_load() -> None:
                 project.remove(old)
                 print(f"{service} replaced in {time.monotonic() - started:.1f} s")
                 load.ask_more()
-            # --profile models: a second model, with parts of its own.
+            # The profile models: a second model, with parts of its own.
             second = [*project.scale("worker-second", 1), *project.scale("scheduler-second", 1)]
             wait_until(lambda: "second" in {model.id for model in load.client.models.list()}, 0.1)
             before = [work(one) for one in second]

@@ -8,8 +8,10 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +25,8 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from tests.e2e.conftest import serving
+from tests.e2e.parts import pid_of
+from tests.e2e.worker_script import run_out_of_memory
 from tests.fakes.waiting import HANG_S
 
 
@@ -47,6 +51,12 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 @pytest.fixture
 def collector() -> Iterator[tuple[Collector, str]]:
+    with collecting() as collector:
+        yield collector
+
+
+@contextmanager
+def collecting() -> Iterator[tuple[Collector, str]]:
     server = grpc.server(futures.ThreadPoolExecutor(2))
     collector = Collector()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
@@ -105,46 +115,92 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
         assert names <= conventions
 
 
-def test_prompts_and_answers_are_in_no_log_and_no_span(collector: tuple[Collector, str], tmp_path: Path) -> None:
-    spans, endpoint = collector
-    secret = "Xylophone-4711"
-    logs = [tmp_path / name for name in ("output", "access", "steps")]
-    options = ("--log-level", "debug", "--access-log", str(logs[1]), "--step-log", str(logs[2]))
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-    chat = {"messages": [{"role": "user", "content": secret}], "max_tokens": 4}
+SECRET = "Xylophone-4711"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What all parts said about requests. `output`: of `quire serve -v`, with each part's own lines."""
+
+    output: Path
+    access_log: Path
+    step_log: Path
+    spans: Sequence[trace_pb2.Span]
+
+    def entries(self) -> list[dict[str, str]]:
+        """Returns the parts' own lines, each of which follows the part's name."""
+        lines = (line.partition(" | ")[2] for line in self.output.read_text().splitlines())
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def accesses(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.access_log.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """Of requests with the secret, each with an id of its own. The last one fails: the worker runs out of memory."""
+    directory = tmp_path_factory.mktemp("said")
+    output_log, access_log, step_log = (directory / name for name in ("output", "access", "steps"))
+    options = ("-v", "--log-format", "json", "--log-level", "debug")
+    files = ("--access-log", str(access_log), "--step-log", str(step_log))
+    chat = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4}
     requests: list[tuple[str, dict[str, Any], int]] = [
         ("chat/completions", chat, 200),
-        ("completions", {"prompt": [secret, f"{secret} again"], "max_tokens": 4, "echo": True, "logprobs": 2}, 200),
-        ("responses", {"input": secret, "max_output_tokens": 16}, 200),
-        ("embeddings", {"input": secret}, 200),
-        ("chat/completions", chat | {"messages": [{"role": "user", "content": {"text": secret}}]}, 400),
-        ("completions", {"prompt": secret * 10_000}, 400),
-        ("completions", {"prompt": {"text": secret}}, 400),
+        ("completions", {"prompt": [SECRET, f"{SECRET} again"], "max_tokens": 4, "echo": True, "logprobs": 2}, 200),
+        ("responses", {"input": SECRET, "max_output_tokens": 16}, 200),
+        ("embeddings", {"input": SECRET}, 200),
+        ("chat/completions", chat | {"messages": [{"role": "user", "content": {"text": SECRET}}]}, 400),
+        ("completions", {"prompt": SECRET * 10_000}, 400),
+        ("completions", {"prompt": {"text": SECRET}}, 400),
+        ("chat/completions", chat, 500),
     ]
 
     def num_of_gateway() -> int:
         return [service for service, _ in spans.spans].count("quire-gateway")
 
     with (
-        mock.patch.dict(os.environ, variables),
-        logs[0].open("w+") as output,
-        serving(*options, model="quire-chat", output=output) as server,
+        collecting() as (spans, endpoint),
+        mock.patch.dict(os.environ, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}),
+        output_log.open("w+") as output,
+        serving(*options, *files, model="quire-chat", output=output) as server,
     ):
         for path, body, status in requests:
+            if status == 500:
+                server.script.give(pid_of("worker", server), run_out_of_memory())
             # A client's own request id does not keep a request from being traced.
             headers = {"x-request-id": f"{path} {status}"}
             answer = httpx.post(
                 f"{server.url}/v1/{path}", json={"model": server.model, **body}, headers=headers, timeout=HANG_S
             )
             assert answer.status_code == status, answer.text
+            assert answer.headers["x-request-id"] == headers["x-request-id"]
         cut = json.dumps(chat)[:-9]
         assert httpx.post(f"{server.url}/v1/chat/completions", content=cut, timeout=HANG_S).status_code == 400
         with spans.more:
             assert spans.more.wait_for(lambda: len(spans.spans) >= 12 and num_of_gateway() >= len(requests), HANG_S)
-    for log in logs:
+    return Said(output_log, access_log, step_log, [span for _, span in spans.spans])
+
+
+def test_prompts_and_answers_are_in_no_log_and_no_span(said: Said) -> None:
+    for log in (said.output, said.access_log, said.step_log):
         assert log.stat().st_size > 100
-        assert secret[:9] not in log.read_text(), log.name
-    assert not [span for _, span in spans.spans if secret[:9].encode() in span.SerializeToString()]
+        assert SECRET[:9] not in log.read_text(), log.name
+    assert not [span for span in said.spans if SECRET[:9].encode() in span.SerializeToString()]
+
+
+def test_each_part_logs_the_id_of_a_request_that_the_worker_fails(said: Said) -> None:
+    name = "chat/completions 500"
+    about = [entry for entry in said.entries() if entry.get("request_id") == name]
+    assert {entry["service"] for entry in about} == {"router", "scheduler", "worker"}
+    assert {entry["level"] for entry in about} == {"warning"}
+    assert [access["status"] for access in said.accesses() if access["request_id"] == name] == [500]
+
+
+def test_no_part_logs_a_request_that_succeeds_or_is_wrong(said: Said) -> None:
+    """Not even at the level debug. The gateway's access log has them."""
+    ids = {access["request_id"] for access in said.accesses() if access["status"] < 500}
+    assert {"completions 200", "completions 400"} < ids
+    assert ids.isdisjoint(entry.get("request_id") for entry in said.entries())
 
 
 def test_prompts_are_logged_if_the_operator_asks_for_it(tmp_path: Path) -> None:
@@ -171,15 +227,16 @@ def test_prompts_are_logged_if_the_operator_asks_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accepts", [False, True], ids=["refuses connections", "accepts them and never answers"])
 def test_an_endpoint_that_does_not_answer_costs_no_answer_and_no_end(accepts: bool) -> None:
-    """The server answers and stops with status 0; `serving` checks the latter."""
+    """The server answers, though a part has room for one span that waits, and stops with status 0; `serving` checks the
+    latter."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         if accepts:
             silent.listen()
         variables = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
-            "OTEL_BSP_SCHEDULE_DELAY": "100",
-        }
+            "OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1", "OTEL_BSP_MAX_QUEUE_SIZE": "1",
+        }  # fmt: skip
         with mock.patch.dict(os.environ, variables), serving(model="quire-chat") as server:
             client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
             for _ in range(3):

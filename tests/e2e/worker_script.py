@@ -1,4 +1,4 @@
-"""Makes the worker of a real stack stop, or lose its device, at an exact point of its work.
+"""Makes the worker of a real stack stop, lose its device or run out of memory at an exact point of its work.
 
 A test that kills a part in the middle of an answer cannot choose the moment by the clock or by the received output: the
 answer may be complete before the test acts. If the worker stops itself, every answer stays exactly where it is.
@@ -34,6 +34,11 @@ def stop_after(num_steps: int) -> dict[str, Any]:
 def lose_device_after(num_steps: int) -> dict[str, Any]:
     """Returns a point: after `num_steps` steps every step fails, and the worker reports that its device is lost."""
     return {"action": "lose the device", "num_steps": num_steps, "num_sequences": 0, "num_tokens": 0}
+
+
+def run_out_of_memory() -> dict[str, Any]:
+    """Returns a point: from now on, the worker runs out of memory when it begins a sequence."""
+    return {"action": "run out of memory", "num_steps": 0, "num_sequences": 0, "num_tokens": 0}
 
 
 class WorkerScript:

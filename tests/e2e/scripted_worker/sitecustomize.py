@@ -1,7 +1,7 @@
 """Makes a worker follow a test's script. Python runs this file at the start of every process that has it on its path.
 
-At SIGUSR1, a worker reads the script. It then stops itself (SIGSTOP) or loses its device at exact points of its work,
-independently of its speed.
+At SIGUSR1, a worker reads the script. It then stops itself (SIGSTOP), loses its device or runs out of memory at exact
+points of its work, independently of its speed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def take_script(*_: object) -> None:
 
 def follow(points: list[dict[str, Any]]) -> None:
     """Patches the model runner so that it acts at each point once, in this order."""
+    from torch import OutOfMemoryError
+
     from services.worker.errors import DeviceLostError
+    from services.worker.plan.step_plan import GeneratingSequence
     from services.worker.step.device_check import NoDeviceCheck
     from services.worker.step.model_runner import ModelRunner
 
@@ -68,6 +71,11 @@ def follow(points: list[dict[str, Any]]) -> None:
     def is_lost(_: object, error: Exception) -> None:
         raise DeviceLostError(f"the device is lost: {error}")
 
+    def is_out_of_memory(*_: object) -> None:
+        raise OutOfMemoryError("the script of the test")
+
+    if any(point["action"] == "run out of memory" for point in points):
+        GeneratingSequence.admit = is_out_of_memory  # type: ignore[method-assign, assignment]
     ModelRunner.launch = launch_counted  # type: ignore[assignment]
     ModelRunner._run = run_counted  # type: ignore[assignment]
     ModelRunner.collect = collect_counted  # type: ignore[assignment]

@@ -10,13 +10,15 @@ from concurrent import futures
 
 import grpc
 import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc import trace_exporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext
 
-from shared import span_endpoint
+from shared import span_endpoint, telemetry
 from shared.span_endpoint import SpanEndpoint
 from tests.fakes.waiting import HANG_S, wait_until
 
@@ -90,3 +92,44 @@ def test_an_endpoint_that_has_not_taken_spans_for_long_is_down(monkeypatch: pyte
     thread.join()
     assert not endpoint.is_down
     endpoint.shutdown()
+
+
+def test_an_endpoint_that_never_answers_holds_up_no_span_and_keeps_only_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `configure_tracing` sets it up: 100 spans end while the first export waits for its answer."""
+    queue_size, batch_size = 8, 4
+    may_answer, has_begun = threading.Event(), threading.Event()
+    of_requests = threading.current_thread()
+    exported: list[str] = []
+
+    class Silent(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            has_begun.set()
+            if threading.current_thread() is not of_requests:
+                assert may_answer.wait(HANG_S)
+            exported.extend(span.name for span in spans)
+            return SpanExportResult.SUCCESS
+
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr(trace, "set_tracer_provider", providers.append)
+    monkeypatch.setattr(trace_exporter, "OTLPSpanExporter", Silent)
+    monkeypatch.setattr(telemetry, "_endpoint", None)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", str(queue_size))
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", str(batch_size))
+    assert telemetry.configure_tracing("router")
+    (provider,) = providers
+    tracer = provider.get_tracer("test")
+    names = [str(number) for number in range(100)]
+    for name in names[:batch_size]:
+        tracer.start_span(name).end()
+    assert has_begun.wait(HANG_S)
+    for name in names[batch_size:]:
+        tracer.start_span(name).end()
+    assert exported == [], "the end of a span waited for the export"
+    may_answer.set()
+    provider.force_flush()
+    assert {*names[-queue_size:]} <= {*exported}
+    assert len(exported) <= batch_size + queue_size
+    provider.shutdown()

@@ -8,8 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ DOCKERFILES = {name: ROOT / "deploy" / "docker" / f"{name}.Dockerfile" for name 
 COMPOSE: dict[str, Any] = yaml.safe_load(
     re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "docker-compose.yml").read_text())
 )
-# The service of --profile models or gpu that stands for each part.
+# The part that a service of the profile models or gpu stands for.
 FURTHER = {"scheduler-second": "scheduler", "worker-second": "worker", "worker-gpu": "worker"}
 
 # Seconds that a part may take after its drain: until Envoy has ended (quire/cli/gateway.py), until clients or routers
@@ -197,6 +199,85 @@ def test_the_worker_on_a_gpu_differs_by_its_device() -> None:
     assert replace(on_gpu, device="cpu") == config_of("worker")
     (device,) = COMPOSE["services"]["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}
+
+
+# What starts with each documented list of profiles, besides what always starts.
+ALWAYS = {"gateway", "router", "scheduler"}
+STARTED = {
+    "cpu,redis": {"worker", "redis"},
+    "gpu,redis": {"worker-gpu", "redis"},
+    "cpu,redis,models": {"worker", "redis", "scheduler-second", "worker-second"},
+    "cpu,redis,telemetry": {"worker", "redis", "prometheus", "alertmanager", "grafana"},
+    "cpu": {"worker"},
+}
+PROFILES = sorted({profile for service in COMPOSE["services"].values() for profile in service.get("profiles", ())})
+
+
+def default_variables() -> dict[str, str]:
+    """Returns what Compose reads from .env."""
+    lines = (ROOT / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def documented_profiles() -> set[str]:
+    """Returns the list of profiles of each `docker compose up` in the documents. Options replace the environment, which
+    replaces .env (WithDefaultProfiles and WithDotEnv in compose-go's cli/options.go)."""
+    texts = [
+        path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "docker-compose.yml")
+    ]
+    found = set()
+    for variables, options in re.findall(
+        r"((?:[A-Z_]+=\S* )*)docker compose ((?:--profile \S+ )*)up", "\n".join(texts)
+    ):
+        given = default_variables() | dict(word.split("=", 1) for word in variables.split())
+        found.add(",".join(re.findall(r"--profile (\S+)", options)) or given["COMPOSE_PROFILES"])
+    return found
+
+
+def active(profiles: Collection[str]) -> dict[str, Any]:
+    services: dict[str, Any] = COMPOSE["services"]
+    return {
+        name: service
+        for name, service in services.items()
+        if not service.get("profiles") or not {*profiles}.isdisjoint(service["profiles"])
+    }
+
+
+def started(profiles: Collection[str]) -> set[str]:
+    return {name for name, one in active(profiles).items() if one.get("deploy", {}).get("replicas") != 0}
+
+
+def test_env_has_the_default_profiles_and_no_secrets() -> None:
+    assert default_variables() == {"COMPOSE_PROFILES": "cpu,redis"}
+    assert "!.env" not in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_every_documented_list_of_profiles_is_checked_here() -> None:
+    assert documented_profiles() == STARTED.keys()
+
+
+@pytest.mark.parametrize("profiles", STARTED)
+def test_profiles_start_what_the_documents_say(profiles: str) -> None:
+    names = started(profiles.split(","))
+    assert names == ALWAYS | STARTED[profiles]
+    workers = [name for name in names if FURTHER.get(name, name) == "worker" and name != "worker-second"]
+    assert len(workers) == 1, "two kinds of worker would share the first model"
+
+
+@pytest.mark.parametrize(
+    "profiles", [each for number in range(len(PROFILES) + 1) for each in combinations(PROFILES, number)], ids=",".join
+)
+def test_any_profiles_fit_together(profiles: tuple[str, ...]) -> None:
+    """Compose refuses a file in which an active service requires one that is not. It pulls an image that no active
+    service builds, and Quire's images are in no registry."""
+    services = active(profiles)
+    builders = [service["image"] for service in services.values() if "build" in service]
+    assert len(builders) == len(set(builders))
+    for service in services.values():
+        assert service["image"] in builders or not service["image"].startswith("quire-")
+        others = service.get("depends_on", ())
+        required = [name for name in others if isinstance(others, list) or others[name].get("required", True)]
+        assert {*required} <= services.keys()
 
 
 @pytest.mark.parametrize("service", ["worker", "worker-gpu", "worker-second"])

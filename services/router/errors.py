@@ -67,6 +67,8 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     retry_after: float | None = None
+    # Whether this is the answer to a probe that asks whether the router is ready.
+    is_of_probe: bool = False
 
     def __str__(self) -> str:
         return self.message
@@ -157,6 +159,11 @@ def served_models(names: Sequence[str]) -> str:
     more = [f"{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
     *first, last = [*shown, *more]
     return f" Served here: {', '.join(first)} and {last}." if first else f" Served here: {last}."
+
+
+def not_ready(message: str) -> ApiError:
+    """Returns the answer to a probe that asks whether the router is ready."""
+    return ApiError(ErrorKind.UNAVAILABLE, message, retry_after=1.0, is_of_probe=True)
 
 
 def unavailable(message: str, retry_after: float = 1.0) -> ApiError:

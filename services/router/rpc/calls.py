@@ -96,7 +96,10 @@ class Calls:
 
     def count(self, error: ApiError) -> None:
         """Counts an error that a client gets, and logs it if the client could not have avoided it: a line for each
-        request that a busy server refuses would make it busier."""
+        request that a busy server refuses would make it busier. A probe that learns that the router is not ready has
+        met no error."""
+        if error.is_of_probe:
+            return
         if error.kind.is_own_fault:
             logger.warning("answered %s: %s", error.kind.status.name, error.message)
         self._metrics.errors[error.kind.status.name.lower()] += 1

@@ -11,7 +11,15 @@ from google.api.httpbody_pb2 import HttpBody
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
-from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler, ready_scheduler, until_ready
+from tests.integration.router.conftest import (
+    MODEL,
+    Api,
+    RefusedError,
+    StartRouter,
+    fake_scheduler,
+    ready_scheduler,
+    until_ready,
+)
 
 
 def typed(api: Api) -> Any:
@@ -130,7 +138,10 @@ async def test_a_model_of_one_unnamed_version_has_no_other_version(start_router:
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_router: StartRouter) -> None:
+async def test_without_a_scheduler_the_server_lives_and_is_not_ready(
+    start_router: StartRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A probe may come every second, so its answer is neither logged nor counted as an error."""
     scheduler = ready_scheduler()
     api = await start_router(scheduler)
     await scheduler.stop()
@@ -143,6 +154,11 @@ async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_route
         over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=MODEL)),
     ):
         assert await status_of(call) is grpc.StatusCode.UNAVAILABLE
+    for method in ("GetHealth", "GetPing"):
+        with pytest.raises(RefusedError, match="No scheduler is ready"):
+            await api.get(method)
+    assert "answered" not in caplog.text
+    assert not api.router.metrics.errors
 
 
 async def test_a_probe_does_not_wait_for_the_first_scheduler(start_router: StartRouter) -> None:

@@ -29,7 +29,7 @@ from services.router.apis.responses import (
     response_not_found,
 )
 from services.router.dispatch import Placement
-from services.router.errors import model_not_found, unavailable
+from services.router.errors import model_not_found, not_ready
 from services.router.http import (
     JSON,
     Body,
@@ -236,13 +236,13 @@ class OpenAIServicer:
     @public
     async def GetHealth(self, request: openai_pb2.GetHealthRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
-            raise unavailable("No scheduler is ready.")
+            raise not_ready("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
     @public
     async def GetPing(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
-            raise unavailable("No scheduler is ready.")
+            raise not_ready("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
     async def GetVersion(self, request: openai_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802

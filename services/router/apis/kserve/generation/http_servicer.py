@@ -24,7 +24,7 @@ from services.router.apis.kserve.generation.replies import (
 from services.router.apis.kserve.generation.tensors import TEXT_OUTPUT, input_tensors, packed_text
 from services.router.apis.kserve.generation.text import TextGeneration
 from services.router.apis.kserve.state import EXTENSIONS, SERVER_NAME, ServerState, name_and_version, server_version
-from services.router.errors import invalid, unavailable
+from services.router.errors import invalid, not_ready
 from services.router.http import JSON, read_body
 from services.router.rpc import Calls, Prepared, metadata_of, public
 
@@ -45,7 +45,7 @@ class KserveServicer:
     @public
     async def GetReady(self, request: pb.GetReadyRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.state.is_ready:
-            raise unavailable("No scheduler is ready.")
+            raise not_ready("No scheduler is ready.")
         return _json(Ready(ready=True))
 
     @public
@@ -54,7 +54,7 @@ class KserveServicer:
 
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.state.is_model_ready(*name_and_version(request.model)):
-            raise unavailable("No scheduler of this model is ready.")
+            raise not_ready("No scheduler of this model is ready.")
         return _json(ModelReady(name=request.model, ready=True))
 
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802

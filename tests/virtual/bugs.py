@@ -31,7 +31,6 @@ from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.trials import Trials
 from services.scheduler.servicer import SchedulerServicer
 from services.scheduler.sessions.session import RouterSession
-from services.scheduler.worker_groups import accusations
 from services.scheduler.worker_groups.accusations import Accusations
 from services.scheduler.worker_groups.claimer import Claimer
 from services.scheduler.worker_groups.worker_group import WorkerGroup
@@ -155,13 +154,9 @@ BUGS = (
     Bug("a worker that is given up counts as one that has exited", WorkerGroup, "_on_lost",
         "is_exit=loss is not Loss.PLANNED", "is_exit=True"),
     Bug("a connection that was cut counts as an exit", Accusations, "settle",
-        "if exit_.boot_id != boot_id:", "if True:"),
+        "if exit_ is None or exit_.boot_id != boot_id:", "if True:"),
     Bug("an exit counts as a connection that was cut", Accusations, "settle",
-        "if exit_.boot_id != boot_id:", "if False:"),
-    Bug("routers are told of exits that are not proved", accusations, "newly_suspected",
-        "and not is_proved", "and False"),
-    Bug("routers are not told that an exit is proved", Accusations, "_prove",
-        "key.session.add_worker_loss(key, EXIT_ALONE)", "pass"),
+        "if exit_ is None or exit_.boot_id != boot_id:", "if exit_ is None:"),
     Bug("suspects do not run", Trials, "candidates", "return ranked[:_MAX_CONSIDERED]", "return []"),
     Bug("the claim of a link that failed stays open", WorkerLink, "close", "await self._channel.close()", "pass"),
     # The worker.

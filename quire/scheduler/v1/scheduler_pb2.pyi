@@ -524,8 +524,7 @@ class WorkerLoss(_message.Message):
     """How much the sequence is suspected of crashing workers. 0: not at all, because the worker did not exit after all. 1: a worker
     exited unexpectedly while it computed this sequence beside others. 2: two such exits in a row; the sequence now runs alone
     until it has a new token. 3: a worker exited while it computed this sequence alone; with the next such exit, the sequence
-    fails. 3 is sent once it is known that the worker's process has exited, and until then 2. It may then name a sequence that the
-    router has aborted here since, to submit it elsewhere: it counts there, unless the sequence has a new token.
+    fails.
     """
     def __init__(
         self,

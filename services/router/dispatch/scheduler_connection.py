@@ -12,7 +12,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -21,7 +20,7 @@ from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.dispatch import converters
 from services.router.dispatch.silence import SilenceWatch
-from services.router.dispatch.submission import EXIT_ALONE, SUSPECT, Submission, SubmittedSequence
+from services.router.dispatch.submission import Submission, SubmittedSequence
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import DEFAULT_WEIGHT, ModelInfo
@@ -38,7 +37,6 @@ logger = logging.getLogger(__name__)
 # The stream is dropped if the scheduler does not accept a message within this time.
 WRITE_STALL_SECONDS = 2.0
 _MAX_OUTBOX = 8192
-_MAX_MOVED_SUSPECTS = 256
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _CALL_TIMEOUT_SECONDS = 5.0
@@ -52,15 +50,6 @@ RESET_PREFIX_CACHE = Method(
 )
 
 Stream = ClientStream[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
-
-
-@dataclass(frozen=True, slots=True)
-class _MovedSuspect:
-    """A sequence that was moved to another scheduler, with the attempt and the number of output tokens that it had."""
-
-    sequence: SubmittedSequence
-    attempt: int
-    num_tokens: int
 
 
 class StreamLostError(Exception):
@@ -119,9 +108,6 @@ class SchedulerConnection:
         self._owner = owner
         self._silence = SilenceWatch(Pulse(), silence_seconds)
         self._sequences: dict[int, SubmittedSequence] = {}
-        # Suspects that were moved elsewhere, by the id that they had here: the scheduler may prove that a worker exited
-        # because of them.
-        self._moved_suspects: dict[int, _MovedSuspect] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
         # Ids of sequences to abort. They are sent after the outbox, so that an abort never overtakes its submission.
         self._aborts: list[int] = []
@@ -204,16 +190,8 @@ class SchedulerConnection:
             return
         sequence.connection = None
         if abort:
-            if sequence.num_worker_losses >= SUSPECT and not sequence.is_over:
-                self._remember_suspect(sequence)
             self._aborts.append(sequence.sequence_id)
             self._wake_writer.set()
-
-    def _remember_suspect(self, sequence: SubmittedSequence) -> None:
-        suspects = self._moved_suspects
-        suspects[sequence.sequence_id] = _MovedSuspect(sequence, sequence.attempt, len(sequence.output_token_ids))
-        if len(suspects) > _MAX_MOVED_SUSPECTS:
-            del suspects[next(iter(suspects))]
 
     async def reset_prefix_cache(self) -> None:
         """Clears the scheduler's prefix cache. Raises StreamEndedError if the scheduler does not answer."""
@@ -379,11 +357,6 @@ class SchedulerConnection:
             sequence = sequences.get(loss.sequence_id)
             if sequence is not None and sequence.attempt == loss.attempt:
                 sequence.num_worker_losses = loss.num_losses
-                continue
-            suspect = self._moved_suspects.get(loss.sequence_id)
-            if suspect is not None and (suspect.attempt, EXIT_ALONE) == (loss.attempt, loss.num_losses):
-                suspect.sequence.prove_exit(suspect.num_tokens)
-                del self._moved_suspects[loss.sequence_id]
         for interruption in frame.interruptions:
             sequence = sequences.get(interruption.sequence_id)
             if sequence is not None and sequence.attempt == interruption.attempt:
@@ -439,7 +412,6 @@ class SchedulerConnection:
         self._wake_writer.clear()
         sequences = list(self._sequences.values())
         self._sequences.clear()
-        self._moved_suspects.clear()
         for sequence in sequences:
             sequence.connection = None
         if was_ready or sequences:

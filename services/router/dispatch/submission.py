@@ -20,10 +20,6 @@ from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 from shared import clock
 
-# How much a sequence is suspected of ending workers (WorkerLoss.num_losses). SUSPECT: it runs alone. EXIT_ALONE: a
-# worker has exited that computed it alone.
-SUSPECT = 2
-EXIT_ALONE = 3
 # Limits for output that a client has not read. Above MAX_UNREAD_BYTES, the request's sequences pause at once. Above
 # MAX_UNREAD_BYTES_OF_IDLE, they pause if the client has read nothing for IDLE_CLIENT_SECONDS
 # (docs/adr/0021-answers-in-pieces.md).
@@ -138,7 +134,6 @@ class SubmittedSequence:
     """One choice of one prompt."""
 
     __slots__ = (
-        "_num_tokens_at_proof",
         "_num_tokens_at_worker_loss",
         "_num_worker_losses",
         "attempt",
@@ -201,7 +196,6 @@ class SubmittedSequence:
         # full.
         self.was_accepted = False
         self.num_worker_losses = 0
-        self._num_tokens_at_proof: int | None = None
 
     @property
     def is_over(self) -> bool:
@@ -220,19 +214,13 @@ class SubmittedSequence:
     def num_worker_losses(self) -> int:
         """How much the schedulers suspect this sequence of ending workers (WorkerLoss.num_losses); 0 once it has a new
         token."""
-        num_tokens = len(self.output_token_ids)
-        num_losses = 0 if num_tokens > self._num_tokens_at_worker_loss else self._num_worker_losses
-        return EXIT_ALONE if num_tokens == self._num_tokens_at_proof else num_losses
+        has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
+        return 0 if has_progressed else self._num_worker_losses
 
     @num_worker_losses.setter
     def num_worker_losses(self, num_losses: int) -> None:
         self._num_worker_losses = num_losses
         self._num_tokens_at_worker_loss = len(self.output_token_ids)
-
-    def prove_exit(self, num_tokens: int) -> None:
-        """Takes note that a worker of an earlier scheduler has exited while it worked on this sequence alone, which had
-        so many tokens then."""
-        self._num_tokens_at_proof = num_tokens
 
     def count_loss(self) -> int:
         """Counts a lost scheduler. Returns the number of schedulers lost in a row without a new token."""

@@ -23,13 +23,12 @@ from services.scheduler.core.pacing import RunAhead, TurnRate, pairs
 from services.scheduler.core.plan import U32, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
 from services.scheduler.core.request import Generate, Pool, Preparation, RequestT, SequenceRequest, Work
 from services.scheduler.core.scheduler import RefusedError, Scheduler
-from services.scheduler.core.sequence import EXIT_ALONE, SUSPECT, ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core.sequence import EXIT_ALONE, ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.core.spread import share_out
 
 __all__ = [
     "EXIT_ALONE",
     "STEP_TOKENS",
-    "SUSPECT",
     "U32",
     "Content",
     "CoreConfig",

@@ -2,38 +2,25 @@
 
 The end of a stream does not tell an exit of the worker's process from a cut connection. The next claim of the worker
 does: another boot id proves the exit, and the same boot id disproves it.
-
-A router may move an accused sequence to another scheduler, which cannot know how the accusation ends. So routers are
-told of an exit with a sequence that ran alone only once it is proved. Until then, the sequence is a suspect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from services.scheduler.core import (
-    EXIT_ALONE,
-    SUSPECT,
-    ErrorKind,
-    Failure,
-    FinishedSequence,
-    FinishReason,
-    Sequence,
-)
+from services.scheduler.core import ErrorKind, Failure, FinishedSequence, FinishReason, Sequence
 from services.scheduler.sessions import RoutedRequest, SequenceKey
 
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
     """The supposed exit of a worker's process. `suspicions`: the sequences accused of it, with the suspicion that they
-    had before. `since`: when the worker was lost, in seconds. `untold`: those of which the router is told if the exit
-    is proved."""
+    had before. `since`: when the worker was lost, in seconds."""
 
     boot_id: int
     suspicions: dict[SequenceKey, int]
     since: float
-    untold: frozenset[SequenceKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +40,16 @@ class Accusations:
     because it might end more workers.
     """
 
-    def __init__(self, longest_s: float, suspicion_of: Callable[[SequenceKey], int | None] = lambda key: None) -> None:
-        """`longest_s`: an exit counts as proved if the worker was not claimed again for this many seconds.
-        `suspicion_of`: returns the suspicion of a sequence of this scheduler, None if there is no such sequence."""
+    def __init__(self, longest_s: float) -> None:
+        """`longest_s`: an exit counts as proved if the worker was not claimed again for this many seconds."""
         self._longest_s = longest_s
-        self._suspicion_of = suspicion_of
         self._exits: dict[str, _Exit] = {}  # by the worker's address
         self._held: dict[SequenceKey, FinishedSequence[RoutedRequest]] = {}
 
-    def accuse(
-        self,
-        address: str,
-        boot_id: int,
-        suspicions: Mapping[SequenceKey, int],
-        now: float,
-        untold: Collection[SequenceKey] = (),
-    ) -> None:
-        """Accuses sequences of the exit of the worker at `address`. `suspicions`: what each was suspected of before.
-        `untold`: those that ran alone, of which the router is told once the exit is proved."""
+    def accuse(self, address: str, boot_id: int, suspicions: Mapping[SequenceKey, int], now: float) -> None:
+        """Accuses sequences of the exit of the worker at `address`. `suspicions`: what each was suspected of before."""
         if suspicions:
-            self._exits[address] = _Exit(boot_id, dict(suspicions), now, frozenset(untold))
+            self._exits[address] = _Exit(boot_id, dict(suspicions), now)
 
     def hold(self, ends: Iterable[FinishedSequence[RoutedRequest]]) -> None:
         """Keeps sequences that fail if the exits that they are accused of are proved."""
@@ -85,10 +62,7 @@ class Accusations:
     def settle(self, address: str, boot_id: int) -> list[Acquittal]:
         """Takes note of the process that was claimed at `address`. Returns the accusations that this disproves."""
         exit_ = self._exits.pop(address, None)
-        if exit_ is None:
-            return []
-        if exit_.boot_id != boot_id:
-            self._prove(exit_)
+        if exit_ is None or exit_.boot_id != boot_id:
             return []
         return [self._acquit(key, suspicion) for key, suspicion in exit_.suspicions.items()]
 
@@ -97,7 +71,7 @@ class Accusations:
         deadline is past."""
         for address, exit_ in list(self._exits.items()):
             if now - exit_.since > self._longest_s:
-                self._prove(self._exits.pop(address))
+                del self._exits[address]
         accused = {key for exit_ in self._exits.values() for key in exit_.suspicions} if self._held else set()
         ends = [self._held.pop(key) for key in self._held.keys() - accused]
         for key, end in list(self._held.items()):
@@ -106,12 +80,6 @@ class Accusations:
                 failure = Failure(ErrorKind.DEADLINE_EXCEEDED, "the request's time ran out while its worker was lost")
                 ends.append(FinishedSequence(self._held.pop(key).sequence, FinishReason.ERROR, failure))
         return ends
-
-    def _prove(self, exit_: _Exit) -> None:
-        """Tells the routers, unless a sequence has new tokens since. Routers know those that have left."""
-        for key in exit_.untold:
-            if self._suspicion_of(key) in (None, EXIT_ALONE):
-                key.session.add_worker_loss(key, EXIT_ALONE)
 
     def _acquit(self, key: SequenceKey, suspicion: int) -> Acquittal:
         end = self._held.pop(key, None)
@@ -125,17 +93,14 @@ class Accusations:
 
 
 def newly_suspected(
-    suspects: Iterable[Sequence[RoutedRequest]], before: Mapping[SequenceKey, int], *, is_proved: bool
-) -> tuple[dict[SequenceKey, int], set[SequenceKey]]:
+    suspects: Iterable[Sequence[RoutedRequest]], before: Mapping[SequenceKey, int]
+) -> dict[SequenceKey, int]:
     """Returns the sequences that are suspected of more than `before`, with what they were suspected of then. Tells
-    their routers. Also returns those that ran alone at an exit that is not proved, of which the routers know less."""
-    found, untold = {}, set()
+    their routers."""
+    found = {}
     for sequence in suspects:
-        key, suspicion = sequence.request.key, sequence.suspicion
-        if suspicion != before.get(key, 0):
+        key = sequence.request.key
+        if sequence.suspicion != before.get(key, 0):
             found[key] = before.get(key, 0)
-            if suspicion == EXIT_ALONE and not is_proved:
-                untold.add(key)
-                suspicion = SUSPECT
-            key.session.add_worker_loss(key, suspicion)
-    return found, untold
+            key.session.add_worker_loss(key, sequence.suspicion)
+    return found

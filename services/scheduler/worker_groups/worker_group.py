@@ -344,11 +344,12 @@ class WorkerGroup:
         report_interruptions(self.core.running, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)
         before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
         failed = self.core.reset(is_exit=loss is not Loss.PLANNED)
-        accused, untold = newly_suspected(self.core.suspects(), before, is_proved=loss is not Loss.BROKEN)
-        accused |= {end.sequence.request.key: end.sequence.suspicion for end in failed}
+        accused = newly_suspected(self.core.suspects(), before) | {
+            end.sequence.request.key: end.sequence.suspicion for end in failed
+        }
         self._accusations.hold(failed)
         if loss is Loss.BROKEN:
-            self._accusations.accuse(self.address, self._boot_id, accused, clock.now(), untold)
+            self._accusations.accuse(self.address, self._boot_id, accused, clock.now())
         self._finish(self._accusations.judge(clock.now()))
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, self._ready_peers())

@@ -337,38 +337,6 @@ async def test_a_moved_sequence_brings_its_losses_along(start_router: StartRoute
     await first.wait_for(lambda: {choice.sequence_id for choice in submit.choices} <= set(first.aborted))
 
 
-@pytest.mark.parametrize(("attempt", "has_progressed", "num_losses"), [(0, False, 3), (1, False, 2), (0, True, 0)])
-async def test_an_exit_that_is_proved_after_the_move_counts_elsewhere(
-    start_router: StartRouter, attempt: int, has_progressed: bool, num_losses: int
-) -> None:
-    pauses = {0: 4, 1: 5 if has_progressed else 4}  # after so many tokens, by attempt
-
-    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
-        return Answer(IDS, pause_after=pauses.get(choice.attempt), resume=asyncio.Event())
-
-    first, other = fake_scheduler(script), fake_scheduler(script)
-    first.load.num_ready_groups = 1
-    api = await start_router(first, other)
-    while not all(connection.load.has_report for connection in api.router.placement.connections):
-        await api.get("GetHealth")
-    call = await stream(api)
-    messages = await read_until(call, 1)
-    (submit,) = first.submits
-    loss = scheduler_pb2.WorkerLoss(sequence_id=submit.choices[0].sequence_id, num_losses=2)
-    await first.send(scheduler_pb2.Frame(worker_losses=[loss]))
-    first.load.num_ready_groups, other.load.num_ready_groups = 0, 1
-    await other.wait_for(lambda: len(other.submits) == 1)
-    loss.attempt, loss.num_losses = attempt, 3
-    await first.send(scheduler_pb2.Frame(worker_losses=[loss]))
-    if has_progressed:
-        messages += await read_until(call, 1)
-    first.load.num_ready_groups, other.load.num_ready_groups = 1, 0
-    await first.wait_for(lambda: len(first.submits) == 2)
-    assert [choice.num_worker_losses for choice in first.submits[1].choices] == [num_losses]
-    messages += await read_rest(call)
-    assert text_in(messages) == GREETING
-
-
 async def test_a_draining_scheduler_and_one_of_another_model_take_nothing_over(start_router: StartRouter) -> None:
     resume = asyncio.Event()
     first = fake_scheduler(pausing(4, resume))

@@ -85,7 +85,11 @@ class _Context:
     def without_service(self, call: Call) -> float:
         """Returns the seconds of a call in which nobody could have served it if it had no output. Parts need some time
         to find each other again."""
-        faults = [replace(fault, end=fault.end + _LATE_S) for fault in self.faults if fault.kind != DELAY]
+        faults = [
+            replace(fault, end=fault.end + _LATE_S)
+            for fault in self.faults
+            if fault.start <= call.end and call.start <= fault.end + _LATE_S
+        ]
         return without_service(replace(call, events=()), None, call.start, call.end, faults, self.shape)
 
 

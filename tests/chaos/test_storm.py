@@ -13,7 +13,7 @@ from tests.chaos.fleet import STORM as FLEET
 from tests.chaos.history import Call, Fault, Skipped, read
 
 ROOT = Path(__file__).parents[2]
-# Faults of every kind but upgrades, and of parts of every kind.
+# Faults of most kinds, and of parts of every kind.
 STORM = kept.KEPT / "storm.json"
 
 

@@ -61,19 +61,24 @@ PROMTOOL, AMTOOL = find("promtool"), find("amtool")
 CAN_HAVE_A_RESOLVER = _can_mount() and dns_server.may_listen()
 
 
+def is_unpacked(program: str | None) -> bool:
+    """Whether the Makefile has unpacked the program. Others are the system's own."""
+    return program is not None and program.startswith(str(_UNPACKED))
+
+
 def version_of(program: str) -> str:
-    """The first two numbers of a program's version, such as 3.5."""
+    """The first number of a program's version."""
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    return _first_numbers(text.stdout + text.stderr, rf"^{Path(program).name.removeprefix('prometheus-')}, version ")
+    return _major(text.stdout + text.stderr, rf"^{Path(program).name.removeprefix('prometheus-')}, version ")
 
 
 def version_in_compose(service: str) -> str:
-    """The first two numbers of the version of a service's image in docker-compose.yml."""
-    return _first_numbers(_SERVICES[service]["image"], f"^prom/{service}:v")
+    """The first number of the version of a service's image in docker-compose.yml."""
+    return _major(_SERVICES[service]["image"], f"^prom/{service}:v")
 
 
-def _first_numbers(text: str, before: str) -> str:
-    found = re.search(rf"{before}(\d+\.\d+)\.", text)
+def _major(text: str, before: str) -> str:
+    found = re.search(rf"{before}(\d+)\.", text)
     assert found, text
     return found[1]
 

@@ -21,6 +21,7 @@ from tests.e2e.prometheus import (
     ALERTMANAGER,
     AMTOOL,
     PROMETHEUS,
+    is_unpacked,
     running_alertmanager,
     running_prometheus,
     version_in_compose,
@@ -82,9 +83,10 @@ def served(part: Part) -> Iterator[str]:
 
 @needs_alertmanager
 def test_it_is_the_version_of_compose() -> None:
-    """If Debian has another version now, docker-compose.yml needs another tag."""
+    """As far as the first number. A program that the Makefile has not unpacked may be of any version."""
     for program in (ALERTMANAGER[-1], AMTOOL):
-        assert version_of(str(program)) == version_in_compose("alertmanager"), program
+        if is_unpacked(program):
+            assert version_of(str(program)) == version_in_compose("alertmanager"), program
 
 
 @needs_alertmanager

@@ -37,6 +37,7 @@ from tests.e2e.prometheus import (
     PROMTOOL,
     RULES,
     Prometheus,
+    is_unpacked,
     running_prometheus,
     shipped_prometheus,
     targets_of_one_host,
@@ -155,11 +156,13 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, ports: list[int], serve
 
 
 def test_it_is_the_version_of_compose() -> None:
-    """If Debian has another version now, docker-compose.yml needs another tag."""
+    """As far as the first number. A program that the Makefile has not unpacked may be of any version."""
     for program in (PROMETHEUS, PROMTOOL):
-        assert version_of(str(program)) == version_in_compose("prometheus"), program
+        if is_unpacked(program):
+            assert version_of(str(program)) == version_in_compose("prometheus"), program
 
 
+@needs(PROMTOOL, "promtool")
 def test_promtool_reads_the_configuration_for_one_host() -> None:
     command = [str(PROMTOOL), "check", "config", "one-host.yml"]
     result = subprocess.run(command, cwd=CONFIGURATIONS, capture_output=True, text=True)

@@ -36,8 +36,9 @@ LATE_S = 2.5
 _ON_TIME_S = 0.01
 # Part of the error of a request that is blamed for the exits of workers.
 TWO_EXITS = "exited twice"
-# So many schedulers in a row may be lost before a request fails (docs/operations.md): it is submitted again after each.
-MAX_LOSSES = 5
+# A request fails if six schedulers in a row were lost, and is submitted again after each but the last. Some of them may
+# have been lost before the submission was written.
+LEAST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class Client:
             return  # checked against the exits of workers at the end
         if error.kind is ErrorKind.INTERNAL and "in a row were lost" in error.message:
             tries = (_num_tries_without_progress(router, sequence) for sequence in submission.sequences)
-            if (number := max(tries)) >= MAX_LOSSES:
+            if (number := max(tries)) >= LEAST_TRIES:
                 return
             raise Violation(f"{self.request.name} was given up after {number} tries without a new token")
         raise Violation(f"{self.request.name} failed: {error.kind.name}: {error}")

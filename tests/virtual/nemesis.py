@@ -74,8 +74,8 @@ class Nemesis:
         # Number of those that struck while a request was open.
         self.num_under_load = 0
         self.tampered = False
-        # id() of the streams with a message that was lost, doubled or swapped: their parts may end them for that.
-        self._tampered_streams: set[int] = set()
+        # Streams with a message that was lost, doubled or swapped: their parts may end them for that.
+        self._tampered_streams: list[Stream] = []
         self.exits = Exits()
         self._zombies: list[Part] = []
         # Processes that were told to end.
@@ -223,7 +223,7 @@ class Nemesis:
     def _check_streams(self, host: Host, streams: Sequence[Stream]) -> None:
         """Discovery adds, and streams remove: a peer stays in use, whatever discovery says."""
         given_up = [
-            stream.address for stream in streams if stream.is_cancelled and id(stream) not in self._tampered_streams
+            stream.address for stream in streams if stream.is_cancelled and stream not in self._tampered_streams
         ]
         if given_up and host not in self._leaving:
             self._world.problems.append(f"{host.name} gave up {', '.join(given_up)}, which discovery has lost")
@@ -309,23 +309,23 @@ class Nemesis:
         """One message of a kind that has its own protection is lost, doubled, or changes places with the next."""
         kind = self._rng.choice(("lost", "doubled", "swapped"))
         wanted = self._rng.choice(("frame", "plan", "result"))
-        held: list[tuple[str, Any]] = []
+        held: list[tuple[Stream, str, Any]] = []
         is_done = False
 
-        def tamper(stream: str, message: Any) -> list[Any]:
+        def tamper(stream: Stream, sender: str, message: Any) -> list[Any]:
             nonlocal is_done
-            if held and held[0][0] == stream:
-                (_, first) = held.pop()
+            if held and held[0][0] is stream and held[0][1] == sender:
+                _, _, first = held.pop()
                 self._network.tamper = None
                 return [message, first]
             if is_done or message.WhichOneof("message") != wanted or not _is_protected(message):
                 return [message]
             is_done = True
             self.tampered = True
-            self._tampered_streams.add(int(stream.split()[0]))
-            self._world.say(f"a {wanted} on the stream of {stream.split()[1]} is {kind}")
+            self._tampered_streams.append(stream)
+            self._world.say(f"a {wanted} on the stream of {sender} is {kind}")
             if kind == "swapped":
-                held.append((stream, message))
+                held.append((stream, sender, message))
                 return []
             self._network.tamper = None
             return [] if kind == "lost" else [message, message]

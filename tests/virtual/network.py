@@ -69,7 +69,7 @@ class Network:
         self.blocked: set[tuple[Host, Host]] = set()
         self.slow: dict[tuple[Host, Host], float] = {}
         # Called for each message that is sent. Returns the messages that arrive in its place.
-        self.tamper: Callable[[str, Any], list[Any]] | None = None
+        self.tamper: Callable[[Stream, str, Any], list[Any]] | None = None
         # Statuses that a server gave to a client whose message it did not accept.
         self.refusals: list[str] = []
         self.is_healed = False
@@ -454,4 +454,4 @@ class _SimulatedServerStream:
 
 def _tampered(stream: Stream, sender: str, message: Any) -> list[Any]:
     tamper = stream.network.tamper
-    return [message] if tamper is None else tamper(f"{id(stream)} {sender}", message)
+    return [message] if tamper is None else tamper(stream, sender, message)

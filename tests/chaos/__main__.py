@@ -47,11 +47,11 @@ def _last_release(directory: Path) -> LastRelease | None:
 
 
 def _judge(history: Path, max_rest: float) -> int:
-    """What was left when the run ended is not in its history."""
+    """Judges the calls of a history. It does not tell what was left when its run ended."""
     records = list(read(history))
     verdict = check(records, catalog_of(STORM), STORM, max_rest=max_rest)
     seconds = max(record.end for record in records if isinstance(record, Call))
-    print(summary(records, verdict, Result([], seconds), STORM))
+    print(summary(records, verdict, Result(None, seconds), STORM))
     return 1 if verdict.findings else 0
 
 

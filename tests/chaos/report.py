@@ -17,8 +17,9 @@ _MAX_SHOWN, _MAX_PAUSES = 30, 12
 def summary(records: Sequence[Record], verdict: Verdict, result: Result, shape: Shape) -> str:
     """Returns the report as Markdown. `shape`: of the fleet."""
     counts = ", ".join(f"{number} {what}" for what, number in verdict.calls.most_common())
+    leaks = "Unknown" if result.leaks is None else len(result.leaks)
     lines = [
-        f"{verdict.calls.total()} calls in {result.seconds:.0f} s: {counts}. {len(result.leaks)} leaks.",
+        f"{verdict.calls.total()} calls in {result.seconds:.0f} s: {counts}. {leaks} leaks.",
         *_excuses(verdict),
         "",
         *table(by_kind(records, verdict.broken)),
@@ -34,7 +35,7 @@ def summary(records: Sequence[Record], verdict: Verdict, result: Result, shape: 
         ]
     skipped = {record for record in records if isinstance(record, Skipped)}
     lines += [f"Not carried out: {one.kind} ({one.reason})." for one in sorted(skipped, key=lambda one: one.kind)]
-    problems = [*map(str, verdict.findings), *(f"leak: {leak}" for leak in result.leaks)]
+    problems = [*map(str, verdict.findings), *(f"leak: {leak}" for leak in result.leaks or ())]
     if problems:
         lines += ["", f"{len(problems)} findings:", *(f"- {problem}" for problem in problems[:_MAX_SHOWN])]
     return "\n".join(lines)

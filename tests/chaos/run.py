@@ -31,8 +31,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    # Descriptions of resources that are left over.
-    leaks: list[str]
+    # Descriptions of resources that are left over; None: that is not known.
+    leaks: list[str] | None
     seconds: float
 
 

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -24,26 +23,21 @@ from tests.fakes.tools import needs
 from tests.fakes.waiting import HANG_S
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
-    COMPONENTS,
     KUBECTL,
     MANIFESTS,
-    OVERLAYS,
     ROOT,
     WORKLOADS,
     Manifests,
-    Reference,
     container_of,
     environment_of,
-    helm,
     kustomized,
     may_talk,
     name_of,
     pod_labels,
     pod_of,
-    references,
-    refused_names,
     rendered,
 )
+from tests.unit.deploy.renderings import SCALERS, Given, rendering, title
 from tests.unit.deploy.test_containers import (
     COMPOSE,
     MARGIN_S,
@@ -57,56 +51,15 @@ from tests.unit.test_documented_names import METRICS
 pytestmark = needs(KUBECTL, "kubectl")
 # The oldest Kubernetes that has everything in use, and the newest that the schemas know.
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
-# Only one of them may scale the workers.
-SCALERS = ("hpa-gpu", "hpa-queue", "keda")
-OTHERS = tuple(component for component in COMPONENTS if component not in SCALERS)
-# An overlay with further components, or the chart with the overlay's values and further values.
-Given = tuple[str, tuple[str, ...] | dict[str, Any]]
-# Every overlay as it is, and all components.
-RENDERED: list[Given] = [
-    *((overlay, ()) for overlay in OVERLAYS),
-    *(("cpu", tuple(sorted({*OTHERS, scaler} - {"network-policy", "worker-policy"}))) for scaler in SCALERS),
-]
-# Every file of values, with switches of the chart.
-CHARTED: list[Given] = [
-    ("cpu", {}),
-    ("gpu", {"apiKey": "quire-api-key"}),
-    ("models", {"redis": True}),
-    ("models-gpu", {"redis": True, "monitoring": True, "gatewayApi": True, "apiKey": "quire-api-key"}),
-    ("cpu", {"models": [{"name": "m", "options": {"model": "m", "served-model-name": "m"}, "scaling": "keda"}]}),
-]
-WITH_GATEWAY_API = [one for one in (*RENDERED, *CHARTED) if {"gateway-api", "gatewayApi"}.intersection(one[1])]
 SEVERAL_MODELS: list[Given] = [
     (overlay, more)
     for overlay in ("models", "models-gpu")
     for more in (("monitoring", "redis"), {"monitoring": True, "redis": True})
 ]
-# Users make these objects: docs/kubernetes.md says how.
-MADE_BY_HAND = {
-    Reference("Secret", "quire-hub-token"),
-    Reference("Secret", "quire-api-key"),
-    Reference("Gateway", "inference-gateway"),
-    Reference("Service", "quire-endpoint-picker", 9002),
-}
 CORE_GROUPS = {"v1", "apps", "batch", "policy", "autoscaling", "networking.k8s.io"}
 # Kinds that come with an operator.
 OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
 HEALTH_NAMES = {LIVENESS, READINESS, SCHEDULER_SERVICE, WORKER_SERVICE}
-
-
-def rendering(given: Given) -> Manifests:
-    overlay, more = given
-    return helm(overlay, **more) if isinstance(more, dict) else rendered(overlay, more)
-
-
-def title(given: Given) -> str:
-    overlay, more = given
-    return "+".join((f"helm {overlay}" if isinstance(more, dict) else overlay, *more))
-
-
-@pytest.fixture(params=[*RENDERED, *CHARTED], ids=title, scope="module")
-def manifests(request: pytest.FixtureRequest) -> Manifests:
-    return rendering(request.param)
 
 
 @pytest.fixture(params=SEVERAL_MODELS, ids=title, scope="module")
@@ -121,49 +74,6 @@ def test_core_kinds_have_the_form_of_their_schemas(manifests: Manifests) -> None
                 kubernetes_validate.validate(one, version, strict=True)
         else:
             assert one["kind"] in OPERATOR_KINDS
-
-
-def test_every_name_is_taken_once(manifests: Manifests) -> None:
-    names = [(one["kind"], one["metadata"]["name"]) for one in manifests.objects]
-    assert len(names) == len(set(names))
-
-
-def test_names_and_labels_are_such_as_kubernetes_takes(manifests: Manifests) -> None:
-    assert refused_names(manifests) == []
-
-
-def test_every_object_that_another_one_names_is_there(manifests: Manifests) -> None:
-    kinds = set()
-    for one in manifests.objects:
-        for reference in references(one):
-            kinds.add(reference.kind)
-            if reference in MADE_BY_HAND:
-                continue
-            found = [other for other in manifests.of(reference.kind) if name_of(other) == reference.name]
-            assert len(found) == 1, f"{one['kind']} {name_of(one)} names {reference}"
-            if reference.port is not None:
-                assert reference.port in {port["port"] for port in found[0]["spec"]["ports"]}
-    assert kinds >= {"PersistentVolumeClaim", "ServiceAccount", "Service"}
-
-
-def test_objects_that_users_make_are_documented() -> None:
-    document = (ROOT / "docs" / "kubernetes.md").read_text()
-    assert [one.name for one in MADE_BY_HAND if f"`{one.name}`" not in document] == []
-
-
-@pytest.mark.parametrize("given", WITH_GATEWAY_API, ids=title)
-def test_the_inference_pool_and_the_route_lead_to_the_gateways(given: Given) -> None:
-    manifests = rendering(given)
-    gateways = [one for one in manifests.of(*WORKLOADS) if pod_labels(one)[COMPONENT] == "gateway"]
-    ((pool,), (route,)) = (manifests.of("InferencePool"), manifests.of("HTTPRoute"))
-    assert manifests.selected(pool["spec"]["selector"]["matchLabels"]) == gateways
-    ports = {port["containerPort"]: port["name"] for port in container_of(gateways[0])["ports"]}
-    assert [ports[target["number"]] for target in pool["spec"]["targetPorts"]] == ["http"]
-    ((backend,),) = (rule["backendRefs"] for rule in route["spec"]["rules"])
-    service = manifests.named("Service", backend["name"])
-    assert manifests.selected(service["spec"]["selector"]) == gateways
-    (port,) = (port for port in service["spec"]["ports"] if port["port"] == backend["port"])
-    assert port["targetPort"] == "http"
 
 
 def test_workloads_select_their_own_pods_and_nobody_elses(manifests: Manifests) -> None:

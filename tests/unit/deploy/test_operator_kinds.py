@@ -15,7 +15,8 @@ import pytest
 
 from tests.fakes.tools import needs
 from tests.unit.deploy.kubernetes import HAS_HELM, KUBECTL, ROOT
-from tests.unit.deploy.test_kubernetes import CHARTED, CORE_GROUPS, RENDERED, Given, rendering
+from tests.unit.deploy.renderings import CHARTED, RENDERED, Given, rendering
+from tests.unit.deploy.test_kubernetes import CORE_GROUPS
 
 MODULES = Path(os.environ.get("QUIRE_CLIENTS_NODE_MODULES", ROOT / ".venv-clients" / "node_modules"))
 MODELS = {

@@ -232,5 +232,9 @@ def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[Pro
 def error_to_proto(failure: Failure) -> scheduler_pb2.Error:
     retry_after_ms = 0 if failure.retry_after_s is None else round(failure.retry_after_s * 1000)
     return scheduler_pb2.Error(
-        code=CODES[failure.kind], message=failure.message, retry_after_ms=retry_after_ms, field=failure.field
+        code=CODES[failure.kind],
+        message=failure.message,
+        retry_after_ms=retry_after_ms,
+        field=failure.field,
+        is_blamed=failure.is_blamed,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 from tests.virtual.clients import Client
-from tests.virtual.exits import Exits
+from tests.virtual.exits import Exits, Prompt
 from tests.virtual.loop import World
 from tests.virtual.network import PING_S, Host, Network, Stream
 from tests.virtual.parts import Part, RouterPart, SchedulerPart, WorkerPart
@@ -77,6 +78,8 @@ class Nemesis:
         # Streams with a message that was lost, doubled or swapped: their parts may end them for that.
         self._tampered_streams: list[Stream] = []
         self.exits = Exits()
+        # Number of processes that each poisonous prompt has ended.
+        self.num_poisoned: Counter[Prompt] = Counter()
         self._zombies: list[Part] = []
         # Processes that were told to end.
         self._leaving: set[Host] = set()
@@ -165,10 +168,11 @@ class Nemesis:
             if isinstance(part, RouterPart):
                 self._on_router_death(part)
 
-    def _poison(self, host: Host) -> None:
+    def _poison(self, host: Host, prompt: Prompt) -> None:
         """A poisonous request ends the process. Another one takes its place soon."""
         rng = self._rng_of_exits
         (part,) = (part for part in (*self._parts, *self._zombies) if part.host is host)
+        self.num_poisoned[prompt] += 1
         self._world.say(f"{host.name} is poisoned")
         part.kill(rng.choice((0.001, 0.05)))
         if part in self._parts:

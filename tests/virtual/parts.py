@@ -27,7 +27,7 @@ from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.virtual.discovery import View
-from tests.virtual.exits import Exits, prompt_of
+from tests.virtual.exits import Exits, Prompt, prompt_of
 from tests.virtual.loop import World
 from tests.virtual.network import Host, Network, Stream, Watch
 
@@ -131,11 +131,11 @@ class Part:
 class _Worker(FakeWorker):
     """Its process ends when it should generate a certain token of a poisonous sequence."""
 
-    def on_poison(self, end: Callable[[], None]) -> None:
-        """`end` ends the process."""
+    def on_poison(self, end: Callable[[Prompt], None]) -> None:
+        """`end` ends the process. It is given the prompt that is the cause."""
         self._end = end
-        # For each poisonous sequence, by epoch and wire id: its length at which it ends the process.
-        self._deadly: dict[tuple[int, int], int] = {}
+        # For each poisonous sequence, by epoch and wire id: its length at which it ends the process, and its prompt.
+        self._deadly: dict[tuple[int, int], tuple[int, Prompt]] = {}
 
     async def _step(
         self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, stream: OwnerStream
@@ -143,22 +143,23 @@ class _Worker(FakeWorker):
         for new in plan.new_sequences:
             prompt = prompt_of(new)
             if prompt[0] == POISON_MARK:
-                self._deadly[plan.epoch, new.wire_id] = len(prompt) + prompt[1]
+                self._deadly[plan.epoch, new.wire_id] = len(prompt) + prompt[1], prompt
         rows = plan.rows
         columns = (
             array("I", column) for column in (rows.wire_ids, rows.num_computed_tokens, rows.num_scheduled_tokens)
         )
         for wire_id, num_computed, num_scheduled in zip(*columns, strict=True):
-            if num_computed + num_scheduled >= self._deadly.get((plan.epoch, wire_id), math.inf):
-                self._end()
+            length, prompt = self._deadly.get((plan.epoch, wire_id), (math.inf, ()))
+            if num_computed + num_scheduled >= length:
+                self._end(prompt)
                 await asyncio.get_running_loop().create_future()  # this process does nothing more
         return await super()._step(model, plan, stream)
 
 
 class WorkerPart(Part):
     worker: _Worker
-    # Ends a process by poison.
-    end_poisoned: Callable[[Host], None]
+    # Ends a process because of a poisonous prompt.
+    end_poisoned: Callable[[Host, Prompt], None]
 
     def _begin(self) -> None:
         setting = self.setting

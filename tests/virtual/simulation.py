@@ -28,6 +28,8 @@ _SETTLE_S = 6.0
 # gRPC loses no message, so only a worker's silence tells that the result of the last plan was lost. The scheduler gives
 # up one worker per 10 s, and is patient with the first step of a kind.
 _LOST_RESULT_S = 100.0
+# Number of workers that one choice of a poisonous request ends at most, if no fault helps it.
+_EXITS_OF_CHOICE = 4
 # Time between two checks of every core's invariants while faults strike.
 _CHECK_EVERY_S = 0.25
 
@@ -149,8 +151,18 @@ class Simulation:
             num_exits = self.nemesis.exits.num_for(request.prompt)
             if client.is_blamed and num_exits < 2 and not self.nemesis.tampered:
                 raise Violation(f"{request.name} was blamed for two exits of workers, but there were {num_exits}")
-            if request.is_poisonous and client.error is None:
-                raise Violation(f"{request.name} ends its workers, and was not refused")
+            if request.is_poisonous:
+                self._check_poison(client)
+
+    def _check_poison(self, client: Client) -> None:
+        """Each choice ends at most two workers beside others and two alone. A fault can make a router or scheduler
+        forget one of them. A client that sends its request to another router begins anew."""
+        request = client.request
+        if client.error is None:
+            raise Violation(f"{request.name} ends its workers, and was not refused")
+        number, num_faults = self.nemesis.num_poisoned[request.prompt], self.nemesis.num_faults
+        if number > (most := client.num_tries * _EXITS_OF_CHOICE * request.n + num_faults):
+            raise Violation(f"{request.name} has ended {number} workers, more than {most}")
 
     def _check_cores(self, until: float) -> None:
         for scheduler in self.schedulers:

@@ -27,6 +27,7 @@ ONCE_BROKEN = (
     (317, Numbers(drains=0, hides=0, poisons=0, late=0)),
     (63067, Numbers(poisons=0, late=0)),
     (70602, Numbers(late=0)),
+    (3430, Numbers()),
 )
 
 

@@ -345,7 +345,9 @@ class Choice(_message.Message):
     them.
     """
     num_worker_losses: _builtins.int
-    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since."""
+    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since. A WorkerLoss that arrives from an
+    earlier scheduler, because it had sent one with is_unproved, counts as well.
+    """
     def __init__(
         self,
         *,
@@ -505,7 +507,7 @@ Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
 @_typing.final
 class WorkerLoss(_message.Message):
     """A worker exited unexpectedly while it computed this sequence. A worker that stops on request causes no WorkerLoss, and one
-    whose stream was only cut takes it back with a lower num_losses. The sequence waits for another group of this scheduler, or for
+    whose stream was only cut takes it back with a lower num_losses. Each WorkerLoss replaces the one before it. The sequence waits for another group of this scheduler, or for
     the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another
     scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after the
     scheduler's --worker-timeout.
@@ -516,6 +518,8 @@ class WorkerLoss(_message.Message):
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     NUM_LOSSES_FIELD_NUMBER: _builtins.int
+    IS_UNPROVED_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """Id of the sequence, from Choice.sequence_id."""
     attempt: _builtins.int
@@ -526,16 +530,26 @@ class WorkerLoss(_message.Message):
     until it has a new token. 3: a worker exited while it computed this sequence alone; with the next such exit, the sequence
     fails.
     """
+    is_unproved: _builtins.bool
+    """Whether only the stream to the worker has ended so far, with num_losses 3. It is known later whether the worker has exited.
+    Another WorkerLoss then says so, even if the router has aborted the sequence here since, to submit it to another scheduler.
+    """
+    is_held: _builtins.bool
+    """Whether the sequence fails if its last exit is proved. It runs nowhere until then, so that no other worker exits: the router
+    does not move it while this scheduler lives.
+    """
     def __init__(
         self,
         *,
         sequence_id: _builtins.int = ...,
         attempt: _builtins.int = ...,
         num_losses: _builtins.int = ...,
+        is_unproved: _builtins.bool = ...,
+        is_held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "num_losses", b"num_losses", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "is_held", b"is_held", "is_unproved", b"is_unproved", "num_losses", b"num_losses", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -631,6 +645,7 @@ class Error(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
+    IS_BLAMED_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The error code, a value of google.rpc.Code."""
     message: _builtins.str
@@ -639,6 +654,11 @@ class Error(_message.Message):
     """With RESOURCE_EXHAUSTED and UNAVAILABLE: milliseconds to wait before a retry. 0: unknown."""
     field: _builtins.str
     """With INVALID_ARGUMENT: name of the invalid field of the Submit. Empty if the message names it."""
+    is_blamed: _builtins.bool
+    """Whether the sequence fails because two workers have exited while they computed it alone. If Choice.num_worker_losses was 3 and
+    no token has come since, that was the first of them: a router whose earlier scheduler has not proved it waits for the proof,
+    and submits the sequence again if that exit turns out to be none.
+    """
     def __init__(
         self,
         *,
@@ -646,10 +666,11 @@ class Error(_message.Message):
         message: _builtins.str = ...,
         retry_after_ms: _builtins.int = ...,
         field: _builtins.str = ...,
+        is_blamed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "field", b"field", "message", b"message", "retry_after_ms", b"retry_after_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "field", b"field", "is_blamed", b"is_blamed", "message", b"message", "retry_after_ms", b"retry_after_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

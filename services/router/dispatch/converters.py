@@ -233,6 +233,8 @@ class FrameFinish:
     # None if there is an error.
     reason: FinishReason | None
     error: ApiError | None
+    # Whether the error is that two workers have exited while they computed the sequence alone.
+    is_blamed: bool
     # Vector of a sequence with pooling, as little-endian float32; otherwise empty.
     embedding: bytes
 
@@ -348,4 +350,5 @@ def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:
         message = finished.error.message or "The scheduler ended this request without an error message."
         param = finished.error.field or None
         error = ApiError(kind_of_code(finished.error.code), message, param, retry_after=retry_after)
-    return FrameFinish(finished.sequence_id, finished.attempt, reason, error, finished.embedding)
+    is_blamed = finished.error.is_blamed
+    return FrameFinish(finished.sequence_id, finished.attempt, reason, error, is_blamed, finished.embedding)

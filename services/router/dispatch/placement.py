@@ -15,6 +15,7 @@ from services.router.dispatch.model_directory import ModelDirectory
 from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.dispatch.submission import Submission, SubmittedSequence
+from services.router.dispatch.suspicion import EXIT_ALONE, Suspicion
 from services.router.errors import ApiError, ErrorKind, overloaded, unavailable
 from services.router.model import ModelInfo
 from services.router.text import TextThreads, Tokenizer
@@ -76,6 +77,8 @@ class Placement:
             is_discovering=lambda: self.roster.is_stale,
         )
         self._parked: list[_Parked] = []
+        # Sequences that fail with these errors if the first of two exits of workers is proved.
+        self._blamed: dict[SubmittedSequence, ApiError] = {}
         self._last_sequence_id = 0
         # The error with which every submission fails after `fail_all`.
         self._last_error: ApiError | None = None
@@ -91,7 +94,8 @@ class Placement:
 
     @property
     def num_parked(self) -> int:
-        return sum(len(parked.sequences) for parked in self._parked)
+        """Number of sequences that wait for a scheduler, or for the proof of an exit."""
+        return sum(len(parked.sequences) for parked in self._parked) + len(self._blamed)
 
     def start(self) -> None:
         """Starts to connect to the schedulers that are discovered; returns at once."""
@@ -100,8 +104,9 @@ class Placement:
 
     async def stop(self) -> None:
         await self.roster.stop()
-        for parked in list(self._parked):
-            self._fail(parked.submission, unavailable("The router is stopping."))
+        waiting = [sequence for parked in self._parked for sequence in parked.sequences]
+        for group in _by_submission([*waiting, *self._blamed]):
+            self._fail(group[0].submission, unavailable("The router is stopping."))
 
     async def reset_prefix_caches(self) -> None:
         """Makes every connected scheduler clear its prefix cache. Raises ApiError if one does not answer."""
@@ -124,7 +129,7 @@ class Placement:
         self._last_error = error
         running = [sequence for connection in self.connections for sequence in connection.sequences]
         waiting = [sequence for parked in self._parked for sequence in parked.sequences]
-        for group in _by_submission([*running, *waiting]):
+        for group in _by_submission([*running, *waiting, *self._blamed]):
             self._fail(group[0].submission, error)
 
     def go_on(self, submission: Submission) -> None:
@@ -142,10 +147,11 @@ class Placement:
         """Ends a submission's sequences because its client disconnected or its request has ended. Idempotent."""
         if submission.is_closed:
             return
+        submission.is_closed = True
         for sequence in submission.sequences:
             if sequence.connection is not None:
                 sequence.connection.drop(sequence, abort=True)
-        submission.is_closed = True
+            self._blamed.pop(sequence, None)
         submission.paused.clear()
         for parked in [parked for parked in self._parked if parked.submission is submission]:
             self._unpark(parked)
@@ -154,6 +160,7 @@ class Placement:
         """Ends one sequence early because it contains a stop string."""
         if sequence.connection is not None:
             sequence.connection.drop(sequence, abort=True)
+        self._blamed.pop(sequence, None)
         if sequence in sequence.submission.paused:
             sequence.submission.paused.remove(sequence)
         for parked in self._parked:
@@ -247,6 +254,30 @@ class Placement:
             if error.kind is ErrorKind.INVALID_REQUEST:
                 error = replace(error, param=submission.param_of(error.param))
             self._fail(submission, error)
+
+    def on_blamed(self, sequence: SubmittedSequence, error: ApiError) -> None:
+        submission, suspicion = sequence.submission, sequence.suspicion
+        if submission.is_closed:
+            return
+        if not sequence.has_brought_an_exit or (suspicion.num_losses >= EXIT_ALONE and not suspicion.is_unproved):
+            self._fail(submission, error)
+        elif suspicion.is_unproved:
+            # The proof comes within the --worker-timeout of the scheduler that owes it, or with the end of its stream.
+            self._blamed[sequence] = error
+            if submission.deadline is not None:
+                asyncio.get_running_loop().call_at(submission.deadline, self._run_out, sequence)
+        else:
+            # The first of the two exits was none, only a stream was cut.
+            sequence.suspicion = Suspicion(EXIT_ALONE, len(sequence.output_token_ids))
+            sequence.was_accepted = True
+            self._resubmit(submission, [sequence])
+
+    def on_settled(self) -> None:
+        known = [sequence for sequence in self._blamed if not sequence.suspicion.is_unproved]
+        for group in _by_submission(known):
+            for sequence in group:
+                if (error := self._blamed.pop(sequence, None)) is not None:
+                    self.on_blamed(sequence, error)
 
     def on_gap(self, sequence: SubmittedSequence) -> None:
         connection = sequence.connection
@@ -344,7 +375,7 @@ class Placement:
         ):
             return
         num_moved = 0
-        for group in _by_submission(connection.sequences):
+        for group in _by_submission(sequence for sequence in connection.sequences if not sequence.is_held):
             submission = group[0].submission
             submission.refusals.forget_busy()
             target = self._choose(submission)
@@ -428,6 +459,11 @@ class Placement:
         reasons = [error for error in submission.refusals.errors if error.kind is ErrorKind.UNAVAILABLE]
         message = f"No scheduler of this model came back within {self._scheduler_wait:g} s."
         self._fail(submission, reasons[-1] if reasons else unavailable(message))
+
+    def _run_out(self, sequence: SubmittedSequence) -> None:
+        if sequence in self._blamed:
+            message = "The request's time ran out before it was known why its worker was lost."
+            self._fail(sequence.submission, ApiError(ErrorKind.TIMEOUT, message))
 
     def _fail(self, submission: Submission, error: ApiError) -> None:
         self.close(submission)

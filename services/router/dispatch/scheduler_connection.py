@@ -21,6 +21,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.router.dispatch import converters
 from services.router.dispatch.silence import SilenceWatch
 from services.router.dispatch.submission import Submission, SubmittedSequence
+from services.router.dispatch.suspicion import Suspicion
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import DEFAULT_WEIGHT, ModelInfo
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 # The stream is dropped if the scheduler does not accept a message within this time.
 WRITE_STALL_SECONDS = 2.0
 _MAX_OUTBOX = 8192
+# Maximum number of exits whose proofs are awaited for sequences that have moved.
+_MAX_UNPROVED = 1024
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _CALL_TIMEOUT_SECONDS = 5.0
@@ -75,6 +78,13 @@ class ConnectionOwner(Protocol):
     def on_refused(self, connection: SchedulerConnection, errors: Mapping[SubmittedSequence, ApiError]) -> None:
         """Called when the scheduler has ended sequences with errors. `errors`: all errors of one frame."""
 
+    def on_blamed(self, sequence: SubmittedSequence, error: ApiError) -> None:
+        """Called when the scheduler has ended a sequence with an error, because two workers have exited while they
+        computed it alone."""
+
+    def on_settled(self) -> None:
+        """Called when it is known whether a worker exited that was computing a sequence that has moved since."""
+
     def on_gap(self, sequence: SubmittedSequence) -> None:
         """Called when tokens of a sequence were lost in transit."""
 
@@ -108,6 +118,9 @@ class SchedulerConnection:
         self._owner = owner
         self._silence = SilenceWatch(Pulse(), silence_seconds)
         self._sequences: dict[int, SubmittedSequence] = {}
+        # Suspicions of this scheduler against sequences that were taken from it before it had a proof, by the ids of
+        # the sequences here.
+        self._unproved: dict[int, Suspicion] = {}
         self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
         # Ids of sequences to abort. They are sent after the outbox, so that an abort never overtakes its submission.
         self._aborts: list[int] = []
@@ -124,6 +137,12 @@ class SchedulerConnection:
     def num_queued(self) -> int:
         """Number of messages that wait to be sent to the scheduler."""
         return len(self._outbox)
+
+    @property
+    def num_unproved(self) -> int:
+        """Number of sequences that were taken from this scheduler, and of which it does not know yet whether a worker
+        has exited that computed them."""
+        return len(self._unproved)
 
     @property
     def has_room(self) -> bool:
@@ -177,6 +196,8 @@ class SchedulerConnection:
             sequence.sequence_id = sequence_id
             sequence.submitted_at = clock.now()
             sequence.num_tokens_at_submit = len(sequence.output_token_ids)
+            sequence.num_worker_losses_at_submit = sequence.num_worker_losses
+            sequence.is_held = False
             sequence.num_loads_at_submit = self.num_loads
             self._sequences[sequence_id] = sequence
         now = asyncio.get_running_loop().time()
@@ -190,6 +211,11 @@ class SchedulerConnection:
             return
         sequence.connection = None
         if abort:
+            if sequence.suspicion.is_unproved and not sequence.has_brought_an_exit and not sequence.is_over:
+                if len(self._unproved) < _MAX_UNPROVED:
+                    self._unproved[sequence.sequence_id] = sequence.suspicion
+                else:
+                    sequence.suspicion.drop()
             self._aborts.append(sequence.sequence_id)
             self._wake_writer.set()
 
@@ -355,8 +381,10 @@ class SchedulerConnection:
                 behind[id(sequence.submission)] = sequence.submission
         for loss in frame.worker_losses:
             sequence = sequences.get(loss.sequence_id)
-            if sequence is not None and sequence.attempt == loss.attempt:
-                sequence.num_worker_losses = loss.num_losses
+            if sequence is None:
+                self._settle(loss)
+            elif sequence.attempt == loss.attempt:
+                sequence.suspect(loss.num_losses, is_unproved=loss.is_unproved, is_held=loss.is_held)
         for interruption in frame.interruptions:
             sequence = sequences.get(interruption.sequence_id)
             if sequence is not None and sequence.attempt == interruption.attempt:
@@ -366,15 +394,16 @@ class SchedulerConnection:
         # Sequences with errors stay registered until the whole frame is read. If the rest of the frame is invalid, the
         # owner gets them back with the stream's other sequences.
         errors: dict[SubmittedSequence, ApiError] = {}
+        blamed: dict[SubmittedSequence, ApiError] = {}
         for message in frame.finished:
             sequence = sequences.get(message.sequence_id)
-            if sequence is None or sequence.attempt != message.attempt or sequence in errors:
+            if sequence is None or sequence.attempt != message.attempt or sequence in errors or sequence in blamed:
                 continue
             finish = converters.finish_from_proto(message)
             if finish.error is None and sequence.choice_index == 0 and sequence.submission.lacks_prompt_logprobs:
                 raise ValueError("a sequence ended without its prompt's log probabilities")
             if finish.error is not None:
-                errors[sequence] = finish.error
+                (blamed if finish.is_blamed else errors)[sequence] = finish.error
                 continue
             self.drop(sequence, abort=False)
             if finish.reason is not None:
@@ -384,8 +413,18 @@ class SchedulerConnection:
             for sequence in errors:
                 self.drop(sequence, abort=False)
             self._owner.on_refused(self, errors)
+        for sequence, error in blamed.items():
+            self.drop(sequence, abort=False)
+            self._owner.on_blamed(sequence, error)
         for submission in behind.values():
             self._owner.on_behind(submission)
+
+    def _settle(self, loss: scheduler_pb2.WorkerLoss) -> None:
+        suspicion = self._unproved.get(loss.sequence_id)
+        if suspicion is not None and not loss.is_unproved:
+            del self._unproved[loss.sequence_id]
+            suspicion.settle(loss.num_losses)
+            self._owner.on_settled()
 
     def _apply_prompt_logprobs(self, frame: scheduler_pb2.Frame) -> None:
         for row in converters.prompt_rows(frame):
@@ -414,6 +453,14 @@ class SchedulerConnection:
         self._sequences.clear()
         for sequence in sequences:
             sequence.connection = None
+            if not sequence.has_brought_an_exit:
+                sequence.suspicion.drop()
+        unproved = list(self._unproved.values())
+        self._unproved.clear()
+        for suspicion in unproved:
+            suspicion.drop()
+        if unproved:
+            self._owner.on_settled()
         if was_ready or sequences:
             self._owner.on_lost(self, sequences)
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.refusals import Refusals, RefusingScheduler
+from services.router.dispatch.suspicion import EXIT_ALONE, Suspicion
 from services.router.dispatch.work import FinishReason, Work
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
@@ -134,14 +135,13 @@ class SubmittedSequence:
     """One choice of one prompt."""
 
     __slots__ = (
-        "_num_tokens_at_worker_loss",
-        "_num_worker_losses",
         "attempt",
         "choice_index",
         "connection",
         "embedding",
         "finish_reason",
         "has_news",
+        "is_held",
         "logprobs",
         "num_cached_tokens",
         "num_host_cached_tokens",
@@ -151,11 +151,13 @@ class SubmittedSequence:
         "num_preemptions",
         "num_tokens_at_loss",
         "num_tokens_at_submit",
+        "num_worker_losses_at_submit",
         "output_token_ids",
         "scheduled_at",
         "sequence_id",
         "submission",
         "submitted_at",
+        "suspicion",
         "was_accepted",
     )
 
@@ -181,8 +183,9 @@ class SubmittedSequence:
         self.scheduled_at: float | None = None
         # At the last submission: number of load messages that the connection had received.
         self.num_loads_at_submit = 0
-        # At the last submission: number of the sequence's output tokens.
+        # At the last submission: number of the sequence's output tokens, and Choice.num_worker_losses.
         self.num_tokens_at_submit = 0
+        self.num_worker_losses_at_submit = 0
         self.attempt = 0
         # `connection`: the scheduler that runs the sequence; None while the sequence waits for a scheduler, and after
         # its end. `sequence_id`: the sequence's id in that scheduler.
@@ -195,7 +198,9 @@ class SubmittedSequence:
         # Whether a scheduler has accepted the sequence before. Schedulers take such a sequence even if their queues are
         # full.
         self.was_accepted = False
-        self.num_worker_losses = 0
+        self.suspicion = Suspicion()
+        # Whether the scheduler keeps the sequence until it knows whether it fails (WorkerLoss.is_held).
+        self.is_held = False
 
     @property
     def is_over(self) -> bool:
@@ -214,13 +219,21 @@ class SubmittedSequence:
     def num_worker_losses(self) -> int:
         """How much the schedulers suspect this sequence of ending workers (WorkerLoss.num_losses); 0 once it has a new
         token."""
-        has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
-        return 0 if has_progressed else self._num_worker_losses
+        has_progressed = len(self.output_token_ids) > self.suspicion.num_tokens
+        return 0 if has_progressed else self.suspicion.num_losses
 
-    @num_worker_losses.setter
-    def num_worker_losses(self, num_losses: int) -> None:
-        self._num_worker_losses = num_losses
-        self._num_tokens_at_worker_loss = len(self.output_token_ids)
+    @property
+    def has_brought_an_exit(self) -> bool:
+        """Whether the current scheduler counts an exit that an earlier one has seen. Only the router knows how that one
+        turned out, so `suspicion` stays."""
+        has_progressed = len(self.output_token_ids) > self.num_tokens_at_submit
+        return not has_progressed and self.num_worker_losses_at_submit >= EXIT_ALONE
+
+    def suspect(self, num_losses: int, *, is_unproved: bool, is_held: bool) -> None:
+        """Takes note of a WorkerLoss of the current scheduler."""
+        self.is_held = is_held
+        if not self.has_brought_an_exit:
+            self.suspicion = Suspicion(num_losses, len(self.output_token_ids), is_unproved)
 
     def count_loss(self) -> int:
         """Counts a lost scheduler. Returns the number of schedulers lost in a row without a new token."""

@@ -55,4 +55,5 @@ def _give_up(roster: Roster[RequestT], sequence: Sequence[RequestT]) -> Finished
     # It starts at once if it is adopted again, because its worker did not exit after all.
     sequence.turn = Turn(0, sequence.turn.is_first)
     message = "A worker exited twice while it worked on this request alone."
-    return FinishedSequence(sequence, FinishReason.ERROR, Failure(ErrorKind.INTERNAL, message))
+    failure = Failure(ErrorKind.INTERNAL, message, is_blamed=True)
+    return FinishedSequence(sequence, FinishReason.ERROR, failure)

@@ -325,6 +325,11 @@ class Scheduler(Generic[RequestT]):
         """The sequences that are suspected at all of crashing workers (`Sequence.suspicion`)."""
         return [sequence for sequence in self._roster.by_key.values() if sequence.suspicion]
 
+    def suspicion_of(self, key: Hashable) -> int | None:
+        """Returns how much a sequence is suspected of crashing workers; None if there is no such sequence."""
+        sequence = self._roster.by_key.get(key)
+        return None if sequence is None else sequence.suspicion
+
     def withdraw(self, key: Hashable, suspicion: int) -> bool:
         """Sets a sequence's suspicion back, because its worker did not exit after all. Returns False if there is no
         such sequence, or if it is not suspected any more."""

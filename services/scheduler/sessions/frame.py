@@ -64,9 +64,17 @@ class FrameBuilder:
     ) -> None:
         self._interruptions.append(scheduler_pb2.Interruption(sequence_id=sequence_id, attempt=attempt, reason=reason))
 
-    def add_worker_loss(self, sequence_id: int, attempt: int, num_losses: int) -> None:
+    def add_worker_loss(
+        self, sequence_id: int, attempt: int, num_losses: int, *, is_unproved: bool, is_held: bool
+    ) -> None:
         self._worker_losses.append(
-            scheduler_pb2.WorkerLoss(sequence_id=sequence_id, attempt=attempt, num_losses=num_losses)
+            scheduler_pb2.WorkerLoss(
+                sequence_id=sequence_id,
+                attempt=attempt,
+                num_losses=num_losses,
+                is_unproved=is_unproved,
+                is_held=is_held,
+            )
         )
 
     def add_token(

@@ -86,8 +86,11 @@ class RouterSession:
         self._frame.add_interruption(key.sequence_id, key.attempt, reason)
         self._news.set()
 
-    def add_worker_loss(self, key: SequenceKey, num_losses: int) -> None:
-        self._frame.add_worker_loss(key.sequence_id, key.attempt, num_losses)
+    def add_worker_loss(
+        self, key: SequenceKey, num_losses: int, *, is_unproved: bool = False, is_held: bool = False
+    ) -> None:
+        """The arguments are those of WorkerLoss. The sequence may have been aborted."""
+        self._frame.add_worker_loss(key.sequence_id, key.attempt, num_losses, is_unproved=is_unproved, is_held=is_held)
         self._news.set()
 
     def add_finished(

@@ -2,34 +2,41 @@
 
 The end of a stream does not tell an exit of the worker's process from a cut connection. The next claim of the worker
 does: another boot id proves the exit, and the same boot id disproves it.
+
+Routers are told at once of an exit with a sequence that ran alone, and again when the exit is proved or disproved, even
+if they have moved the sequence to another scheduler since. That scheduler cannot know, so the router keeps account of
+it (services/router/dispatch/suspicion.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from services.scheduler.core import ErrorKind, Failure, FinishedSequence, FinishReason, Sequence
+from services.scheduler.core import EXIT_ALONE, ErrorKind, Failure, FinishedSequence, FinishReason, Sequence
 from services.scheduler.sessions import RoutedRequest, SequenceKey
 
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
-    """The supposed exit of a worker's process. `suspicions`: the sequences accused of it, with the suspicion that they
-    had before. `since`: when the worker was lost, in seconds."""
+    """The supposed exit of a worker's process. `before`: the sequences accused of it, with what they were suspected of
+    before. `alone`: those among them that ran alone. `since`: when the worker was lost, in seconds."""
 
     boot_id: int
-    suspicions: dict[SequenceKey, int]
+    before: dict[SequenceKey, int]
+    alone: set[SequenceKey]
     since: float
 
 
 @dataclass(frozen=True, slots=True)
 class Acquittal:
-    """An accusation that is withdrawn. `suspicion`: what the sequence is suspected of without it. `sequence`: the
-    sequence if it was held, and must be queued again."""
+    """An accusation that is withdrawn. `suspicion`: what the sequence is suspected of without it. `is_unproved`:
+    whether that is an exit alone that is not proved. `sequence`: the sequence if it was held, and must be queued
+    again."""
 
     key: SequenceKey
     suspicion: int
+    is_unproved: bool
     sequence: Sequence[RoutedRequest] | None
 
 
@@ -40,39 +47,70 @@ class Accusations:
     because it might end more workers.
     """
 
-    def __init__(self, longest_s: float) -> None:
-        """`longest_s`: an exit counts as proved if the worker was not claimed again for this many seconds."""
+    def __init__(self, longest_s: float, suspicion_of: Callable[[SequenceKey], int | None]) -> None:
+        """`longest_s`: an exit counts as proved if the worker was not claimed again for this many seconds.
+        `suspicion_of`: returns how much a sequence is suspected that waits or runs in this scheduler; None if it does
+        neither."""
         self._longest_s = longest_s
+        self._suspicion_of = suspicion_of
         self._exits: dict[str, _Exit] = {}  # by the worker's address
         self._held: dict[SequenceKey, FinishedSequence[RoutedRequest]] = {}
 
-    def accuse(self, address: str, boot_id: int, suspicions: Mapping[SequenceKey, int], now: float) -> None:
-        """Accuses sequences of the exit of the worker at `address`. `suspicions`: what each was suspected of before."""
-        if suspicions:
-            self._exits[address] = _Exit(boot_id, dict(suspicions), now)
-
-    def hold(self, ends: Iterable[FinishedSequence[RoutedRequest]]) -> None:
-        """Keeps sequences that fail if the exits that they are accused of are proved."""
-        self._held |= {end.sequence.request.key: end for end in ends}
+    def accuse(
+        self,
+        address: str,
+        boot_id: int,
+        suspicions: Mapping[SequenceKey, tuple[int, int]],
+        failed: Iterable[FinishedSequence[RoutedRequest]],
+        now: float,
+        *,
+        is_proved: bool,
+    ) -> None:
+        """Accuses sequences of the exit of the worker at `address`, and tells their routers. `suspicions`: what each is
+        suspected of now, and what before. `failed`: those that fail if the exits that they are accused of are proved.
+        `is_proved`: whether the worker has said itself that it failed."""
+        before = {key: last for key, (_, last) in suspicions.items()}
+        alone = {key for key, (suspicion, _) in suspicions.items() if suspicion == EXIT_ALONE}
+        for key, (suspicion, last) in suspicions.items():
+            if not last:
+                self._forget(key)
+            key.session.add_worker_loss(key, suspicion, is_unproved=key in alone and not is_proved)
+        for end in failed:
+            key = end.sequence.request.key
+            is_unproved = not is_proved and any(key in exit_.before for exit_ in self._exits.values())
+            key.session.add_worker_loss(key, EXIT_ALONE, is_unproved=is_unproved, is_held=True)
+            self._held[key] = end
+            before[key] = end.sequence.suspicion
+            alone.add(key)
+        exit_ = _Exit(boot_id, before, alone, now)
+        if is_proved:
+            self._count(exit_)
+        elif before:
+            self._exits[address] = exit_
 
     def abort(self, key: SequenceKey) -> bool:
         """Forgets a held sequence. Returns False if there is no such sequence."""
         return self._held.pop(key, None) is not None
 
     def settle(self, address: str, boot_id: int) -> list[Acquittal]:
-        """Takes note of the process that was claimed at `address`. Returns the accusations that this disproves."""
+        """Takes note of the process that was claimed at `address`. Returns the accusations that this disproves. Tells
+        the routers of those that it proves."""
         exit_ = self._exits.pop(address, None)
-        if exit_ is None or exit_.boot_id != boot_id:
+        if exit_ is None:
             return []
-        return [self._acquit(key, suspicion) for key, suspicion in exit_.suspicions.items()]
+        if exit_.boot_id != boot_id:
+            self._prove(exit_)
+            return []
+        acquittals = (self._acquit(key, exit_) for key in exit_.before)
+        return [acquittal for acquittal in acquittals if acquittal is not None]
 
     def judge(self, now: float) -> list[FinishedSequence[RoutedRequest]]:
         """Removes and returns the held sequences that fail now: those whose exits are all proved, and those whose
         deadline is past."""
         for address, exit_ in list(self._exits.items()):
             if now - exit_.since > self._longest_s:
-                del self._exits[address]
-        accused = {key for exit_ in self._exits.values() for key in exit_.suspicions} if self._held else set()
+                self._prove(self._exits.pop(address))
+        accused = {key for exit_ in self._exits.values() for key in exit_.before} if self._held else set()
         ends = [self._held.pop(key) for key in self._held.keys() - accused]
         for key, end in list(self._held.items()):
             deadline = end.sequence.request.deadline
@@ -81,26 +119,39 @@ class Accusations:
                 ends.append(FinishedSequence(self._held.pop(key).sequence, FinishReason.ERROR, failure))
         return ends
 
-    def _acquit(self, key: SequenceKey, suspicion: int) -> Acquittal:
+    def _forget(self, key: SequenceKey) -> None:
+        """Drops all accusations of a sequence that has a new token since."""
+        for exit_ in self._exits.values():
+            exit_.before.pop(key, None)
+            exit_.alone.discard(key)
+
+    def _prove(self, exit_: _Exit) -> None:
+        """Tells the routers of an exit, also of the sequences that they have moved since, but not of those that have a
+        new token."""
+        self._count(exit_)
+        for key in exit_.alone:
+            if self._suspicion_of(key) in (None, EXIT_ALONE):
+                key.session.add_worker_loss(key, EXIT_ALONE, is_held=key in self._held)
+
+    def _count(self, exit_: _Exit) -> None:
+        """Lets an exit that is proved count beside those that are not."""
+        for other in self._exits.values():
+            for key in exit_.alone & other.before.keys():
+                other.before[key] = EXIT_ALONE
+
+    def _acquit(self, key: SequenceKey, exit_: _Exit) -> Acquittal | None:
+        """Withdraws an accusation. Returns None if the sequence is still suspected of as much, because of another exit
+        since."""
+        suspicion = exit_.before[key]
+        others = [other for other in self._exits.values() if key in other.before]
+        # If these are disproved as well, the sequence is as suspect as it was before all of them.
+        for other in others:
+            other.before[key] = min(suspicion, other.before[key])
+        is_unproved = any(key in other.alone for other in others)
         end = self._held.pop(key, None)
         if end is not None:
-            # The sequence is accused of two exits. Only the other accusation is left. If that one is disproved as well,
-            # the sequence is as suspect as it was before the first.
-            for exit_ in self._exits.values():
-                if key in exit_.suspicions:
-                    exit_.suspicions[key] = min(suspicion, exit_.suspicions[key])
-        return Acquittal(key, suspicion, None if end is None else end.sequence)
-
-
-def newly_suspected(
-    suspects: Iterable[Sequence[RoutedRequest]], before: Mapping[SequenceKey, int]
-) -> dict[SequenceKey, int]:
-    """Returns the sequences that are suspected of more than `before`, with what they were suspected of then. Tells
-    their routers."""
-    found = {}
-    for sequence in suspects:
-        key = sequence.request.key
-        if sequence.suspicion != before.get(key, 0):
-            found[key] = before.get(key, 0)
-            key.session.add_worker_loss(key, sequence.suspicion)
-    return found
+            # The sequence is accused of two exits. Only the other one is left.
+            key.session.add_worker_loss(key, EXIT_ALONE, is_unproved=is_unproved)
+            return Acquittal(key, EXIT_ALONE, is_unproved, end.sequence)
+        is_latest = all(other.since < exit_.since for other in others)
+        return Acquittal(key, suspicion, is_unproved, None) if is_latest else None

@@ -39,7 +39,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.model = FleetModel(self.config.worker_model)
-        self.accusations = Accusations(self.config.worker_timeout)
+        self.accusations = Accusations(self.config.worker_timeout, self._suspicion_of)
 
     def add_group(self, address: str) -> WorkerGroup:
         """Adds a group for the worker at `address`. The group knows the other groups, because groups take over each
@@ -109,6 +109,10 @@ class Fleet:
     def num_lost(self) -> int:
         """How often a worker was lost."""
         return self._num_lost_before + sum(group.num_lost for group in self.groups)
+
+    def _suspicion_of(self, key: SequenceKey) -> int | None:
+        found = (group.core.suspicion_of(key) for group in self.groups if group.core is not None)
+        return next((suspicion for suspicion in found if suspicion is not None), None)
 
     def _gives_away(self, num_groups_of_contender: int, is_idle: bool) -> bool:
         return gives_away(self.num_ready, num_groups_of_contender, is_draining=self.is_draining, is_idle=is_idle)

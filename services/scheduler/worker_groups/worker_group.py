@@ -31,7 +31,7 @@ from services.scheduler.core import (
     share_out,
 )
 from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
-from services.scheduler.worker_groups.accusations import Accusations, Acquittal, newly_suspected
+from services.scheduler.worker_groups.accusations import Accusations, Acquittal
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.outputs import report, report_interruptions
@@ -332,8 +332,11 @@ class WorkerGroup:
         key, suspicion = acquittal.key, acquittal.suspicion
         if acquittal.sequence is not None:
             self._adopt([acquittal.sequence])
-        elif any(group.core.withdraw(key, suspicion) for group in self._peers if group.core is not None):
-            key.session.add_worker_loss(key, suspicion)
+            return
+        cores = [group.core for group in self._peers if group.core is not None]
+        is_here = any(core.suspicion_of(key) is not None for core in cores)
+        if not is_here or any(core.withdraw(key, suspicion) for core in cores):
+            key.session.add_worker_loss(key, suspicion, is_unproved=acquittal.is_unproved)
 
     def _on_lost(self, loss: Loss) -> None:
         self.steps.end()
@@ -344,12 +347,10 @@ class WorkerGroup:
         report_interruptions(self.core.running, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)
         before = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
         failed = self.core.reset(is_exit=loss is not Loss.PLANNED)
-        accused = newly_suspected(self.core.suspects(), before) | {
-            end.sequence.request.key: end.sequence.suspicion for end in failed
-        }
-        self._accusations.hold(failed)
-        if loss is Loss.BROKEN:
-            self._accusations.accuse(self.address, self._boot_id, accused, clock.now())
+        after = {sequence.request.key: sequence.suspicion for sequence in self.core.suspects()}
+        accused = {key: (now, before.get(key, 0)) for key, now in after.items() if now != before.get(key, 0)}
+        is_proved = loss is not Loss.BROKEN
+        self._accusations.accuse(self.address, self._boot_id, accused, failed, clock.now(), is_proved=is_proved)
         self._finish(self._accusations.judge(clock.now()))
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, self._ready_peers())

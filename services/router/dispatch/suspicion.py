@@ -1,0 +1,35 @@
+"""What schedulers suspect a sequence of: to have ended the workers that computed it (WorkerLoss).
+
+A scheduler first sees only that its stream to a worker has ended. Whether the worker has exited, it knows later. The
+sequence may have moved to another scheduler by then, which cannot know. So the router takes note, and decides what a
+failure at the other scheduler means that counts this exit as the first of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Values of WorkerLoss.num_losses. SUSPECT: the sequence runs alone. EXIT_ALONE: a worker has exited that computed it
+# alone. With the next one, the sequence fails.
+SUSPECT = 2
+EXIT_ALONE = 3
+
+
+@dataclass(slots=True, eq=False)
+class Suspicion:
+    """A sequence's last WorkerLoss. `num_tokens`: number of tokens that the sequence had; the next one ends the
+    suspicion. `is_unproved`: whether a scheduler will tell later whether the worker has exited."""
+
+    num_losses: int = 0
+    num_tokens: int = 0
+    is_unproved: bool = False
+
+    def settle(self, num_losses: int) -> None:
+        """Takes note of how the exit turned out. `num_losses`: EXIT_ALONE if the worker has exited."""
+        self.num_losses = num_losses
+        self.is_unproved = False
+
+    def drop(self) -> None:
+        """The scheduler that knows is lost. Without a proof, the exit does not count, but the sequence runs alone."""
+        if self.is_unproved:
+            self.settle(SUSPECT)

@@ -123,6 +123,7 @@ class Fleet:
                 )
             ),
         ]
+        self.begin = self.read()
 
     def reports(self) -> list[Report]:
         return [process.report() for process in self.processes]
@@ -218,18 +219,20 @@ def rates(name: str, before: Reading, after: Reading) -> dict[str, float]:
 
 
 def loss_of_data(name: str, fleet: Fleet, lose: Callable[[], None]) -> dict[str, float]:
-    """Empties Redis. Measures the seconds until it has every part again, and until no list is stale, and the number of
-    parts that lists have lost. `lose` returns once Redis, empty, accepts connections."""
+    """Empties Redis. Measures the seconds until it has every part again, what Redis and the parts do until then, the
+    seconds until no list is stale, and the number of parts that lists have lost. `lose` returns once Redis, empty,
+    accepts connections."""
     fleet.reports()
     num_changes = len(fleet.changes)
     lose()
-    began = time.monotonic()
+    before, began = fleet.read(), time.monotonic()
     until(fleet.are_registered, 0.02)
     registered_s = time.monotonic() - began
+    figures = rates(name, before, fleet.read())
     # All lists have become stale by then: each part asks for its list about every second.
     time.sleep(max(0.0, began + 3.0 - time.monotonic()))
     until(fleet.are_fresh)
-    return {
+    return figures | {
         f"{name}_registered_again_s": registered_s,
         f"{name}_lists_fresh_again_s": time.monotonic() - began,
         f"{name}_parts_forgotten": sum(len(change.lost) for change in fleet.changes[num_changes:]),
@@ -237,11 +240,14 @@ def loss_of_data(name: str, fleet: Fleet, lose: Callable[[], None]) -> dict[str,
 
 
 def cold_start(fleet: Fleet) -> dict[str, float]:
-    """Measures from the start of the first part, and of the last one, until every part knows all that it uses."""
+    """Measures from the start of the first part, and of the last one, until every part knows all that it uses, and what
+    Redis and the parts do until then."""
     until(fleet.know_all)
+    figures = rates("cold_start", fleet.begin, fleet.read())
     joined = [at for process in fleet.processes for at in process.report().joined_at.values()]
     complete_at = max(change.at for change in fleet.changes)
-    return {"cold_start_s": complete_at - min(joined), "cold_start_from_last_s": complete_at - max(joined)}
+    figures |= {"cold_start_s": complete_at - min(joined), "cold_start_from_last_s": complete_at - max(joined)}
+    return figures
 
 
 def steady_state(fleet: Fleet) -> dict[str, float]:
@@ -270,8 +276,9 @@ def joins_and_deaths(fleet: Fleet) -> dict[str, float]:
 
 
 def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, float]:
-    """Lets the replica take over. Measures the seconds until it is the only primary, until every part has renewed its
-    lease there, and until no list is stale, and the number of parts that lists have lost."""
+    """Lets the replica take over. Measures the seconds until it is the only primary and until every part has renewed
+    its lease there, what Redis and the parts do between the two, the seconds until no list is stale, and the number of
+    parts that lists have lost."""
     until(fleet.are_fresh)
     old, num_changes = fleet.store.server(), len(fleet.changes)
     began = time.monotonic()
@@ -279,6 +286,7 @@ def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, fl
     taken_s = until(lambda: fleet.store.server() not in (None, old), 0.02)
     new = fleet.store.server()
     assert new is not None
+    before = fleet.read()
     seconds, microseconds = new.time()
     renewed_ms = 1000 * (seconds + LEASE_S) + microseconds / 1000
 
@@ -290,10 +298,11 @@ def failover(name: str, fleet: Fleet, begin: Callable[[], None]) -> dict[str, fl
 
     until(is_renewed, 0.02)
     renewed_s = time.monotonic() - began
+    figures = rates(name, before, fleet.read())
     # All lists that can become stale have become so by then.
     time.sleep(max(0.0, began + 3.0 - time.monotonic()))
     until(fleet.are_fresh)
-    return {
+    return figures | {
         f"{name}_only_primary_s": taken_s,
         f"{name}_all_renewed_s": renewed_s,
         f"{name}_lists_fresh_again_s": time.monotonic() - began,

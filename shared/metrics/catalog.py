@@ -217,7 +217,7 @@ MODEL_NAME_CONFLICTS = Metric(
     "quire:model_name_conflicts", "gauge", "Names and aliases that more than one served model claims.", _ROUTER
 )
 SEQUENCES_PARKED = Metric(
-    "quire:sequences_parked", "gauge", "Sequences that wait for a scheduler to come back.", _ROUTER
+    "quire:sequences_parked", "gauge", "Sequences that wait for a scheduler, or for the proof of an exit.", _ROUTER
 )
 RESUBMISSIONS = Metric(
     "quire:resubmissions", "counter", "Sequences that were sent again, to another scheduler or over a new connection.",

@@ -108,6 +108,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             check_model(first.claim, info.name, info.version)
             await self.ownership.take(first.claim)
         except ClaimRefusedError as error:
+            if first.claim.wants_refused:
+                await _write(stream, worker_pb2.RunResponse(refused=worker_pb2.Refused(boot_id=self.boot_id)))
             await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         news: asyncio.Queue[worker_pb2.RunResponse] = asyncio.Queue()
         telling: asyncio.Task[None] | None = None

@@ -115,7 +115,7 @@ def test_virtual_time_found_what_was_measured() -> None:
     assert speed["broken promises"] == 0
     *others, last = sorted(seeds)
     assert f"All {len(seeds)} planted bugs were found: {len(others)} within {others[-1]:,} seeds each" in text
-    assert f"the last one, a cut connection that counts as an exit, within {last:,}" in text
+    assert f"the last one, a claim that stays open when its link fails, within {last:,}" in text
 
 
 def test_the_churn_is_that_which_was_measured() -> None:

@@ -50,7 +50,7 @@ class Exits(Watch):
     def read(self, stream: Stream, message: worker_pb2.RunResponse) -> None:
         if message.HasField("result"):
             self._plans[stream].in_flight.pop(message.result.step_id, None)
-        elif message.HasField("hello"):
+        elif message.HasField("hello") or message.HasField("refused"):
             for loss in self._losses:
                 loss.was_cut |= (loss.stream.client, loss.stream.server) == (stream.client, stream.server)
 

@@ -264,7 +264,8 @@ class _RequestServer:
     def __init__(self) -> None:
         # What the health service says. Envoy and clients use another router if it is false.
         self.is_serving = True
-        self.requests: set[asyncio.Task[Any]] = set()
+        # A set would be in another order in each run.
+        self.requests: list[asyncio.Task[Any]] = []
         # When requests may be told that the router stops, and when they may be cut.
         self.tells_at = self.cuts_at = math.inf
 
@@ -322,8 +323,8 @@ class RouterPart(Part, Watch):
     def serve(self, request: Coroutine[Any, Any, None]) -> None:
         """Runs a request in the process that runs now."""
         task = self.spawn(request)
-        self.server.requests.add(task)
-        task.add_done_callback(self.server.requests.discard)
+        self.server.requests.append(task)
+        task.add_done_callback(self.server.requests.remove)
 
     def _drain(self, seconds: float) -> Coroutine[Any, Any, bool]:
         return self._end_requests(self.host, self.placement, self.server, seconds)

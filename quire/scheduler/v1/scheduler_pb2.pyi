@@ -507,8 +507,9 @@ Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
 @_typing.final
 class WorkerLoss(_message.Message):
     """A worker exited unexpectedly while it computed this sequence. A worker that stops on request causes no WorkerLoss, and one
-    whose stream was only cut takes it back with a lower num_losses. Each WorkerLoss replaces the one before it. The sequence waits for another group of this scheduler, or for
-    the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another
+    whose stream was only cut takes it back with a lower num_losses. Each WorkerLoss replaces the one before it; but a sequence
+    that came with Choice.num_worker_losses 3 keeps what its earlier scheduler has said, until it has a new token. The sequence
+    waits for another group of this scheduler, or for the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another
     scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after the
     scheduler's --worker-timeout.
     """
@@ -532,10 +533,10 @@ class WorkerLoss(_message.Message):
     """
     is_unproved: _builtins.bool
     """Whether only the stream to the worker has ended so far, with num_losses 3. It is known later whether the worker has exited.
-    Another WorkerLoss then says so, even if the router has aborted the sequence here since, to submit it to another scheduler.
+    Another WorkerLoss then says so, even if the sequence has ended here since, and the router has submitted it elsewhere.
     """
     is_held: _builtins.bool
-    """Whether the sequence fails if its last exit is proved. It runs nowhere until then, so that no other worker exits: the router
+    """Whether the sequence fails if all its exits are proved. It runs nowhere until then, so that no other worker exits: the router
     does not move it while this scheduler lives.
     """
     def __init__(

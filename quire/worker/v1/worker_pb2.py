@@ -30,7 +30,7 @@ from quire.inference.v1 import release_pb2 as quire_dot_inference_dot_v1_dot_rel
 from quire.inference.v1 import sampling_pb2 as quire_dot_inference_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/worker/v1/worker.proto\x12\x0fquire.worker.v1\x1a$quire/inference/v1/constraints.proto\x1a\x1equire/inference/v1/model.proto\x1a\x1equire/inference/v1/parts.proto\x1a quire/inference/v1/pooling.proto\x1a quire/inference/v1/release.proto\x1a!quire/inference/v1/sampling.proto\"\xae\x02\n\nRunRequest\x12\'\n\x05\x63laim\x18\x01 \x01(\x0b\x32\x16.quire.worker.v1.ClaimH\x00\x12)\n\x04plan\x18\x02 \x01(\x0b\x32\x19.quire.worker.v1.StepPlanH\x00\x12/\n\theartbeat\x18\x03 \x01(\x0b\x32\x1a.quire.worker.v1.HeartbeatH\x00\x12\x32\n\x07prepare\x18\x04 \x01(\x0b\x32\x1f.quire.worker.v1.PrepareGrammarH\x00\x12/\n\x04part\x18\x05 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x12+\n\x04keep\x18\x06 \x01(\x0b\x32\x1b.quire.worker.v1.KeepWorkerH\x00\x42\t\n\x07message\"\xb1\x02\n\x0bRunResponse\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.quire.worker.v1.HelloH\x00\x12-\n\x06result\x18\x02 \x01(\x0b\x32\x1b.quire.worker.v1.StepResultH\x00\x12\x34\n\x08prepared\x18\x03 \x01(\x0b\x32 .quire.worker.v1.GrammarPreparedH\x00\x12/\n\x04part\x18\x04 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x12/\n\tcontender\x18\x05 \x01(\x0b\x32\x1a.quire.worker.v1.ContenderH\x00\x12\'\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x16.quire.worker.v1.DrainH\x00\x42\t\n\x07message\"\xd7\x01\n\x05\x43laim\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12\x17\n\nnum_groups\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x12\n\nasks_owner\x18\x03 \x01(\x08\x12\r\n\x05model\x18\x04 \x01(\t\x12,\n\x07release\x18\x05 \x01(\x0b\x32\x1b.quire.inference.v1.Release\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x18\n\x0bheartbeat_s\x18\x07 \x01(\x02H\x01\x88\x01\x01\x42\r\n\x0b_num_groupsB\x0e\n\x0c_heartbeat_s\"5\n\tContender\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12\x12\n\nnum_groups\x18\x02 \x01(\r\"\x0c\n\nKeepWorker\"\x07\n\x05\x44rain\"\x0b\n\tHeartbeat\".\n\x0ePrepareGrammar\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0f\n\x07grammar\x18\x02 \x01(\t\"-\n\x0fGrammarPrepared\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\xd0\x02\n\x05Hello\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12,\n\x05model\x18\x03 \x01(\x0b\x32\x1d.quire.inference.v1.ModelInfo\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x06 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x07 \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x08 \x01(\r\x12\x1e\n\x16swap_seconds_per_block\x18\t \x01(\x02\x12\x14\n\x0cstep_seconds\x18\n \x01(\x02\x12\x1e\n\x16step_seconds_per_token\x18\x0b \x01(\x02\x12,\n\x07release\x18\x0c \x01(\x0b\x32\x1b.quire.inference.v1.Release\"\xc6\x02\n\x08StepPlan\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07step_id\x18\x02 \x01(\x04\x12\x19\n\x11released_wire_ids\x18\x03 \x01(\x0c\x12\x33\n\rnew_sequences\x18\x04 \x03(\x0b\x32\x1c.quire.worker.v1.NewSequence\x12#\n\x04rows\x18\x05 \x01(\x0b\x32\x15.quire.worker.v1.Rows\x12\x14\n\x0c\x63opy_sources\x18\x06 \x01(\x0c\x12\x19\n\x11\x63opy_destinations\x18\x07 \x01(\x0c\x12\x17\n\x0fswap_out_blocks\x18\x08 \x01(\x0c\x12\x16\n\x0eswap_out_slots\x18\t \x01(\x0c\x12\x15\n\rswap_in_slots\x18\n \x01(\x0c\x12\x16\n\x0eswap_in_blocks\x18\x0b \x01(\x0c\x12\x14\n\x0clate_after_s\x18\x0c \x01(\x02\"\xec\x03\n\x0bNewSequence\x12\x0f\n\x07wire_id\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\r\x12\x11\n\tblock_ids\x18\x06 \x01(\x0c\x12\x34\n\x08sampling\x18\x07 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x14\n\x0c\x63hoice_index\x18\x08 \x01(\r\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x39\n\x0b\x63onstraints\x18\n \x01(\x0b\x32$.quire.inference.v1.TokenConstraints\x12!\n\x14prompt_logprobs_from\x18\x0b \x01(\rH\x00\x88\x01\x01\x12\x32\n\x07pooling\x18\x0c \x01(\x0b\x32!.quire.inference.v1.PoolingParams\x12@\n\x0e\x63lassification\x18\r \x01(\x0b\x32(.quire.inference.v1.ClassificationParams\x12\x12\n\nrequest_id\x18\x0e \x01(\tB\x17\n\x15_prompt_logprobs_from\"\x94\x01\n\x04Rows\x12\x10\n\x08wire_ids\x18\x01 \x01(\x0c\x12\r\n\x05slots\x18\x02 \x01(\x0c\x12\x1c\n\x14num_scheduled_tokens\x18\x03 \x01(\x0c\x12\x1b\n\x13num_computed_tokens\x18\x04 \x01(\x0c\x12\x19\n\x11new_block_offsets\x18\x05 \x01(\x0c\x12\x15\n\rnew_block_ids\x18\x06 \x01(\x0c\"\xc4\x02\n\nStepResult\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x10\n\x08wire_ids\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x33\n\x08logprobs\x18\x04 \x01(\x0b\x32!.quire.inference.v1.TokenLogprobs\x12.\n\x06\x65rrors\x18\x05 \x03(\x0b\x32\x1e.quire.worker.v1.SequenceError\x12-\n\x07timings\x18\x06 \x01(\x0b\x32\x1c.quire.worker.v1.StepTimings\x12;\n\x0fprompt_logprobs\x18\x07 \x01(\x0b\x32\".quire.inference.v1.PromptLogprobs\x12/\n\x06pooled\x18\x08 \x03(\x0b\x32\x1f.quire.worker.v1.PooledSequence\"4\n\x0ePooledSequence\x12\x0f\n\x07wire_id\x18\x01 \x01(\r\x12\x11\n\tembedding\x18\x02 \x01(\x0c\"N\n\rSequenceError\x12\x0f\n\x07wire_id\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x1b\n\x13is_request_at_fault\x18\x03 \x01(\x08\"/\n\x0bStepTimings\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x0e\n\x06run_us\x18\x02 \x01(\r2\xba\x01\n\rWorkerService\x12\x44\n\x03Run\x12\x1b.quire.worker.v1.RunRequest\x1a\x1c.quire.worker.v1.RunResponse(\x01\x30\x01\x12\x63\n\x0cGetTokenizer\x12\'.quire.inference.v1.GetTokenizerRequest\x1a(.quire.inference.v1.GetTokenizerResponse0\x01\x42R\n\x0fquire.worker.v1P\x01Z+quire.local/protos/quire/worker/v1;workerv1\xaa\x02\x0fQuire.Worker.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/worker/v1/worker.proto\x12\x0fquire.worker.v1\x1a$quire/inference/v1/constraints.proto\x1a\x1equire/inference/v1/model.proto\x1a\x1equire/inference/v1/parts.proto\x1a quire/inference/v1/pooling.proto\x1a quire/inference/v1/release.proto\x1a!quire/inference/v1/sampling.proto\"\xae\x02\n\nRunRequest\x12\'\n\x05\x63laim\x18\x01 \x01(\x0b\x32\x16.quire.worker.v1.ClaimH\x00\x12)\n\x04plan\x18\x02 \x01(\x0b\x32\x19.quire.worker.v1.StepPlanH\x00\x12/\n\theartbeat\x18\x03 \x01(\x0b\x32\x1a.quire.worker.v1.HeartbeatH\x00\x12\x32\n\x07prepare\x18\x04 \x01(\x0b\x32\x1f.quire.worker.v1.PrepareGrammarH\x00\x12/\n\x04part\x18\x05 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x12+\n\x04keep\x18\x06 \x01(\x0b\x32\x1b.quire.worker.v1.KeepWorkerH\x00\x42\t\n\x07message\"\xde\x02\n\x0bRunResponse\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.quire.worker.v1.HelloH\x00\x12-\n\x06result\x18\x02 \x01(\x0b\x32\x1b.quire.worker.v1.StepResultH\x00\x12\x34\n\x08prepared\x18\x03 \x01(\x0b\x32 .quire.worker.v1.GrammarPreparedH\x00\x12/\n\x04part\x18\x04 \x01(\x0b\x32\x1f.quire.inference.v1.MessagePartH\x00\x12/\n\tcontender\x18\x05 \x01(\x0b\x32\x1a.quire.worker.v1.ContenderH\x00\x12\'\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x16.quire.worker.v1.DrainH\x00\x12+\n\x07refused\x18\x07 \x01(\x0b\x32\x18.quire.worker.v1.RefusedH\x00\x42\t\n\x07message\"\xee\x01\n\x05\x43laim\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12\x17\n\nnum_groups\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x12\n\nasks_owner\x18\x03 \x01(\x08\x12\r\n\x05model\x18\x04 \x01(\t\x12,\n\x07release\x18\x05 \x01(\x0b\x32\x1b.quire.inference.v1.Release\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x18\n\x0bheartbeat_s\x18\x07 \x01(\x02H\x01\x88\x01\x01\x12\x15\n\rwants_refused\x18\x08 \x01(\x08\x42\r\n\x0b_num_groupsB\x0e\n\x0c_heartbeat_s\"\x1a\n\x07Refused\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x04\"5\n\tContender\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12\x12\n\nnum_groups\x18\x02 \x01(\r\"\x0c\n\nKeepWorker\"\x07\n\x05\x44rain\"\x0b\n\tHeartbeat\".\n\x0ePrepareGrammar\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0f\n\x07grammar\x18\x02 \x01(\t\"-\n\x0fGrammarPrepared\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\xd0\x02\n\x05Hello\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12,\n\x05model\x18\x03 \x01(\x0b\x32\x1d.quire.inference.v1.ModelInfo\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x12\n\nblock_size\x18\x05 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x06 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\x07 \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x08 \x01(\r\x12\x1e\n\x16swap_seconds_per_block\x18\t \x01(\x02\x12\x14\n\x0cstep_seconds\x18\n \x01(\x02\x12\x1e\n\x16step_seconds_per_token\x18\x0b \x01(\x02\x12,\n\x07release\x18\x0c \x01(\x0b\x32\x1b.quire.inference.v1.Release\"\xc6\x02\n\x08StepPlan\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07step_id\x18\x02 \x01(\x04\x12\x19\n\x11released_wire_ids\x18\x03 \x01(\x0c\x12\x33\n\rnew_sequences\x18\x04 \x03(\x0b\x32\x1c.quire.worker.v1.NewSequence\x12#\n\x04rows\x18\x05 \x01(\x0b\x32\x15.quire.worker.v1.Rows\x12\x14\n\x0c\x63opy_sources\x18\x06 \x01(\x0c\x12\x19\n\x11\x63opy_destinations\x18\x07 \x01(\x0c\x12\x17\n\x0fswap_out_blocks\x18\x08 \x01(\x0c\x12\x16\n\x0eswap_out_slots\x18\t \x01(\x0c\x12\x15\n\rswap_in_slots\x18\n \x01(\x0c\x12\x16\n\x0eswap_in_blocks\x18\x0b \x01(\x0c\x12\x14\n\x0clate_after_s\x18\x0c \x01(\x02\"\xec\x03\n\x0bNewSequence\x12\x0f\n\x07wire_id\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\r\x12\x11\n\tblock_ids\x18\x06 \x01(\x0c\x12\x34\n\x08sampling\x18\x07 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x14\n\x0c\x63hoice_index\x18\x08 \x01(\r\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x39\n\x0b\x63onstraints\x18\n \x01(\x0b\x32$.quire.inference.v1.TokenConstraints\x12!\n\x14prompt_logprobs_from\x18\x0b \x01(\rH\x00\x88\x01\x01\x12\x32\n\x07pooling\x18\x0c \x01(\x0b\x32!.quire.inference.v1.PoolingParams\x12@\n\x0e\x63lassification\x18\r \x01(\x0b\x32(.quire.inference.v1.ClassificationParams\x12\x12\n\nrequest_id\x18\x0e \x01(\tB\x17\n\x15_prompt_logprobs_from\"\x94\x01\n\x04Rows\x12\x10\n\x08wire_ids\x18\x01 \x01(\x0c\x12\r\n\x05slots\x18\x02 \x01(\x0c\x12\x1c\n\x14num_scheduled_tokens\x18\x03 \x01(\x0c\x12\x1b\n\x13num_computed_tokens\x18\x04 \x01(\x0c\x12\x19\n\x11new_block_offsets\x18\x05 \x01(\x0c\x12\x15\n\rnew_block_ids\x18\x06 \x01(\x0c\"\xc4\x02\n\nStepResult\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x10\n\x08wire_ids\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x33\n\x08logprobs\x18\x04 \x01(\x0b\x32!.quire.inference.v1.TokenLogprobs\x12.\n\x06\x65rrors\x18\x05 \x03(\x0b\x32\x1e.quire.worker.v1.SequenceError\x12-\n\x07timings\x18\x06 \x01(\x0b\x32\x1c.quire.worker.v1.StepTimings\x12;\n\x0fprompt_logprobs\x18\x07 \x01(\x0b\x32\".quire.inference.v1.PromptLogprobs\x12/\n\x06pooled\x18\x08 \x03(\x0b\x32\x1f.quire.worker.v1.PooledSequence\"4\n\x0ePooledSequence\x12\x0f\n\x07wire_id\x18\x01 \x01(\r\x12\x11\n\tembedding\x18\x02 \x01(\x0c\"N\n\rSequenceError\x12\x0f\n\x07wire_id\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x1b\n\x13is_request_at_fault\x18\x03 \x01(\x08\"/\n\x0bStepTimings\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x0e\n\x06run_us\x18\x02 \x01(\r2\xba\x01\n\rWorkerService\x12\x44\n\x03Run\x12\x1b.quire.worker.v1.RunRequest\x1a\x1c.quire.worker.v1.RunResponse(\x01\x30\x01\x12\x63\n\x0cGetTokenizer\x12\'.quire.inference.v1.GetTokenizerRequest\x1a(.quire.inference.v1.GetTokenizerResponse0\x01\x42R\n\x0fquire.worker.v1P\x01Z+quire.local/protos/quire/worker/v1;workerv1\xaa\x02\x0fQuire.Worker.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,37 +41,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNREQUEST']._serialized_start=255
   _globals['_RUNREQUEST']._serialized_end=557
   _globals['_RUNRESPONSE']._serialized_start=560
-  _globals['_RUNRESPONSE']._serialized_end=865
-  _globals['_CLAIM']._serialized_start=868
-  _globals['_CLAIM']._serialized_end=1083
-  _globals['_CONTENDER']._serialized_start=1085
-  _globals['_CONTENDER']._serialized_end=1138
-  _globals['_KEEPWORKER']._serialized_start=1140
-  _globals['_KEEPWORKER']._serialized_end=1152
-  _globals['_DRAIN']._serialized_start=1154
-  _globals['_DRAIN']._serialized_end=1161
-  _globals['_HEARTBEAT']._serialized_start=1163
-  _globals['_HEARTBEAT']._serialized_end=1174
-  _globals['_PREPAREGRAMMAR']._serialized_start=1176
-  _globals['_PREPAREGRAMMAR']._serialized_end=1222
-  _globals['_GRAMMARPREPARED']._serialized_start=1224
-  _globals['_GRAMMARPREPARED']._serialized_end=1269
-  _globals['_HELLO']._serialized_start=1272
-  _globals['_HELLO']._serialized_end=1608
-  _globals['_STEPPLAN']._serialized_start=1611
-  _globals['_STEPPLAN']._serialized_end=1937
-  _globals['_NEWSEQUENCE']._serialized_start=1940
-  _globals['_NEWSEQUENCE']._serialized_end=2432
-  _globals['_ROWS']._serialized_start=2435
-  _globals['_ROWS']._serialized_end=2583
-  _globals['_STEPRESULT']._serialized_start=2586
-  _globals['_STEPRESULT']._serialized_end=2910
-  _globals['_POOLEDSEQUENCE']._serialized_start=2912
-  _globals['_POOLEDSEQUENCE']._serialized_end=2964
-  _globals['_SEQUENCEERROR']._serialized_start=2966
-  _globals['_SEQUENCEERROR']._serialized_end=3044
-  _globals['_STEPTIMINGS']._serialized_start=3046
-  _globals['_STEPTIMINGS']._serialized_end=3093
-  _globals['_WORKERSERVICE']._serialized_start=3096
-  _globals['_WORKERSERVICE']._serialized_end=3282
+  _globals['_RUNRESPONSE']._serialized_end=910
+  _globals['_CLAIM']._serialized_start=913
+  _globals['_CLAIM']._serialized_end=1151
+  _globals['_REFUSED']._serialized_start=1153
+  _globals['_REFUSED']._serialized_end=1179
+  _globals['_CONTENDER']._serialized_start=1181
+  _globals['_CONTENDER']._serialized_end=1234
+  _globals['_KEEPWORKER']._serialized_start=1236
+  _globals['_KEEPWORKER']._serialized_end=1248
+  _globals['_DRAIN']._serialized_start=1250
+  _globals['_DRAIN']._serialized_end=1257
+  _globals['_HEARTBEAT']._serialized_start=1259
+  _globals['_HEARTBEAT']._serialized_end=1270
+  _globals['_PREPAREGRAMMAR']._serialized_start=1272
+  _globals['_PREPAREGRAMMAR']._serialized_end=1318
+  _globals['_GRAMMARPREPARED']._serialized_start=1320
+  _globals['_GRAMMARPREPARED']._serialized_end=1365
+  _globals['_HELLO']._serialized_start=1368
+  _globals['_HELLO']._serialized_end=1704
+  _globals['_STEPPLAN']._serialized_start=1707
+  _globals['_STEPPLAN']._serialized_end=2033
+  _globals['_NEWSEQUENCE']._serialized_start=2036
+  _globals['_NEWSEQUENCE']._serialized_end=2528
+  _globals['_ROWS']._serialized_start=2531
+  _globals['_ROWS']._serialized_end=2679
+  _globals['_STEPRESULT']._serialized_start=2682
+  _globals['_STEPRESULT']._serialized_end=3006
+  _globals['_POOLEDSEQUENCE']._serialized_start=3008
+  _globals['_POOLEDSEQUENCE']._serialized_end=3060
+  _globals['_SEQUENCEERROR']._serialized_start=3062
+  _globals['_SEQUENCEERROR']._serialized_end=3140
+  _globals['_STEPTIMINGS']._serialized_start=3142
+  _globals['_STEPTIMINGS']._serialized_end=3189
+  _globals['_WORKERSERVICE']._serialized_start=3192
+  _globals['_WORKERSERVICE']._serialized_end=3378
 # @@protoc_insertion_point(module_scope)

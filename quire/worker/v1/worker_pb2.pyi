@@ -92,6 +92,7 @@ class RunResponse(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     CONTENDER_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of the stream. It is sent only once."""
@@ -116,6 +117,10 @@ class RunResponse(_message.Message):
     def drain(self) -> Global___Drain:
         """The worker is stopping. Sent only to an owner whose claim had num_groups."""
 
+    @_builtins.property
+    def refused(self) -> Global___Refused:
+        """The claim is refused. Sent only if it had wants_refused, in place of the hello."""
+
     def __init__(
         self,
         *,
@@ -125,12 +130,13 @@ class RunResponse(_message.Message):
         part: _parts_pb2.MessagePart | None = ...,
         contender: Global___Contender | None = ...,
         drain: Global___Drain | None = ...,
+        refused: Global___Refused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "drain", b"drain", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "drain", b"drain", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "refused", b"refused", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "drain", b"drain", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contender", b"contender", "drain", b"drain", "hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "refused", b"refused", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part", "contender", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part", "contender", "drain", "refused"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -149,6 +155,7 @@ class Claim(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
+    WANTS_REFUSED_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
     """The scheduler's name, for logs and metrics."""
     num_groups: _builtins.int
@@ -167,6 +174,8 @@ class Claim(_message.Message):
     """Version of the model that the scheduler serves, from ModelInfo.version. It counts only if `model` is set."""
     heartbeat_s: _builtins.float
     """The scheduler sends a Heartbeat after this number of seconds without another message. Unset: 2 s."""
+    wants_refused: _builtins.bool
+    """Whether the scheduler understands Refused."""
     @_builtins.property
     def release(self) -> _release_pb2.Release:
         """The scheduler's release. A worker that cannot work with it ends the stream with UNIMPLEMENTED. Unset: see Release."""
@@ -181,10 +190,11 @@ class Claim(_message.Message):
         release: _release_pb2.Release | None = ...,
         model_version: _builtins.str = ...,
         heartbeat_s: _builtins.float | None = ...,
+        wants_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s", "_num_groups", b"_num_groups", "heartbeat_s", b"heartbeat_s", "num_groups", b"num_groups", "release", b"release"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s", "_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "heartbeat_s", b"heartbeat_s", "model", b"model", "model_version", b"model_version", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s", "_num_groups", b"_num_groups", "asks_owner", b"asks_owner", "heartbeat_s", b"heartbeat_s", "model", b"model", "model_version", b"model_version", "num_groups", b"num_groups", "release", b"release", "scheduler_id", b"scheduler_id", "wants_refused", b"wants_refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__heartbeat_s: _TypeAlias = _typing.Literal["heartbeat_s"]  # noqa: Y015
     _WhichOneofArgType__heartbeat_s: _TypeAlias = _typing.Literal["_heartbeat_s", b"_heartbeat_s"]  # noqa: Y015
@@ -196,6 +206,31 @@ class Claim(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_groups) -> _WhichOneofReturnType__num_groups | None: ...
 
 Global___Claim: _TypeAlias = Claim  # noqa: Y015
+
+@_typing.final
+class Refused(_message.Message):
+    """The claim is refused, because another scheduler owns the worker, or it serves another model. The stream then ends with
+    FAILED_PRECONDITION, whose message says why. A scheduler that lost the worker before learns from the boot id whether the worker's
+    process has exited since, or only the connection was cut.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    boot_id: _builtins.int
+    """The boot id from Hello."""
+    def __init__(
+        self,
+        *,
+        boot_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refused: _TypeAlias = Refused  # noqa: Y015
 
 @_typing.final
 class Contender(_message.Message):

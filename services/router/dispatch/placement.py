@@ -77,8 +77,9 @@ class Placement:
             is_discovering=lambda: self.roster.is_stale,
         )
         self._parked: list[_Parked] = []
-        # Sequences that fail with these errors if the first of two exits of workers is proved.
-        self._blamed: dict[SubmittedSequence, ApiError] = {}
+        # Sequences that fail with these errors if the first of two exits of workers is proved, with the timers of their
+        # deadlines.
+        self._blamed: dict[SubmittedSequence, tuple[ApiError, asyncio.TimerHandle | None]] = {}
         self._last_sequence_id = 0
         # The error with which every submission fails after `fail_all`.
         self._last_error: ApiError | None = None
@@ -151,7 +152,7 @@ class Placement:
         for sequence in submission.sequences:
             if sequence.connection is not None:
                 sequence.connection.drop(sequence, abort=True)
-            self._blamed.pop(sequence, None)
+            self._take_blamed(sequence)
         submission.paused.clear()
         for parked in [parked for parked in self._parked if parked.submission is submission]:
             self._unpark(parked)
@@ -160,7 +161,7 @@ class Placement:
         """Ends one sequence early because it contains a stop string."""
         if sequence.connection is not None:
             sequence.connection.drop(sequence, abort=True)
-        self._blamed.pop(sequence, None)
+        self._take_blamed(sequence)
         if sequence in sequence.submission.paused:
             sequence.submission.paused.remove(sequence)
         for parked in self._parked:
@@ -262,21 +263,23 @@ class Placement:
         if not sequence.has_brought_an_exit or (suspicion.num_losses >= EXIT_ALONE and not suspicion.is_unproved):
             self._fail(submission, error)
         elif suspicion.is_unproved:
-            # The proof comes within the --worker-timeout of the scheduler that owes it, or with the end of its stream.
-            self._blamed[sequence] = error
-            if submission.deadline is not None:
-                asyncio.get_running_loop().call_at(submission.deadline, self._run_out, sequence)
+            # The scheduler that owes the proof sends it within its --worker-timeout, or its stream ends.
+            loop, deadline = asyncio.get_running_loop(), submission.deadline
+            timer = None if deadline is None else loop.call_at(deadline, self._run_out, sequence)
+            self._blamed[sequence] = error, timer
         else:
             # The first of the two exits was none, only a stream was cut.
             sequence.suspicion = Suspicion(EXIT_ALONE, len(sequence.output_token_ids))
             sequence.was_accepted = True
+            submission.waits_until = None
+            submission.refusals.forget_busy()
             self._resubmit(submission, [sequence])
 
     def on_settled(self) -> None:
         known = [sequence for sequence in self._blamed if not sequence.suspicion.is_unproved]
         for group in _by_submission(known):
             for sequence in group:
-                if (error := self._blamed.pop(sequence, None)) is not None:
+                if (error := self._take_blamed(sequence)) is not None:
                     self.on_blamed(sequence, error)
 
     def on_gap(self, sequence: SubmittedSequence) -> None:
@@ -292,7 +295,7 @@ class Placement:
 
     def on_behind(self, submission: Submission) -> None:
         """Pauses a submission whose client does not read, so that other sequences can run in place of its sequences."""
-        running = [sequence for sequence in submission.sequences if sequence.connection is not None]
+        running = [one for one in submission.sequences if one.connection is not None and not one.is_held]
         for sequence in running:
             assert sequence.connection is not None
             sequence.connection.drop(sequence, abort=True)
@@ -460,10 +463,16 @@ class Placement:
         message = f"No scheduler of this model came back within {self._scheduler_wait:g} s."
         self._fail(submission, reasons[-1] if reasons else unavailable(message))
 
+    def _take_blamed(self, sequence: SubmittedSequence) -> ApiError | None:
+        """Lets a sequence wait for the proof of an exit no more. Returns its error; None if it did not wait."""
+        error, timer = self._blamed.pop(sequence, (None, None))
+        if timer is not None:
+            timer.cancel()
+        return error
+
     def _run_out(self, sequence: SubmittedSequence) -> None:
-        if sequence in self._blamed:
-            message = "The request's time ran out before it was known why its worker was lost."
-            self._fail(sequence.submission, ApiError(ErrorKind.TIMEOUT, message))
+        message = "The request's time ran out before it was known why its worker was lost."
+        self._fail(sequence.submission, ApiError(ErrorKind.TIMEOUT, message))
 
     def _fail(self, submission: Submission, error: ApiError) -> None:
         self.close(submission)

@@ -21,7 +21,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.router.dispatch import converters
 from services.router.dispatch.silence import SilenceWatch
 from services.router.dispatch.submission import Submission, SubmittedSequence
-from services.router.dispatch.suspicion import Suspicion
+from services.router.dispatch.suspicion import EXIT_ALONE, Suspicion
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import DEFAULT_WEIGHT, ModelInfo
@@ -210,14 +210,20 @@ class SchedulerConnection:
         if self._sequences.pop(sequence.sequence_id, None) is None:
             return
         sequence.connection = None
+        self._await_proof(sequence)
         if abort:
-            if sequence.suspicion.is_unproved and not sequence.has_brought_an_exit and not sequence.is_over:
-                if len(self._unproved) < _MAX_UNPROVED:
-                    self._unproved[sequence.sequence_id] = sequence.suspicion
-                else:
-                    sequence.suspicion.drop()
             self._aborts.append(sequence.sequence_id)
             self._wake_writer.set()
+
+    def _await_proof(self, sequence: SubmittedSequence) -> None:
+        """Remembers what this scheduler suspects a sequence of, which goes on elsewhere, until the scheduler knows."""
+        is_suspect = sequence.num_worker_losses >= EXIT_ALONE and sequence.suspicion.is_unproved
+        if not is_suspect or sequence.has_brought_an_exit or sequence.is_over:
+            return
+        if len(self._unproved) < _MAX_UNPROVED:
+            self._unproved[sequence.sequence_id] = sequence.suspicion
+        else:
+            sequence.suspicion.drop()
 
     async def reset_prefix_cache(self) -> None:
         """Clears the scheduler's prefix cache. Raises StreamEndedError if the scheduler does not answer."""

@@ -77,7 +77,7 @@ class Accusations:
             key.session.add_worker_loss(key, suspicion, is_unproved=key in alone and not is_proved)
         for end in failed:
             key = end.sequence.request.key
-            is_unproved = not is_proved and any(key in exit_.before for exit_ in self._exits.values())
+            is_unproved = not is_proved and any(key in exit_.alone for exit_ in self._exits.values())
             key.session.add_worker_loss(key, EXIT_ALONE, is_unproved=is_unproved, is_held=True)
             self._held[key] = end
             before[key] = end.sequence.suspicion
@@ -126,12 +126,14 @@ class Accusations:
             exit_.alone.discard(key)
 
     def _prove(self, exit_: _Exit) -> None:
-        """Tells the routers of an exit, also of the sequences that they have moved since, but not of those that have a
-        new token."""
+        """Tells the routers of an exit, also of the sequences that they have moved since. It does not count for a
+        sequence that has a new token."""
         self._count(exit_)
-        for key in exit_.alone:
-            if self._suspicion_of(key) in (None, EXIT_ALONE):
-                key.session.add_worker_loss(key, EXIT_ALONE, is_held=key in self._held)
+        for key in exit_.before:
+            if key not in exit_.alone:
+                continue
+            suspicion = self._suspicion_of(key)
+            key.session.add_worker_loss(key, EXIT_ALONE if suspicion is None else suspicion, is_held=key in self._held)
 
     def _count(self, exit_: _Exit) -> None:
         """Lets an exit that is proved count beside those that are not."""
@@ -141,13 +143,18 @@ class Accusations:
 
     def _acquit(self, key: SequenceKey, exit_: _Exit) -> Acquittal | None:
         """Withdraws an accusation. Returns None if the sequence is still suspected of as much, because of another exit
-        since."""
-        suspicion = exit_.before[key]
+        since, or stays held."""
+        suspicion, was_alone = exit_.before[key], key in exit_.alone
         others = [other for other in self._exits.values() if key in other.before]
         # If these are disproved as well, the sequence is as suspect as it was before all of them.
         for other in others:
-            other.before[key] = min(suspicion, other.before[key])
+            if was_alone or other.before[key] < EXIT_ALONE:
+                other.before[key] = min(suspicion, other.before[key])
+        if key in self._held and not was_alone:
+            return None
         is_unproved = any(key in other.alone for other in others)
+        if is_unproved:
+            suspicion = EXIT_ALONE
         end = self._held.pop(key, None)
         if end is not None:
             # The sequence is accused of two exits. Only the other one is left.

@@ -146,6 +146,8 @@ class Claimer:
         try:
             link = await WorkerLink.claim(address, claimant, CLAIM_TIMEOUT_S, self._connect)
         except WorkerHeldError as error:
+            if error.boot_id is not None:
+                group.settle(error.boot_id)
             if not self._turns.was_held_elsewhere(address):
                 logger.info("%s", error)
             self._turns.held_elsewhere(address, clock.now(), was_asked=claimant.asks_owner)

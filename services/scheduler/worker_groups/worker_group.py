@@ -228,6 +228,11 @@ class WorkerGroup:
             end = ServiceEnd.LOST_AT_WORK if has_worked else ServiceEnd.LOST
         return end
 
+    def settle(self, boot_id: int) -> None:
+        """Takes note of the process that is at the worker's address now, whichever scheduler holds it."""
+        for acquittal in self._accusations.settle(self.address, boot_id):
+            self._acquit(acquittal)
+
     def forget_worker(self) -> None:
         """Frees the block tables of a group that has neither a worker nor sequences. It makes new ones when it claims a
         worker again."""
@@ -256,8 +261,7 @@ class WorkerGroup:
             raise WorkerLostError(f"worker {self.address} offers an unusable configuration: {error}") from error
         self.steps.begin(link, core)
         self._boot_id = hello.boot_id
-        for acquittal in self._accusations.settle(self.address, hello.boot_id):
-            self._acquit(acquittal)
+        self.settle(hello.boot_id)
         logger.info(
             "claimed worker %s, epoch %d: %s, %d KV blocks of %d tokens",
             self.address,
@@ -330,13 +334,23 @@ class WorkerGroup:
     def _acquit(self, acquittal: Acquittal) -> None:
         """Lowers the suspicion of a sequence: a worker did not exit, only its connection was cut."""
         key, suspicion = acquittal.key, acquittal.suspicion
-        if acquittal.sequence is not None:
-            self._adopt([acquittal.sequence])
-            return
         cores = [group.core for group in self._peers if group.core is not None]
-        is_here = any(core.suspicion_of(key) is not None for core in cores)
-        if not is_here or any(core.withdraw(key, suspicion) for core in cores):
-            key.session.add_worker_loss(key, suspicion, is_unproved=acquittal.is_unproved)
+        if acquittal.sequence is not None:
+            takers = [group for group in (self, *self._peers) if group.core is not None]
+            taker = next((group for group in takers if group.is_claimed), takers[0] if takers else None)
+            if taker is not None:
+                taker._adopt([acquittal.sequence])
+            else:
+                # UNAVAILABLE lets the router try another scheduler.
+                failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost, and another scheduler holds it", 1.0)
+                self._finish([FinishedSequence(acquittal.sequence, FinishReason.ERROR, failure)])
+            return
+        for core in cores:
+            core.withdraw(key, suspicion)
+        # The router is told in any case. It may have moved the sequence, and wait for this.
+        left = (core.suspicion_of(key) for core in cores)
+        suspicion = next((one for one in left if one is not None), suspicion)
+        key.session.add_worker_loss(key, suspicion, is_unproved=acquittal.is_unproved)
 
     def _on_lost(self, loss: Loss) -> None:
         self.steps.end()

@@ -56,7 +56,11 @@ class WorkerLostError(Exception):
 
 
 class WorkerHeldError(WorkerLostError):
-    """Another scheduler holds the worker."""
+    """Another scheduler holds the worker. `boot_id`: of the worker's process; None if the worker did not tell."""
+
+    def __init__(self, message: str, boot_id: int | None) -> None:
+        super().__init__(message)
+        self.boot_id = boot_id
 
 
 class UnsuitableWorkerError(WorkerLostError):
@@ -74,6 +78,8 @@ class WorkerLink:
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
         self._is_cancelled = False
+        # Of a worker that has refused the claim.
+        self._boot_id: int | None = None
         self.hello: WorkerHello
 
     @classmethod
@@ -92,11 +98,11 @@ class WorkerLink:
             if isinstance(error, TimeoutError):
                 raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
             if isinstance(error, StreamEndedError):
-                is_held = error.code is grpc.StatusCode.FAILED_PRECONDITION
-                kind: type[WorkerLostError] = WorkerHeldError if is_held else WorkerLostError
-                if error.code is grpc.StatusCode.UNIMPLEMENTED:
-                    kind = UnsuitableWorkerError
-                raise kind(f"worker {address}: {error.details}") from error
+                message = f"worker {address}: {error.details}"
+                if error.code is grpc.StatusCode.FAILED_PRECONDITION:
+                    raise WorkerHeldError(message, link._boot_id) from error
+                is_unsuitable = error.code is grpc.StatusCode.UNIMPLEMENTED
+                raise (UnsuitableWorkerError if is_unsuitable else WorkerLostError)(message) from error
             raise
         return link
 
@@ -110,9 +116,13 @@ class WorkerLink:
             model_version=claimant.model_version,
             release=own_release(),
             heartbeat_s=HEARTBEAT_S,
+            wants_refused=True,
         )
         await self._stream.write(worker_pb2.RunRequest(claim=claim))
         response = await self._stream.read()
+        if response.HasField("refused"):
+            self._boot_id = response.refused.boot_id
+            response = await self._stream.read()  # raises the reason
         if not response.HasField("hello"):
             raise WorkerLostError(f"worker {self._address} answered the claim with another message than its hello")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -98,6 +99,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             check_model(claim, worker.model.names[0], worker.model.version)
             await self._ownership.take(claim)
         except ClaimRefusedError as error:
+            if claim.wants_refused:
+                with contextlib.suppress(TimeoutError):
+                    await _write(stream, worker_pb2.RunResponse(refused=worker_pb2.Refused(boot_id=self._boot_id)))
             await stream.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._epoch += 1
         epoch = _Epoch(self._steps, self._epoch, worker.grammars, self._ownership)

@@ -116,6 +116,49 @@ async def test_an_exit_is_not_held_against_a_request_if_nobody_can_prove_it_any_
     await moved.check_another_try()
 
 
+async def test_a_proof_is_awaited_if_the_first_scheduler_itself_gave_the_request_back(
+    start_router: StartRouter,
+) -> None:
+    """As after its --worker-timeout, just before the exit counts as proved."""
+    scheduler = fake_scheduler(script)
+    scheduler.load.num_ready_groups = 1
+    api = await start_router(scheduler)
+    (connection,) = api.router.placement.connections
+    answer = asyncio.create_task(api.chat())
+    await until(lambda: [len(one.output_token_ids) for one in connection.sequences] == [NUM_TOKENS])
+    (choice,) = scheduler.submits[0].choices
+    loss = scheduler_pb2.WorkerLoss(sequence_id=choice.sequence_id, num_losses=3, is_unproved=True)
+    refused = scheduler_pb2.Finished(
+        sequence_id=choice.sequence_id,
+        reason=sampling_pb2.FINISH_REASON_ERROR,
+        error=scheduler_pb2.Error(code=grpc.StatusCode.UNAVAILABLE.value[0], message="the worker was lost"),
+    )
+    await scheduler.send(scheduler_pb2.Frame(worker_losses=[loss], finished=[refused]))
+    await scheduler.wait_for(lambda: len(scheduler.submits) == 2)
+    moved = Moved(api, scheduler, scheduler, answer)
+    scheduler.submits.append(scheduler.submits.pop(0))  # the second attempt comes first, for `blame`
+    await moved.blame()
+    await until(lambda: moved.is_waiting)
+    loss.is_unproved = False
+    await scheduler.send(scheduler_pb2.Frame(worker_losses=[loss]))
+    await moved.check_failure()
+
+
+async def test_a_slow_client_does_not_move_a_sequence_that_its_scheduler_holds(start_router: StartRouter) -> None:
+    first = fake_scheduler(script)
+    api = await start_router(first)
+    (connection,) = api.router.placement.connections
+    answer = asyncio.create_task(api.chat(n=2))
+    await until(lambda: [len(one.output_token_ids) for one in connection.sequences] == [NUM_TOKENS] * 2)
+    held, free = connection.sequences
+    loss = scheduler_pb2.WorkerLoss(sequence_id=held.sequence_id, num_losses=3, is_held=True)
+    await first.send(scheduler_pb2.Frame(worker_losses=[loss]))
+    await until(lambda: held.is_held)
+    api.router.placement.on_behind(held.submission)
+    assert held.submission.paused == [free]
+    answer.cancel()
+
+
 async def test_two_exits_at_the_other_scheduler_alone_need_no_proof_of_the_first(start_router: StartRouter) -> None:
     """The request has a new token since the first one."""
     moved = await move(start_router)
@@ -149,7 +192,7 @@ async def test_a_client_may_leave_while_its_request_waits_for_a_proof(moved: Mov
     moved.answer.cancel()
     await until(lambda: not moved.is_waiting)
     await moved.tell(3)
-    assert (await moved.api.get("GetHealth")) is not None
+    await until(lambda: not moved.api.router.placement.connections[0].num_unproved)
 
 
 async def test_a_sequence_that_its_scheduler_holds_is_not_moved(start_router: StartRouter) -> None:

@@ -31,6 +31,7 @@ class Router:
         self.outputs: dict[int, list[int]] = {}
         self.started: dict[int, scheduler_pb2.Started] = {}
         self.finished: dict[int, scheduler_pb2.Finished] = {}
+        self.losses: list[scheduler_pb2.WorkerLoss] = []
         self.hello: scheduler_pb2.SchedulerHello
 
     async def connect(self) -> None:
@@ -95,6 +96,7 @@ class Router:
             assert indices[row] == len(output), "a token is lost or doubled"
             output.extend(tokens[offsets[row] : offsets[row + 1]])
         self.started |= {started.sequence_id: started for started in frame.started}
+        self.losses += frame.worker_losses
         for finished in frame.finished:
             self.finished[finished.sequence_id] = finished
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
+import grpc
 import pytest
 
+from quire.worker.v1 import worker_pb2
 from tests.fakes.fake_model import FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.fakes.waiting import until
@@ -122,6 +125,60 @@ async def test_an_exit_and_a_cut_connection_are_not_two_exits(tmp_path: Path, nu
         check(router, 1)
         assert workers[0].boot_id == 2
         assert not workers[-1].script.num_cuts
+
+
+@pytest.mark.parametrize(("boot_id", "num_losses"), [(1, 0), (2, 3)])
+async def test_a_worker_that_another_scheduler_holds_tells_whether_it_has_exited(
+    tmp_path: Path, boot_id: int, num_losses: int
+) -> None:
+    worker = FakeWorker(make_model=roomy, script=Script(num_cuts=1))
+    release = worker.ownership.release
+
+    def pass_on() -> None:
+        release()
+        worker.ownership._owner = "another"
+        worker.boot_id = boot_id
+
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        worker.ownership.release = pass_on  # type: ignore[method-assign]
+        await submit(router, 1)
+        while len(router.losses) < 2:
+            await router.read()
+        assert [(loss.num_losses, loss.is_unproved) for loss in router.losses] == [(3, True), (num_losses, False)]
+        worker.ownership.release = release  # type: ignore[method-assign]
+        release()
+        await router.read_until_finished(1)
+        check(router, 1)
+
+
+@pytest.mark.parametrize("has_core", [True, False])
+async def test_a_held_sequence_goes_on_if_its_last_exit_was_none(tmp_path: Path, has_core: bool) -> None:
+    """`has_core`: whether the scheduler still has a place for it. Otherwise, its router finds another one."""
+    worker = FakeWorker(make_model=roomy, script=Script(die_at_step=1, num_cuts=1))
+    may_claim, take = asyncio.Event(), worker.ownership.take
+
+    async def take_third_time_later(claim: worker_pb2.Claim) -> None:
+        if worker.epoch == 2:
+            await may_claim.wait()
+        await take(claim)
+
+    worker.ownership.take = take_third_time_later  # type: ignore[method-assign]
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        (group,) = stack.fleet.groups
+        await submit(router, 1)
+        await until(lambda: bool(stack.fleet.accusations._held))
+        if not has_core:
+            group.core = None
+        group.settle(worker.boot_id)
+        may_claim.set()
+        await router.read_until_finished(1)
+        assert [loss.is_held for loss in router.losses][-2:] == [True, False]
+        if has_core:
+            check(router, 1)
+        else:
+            assert router.finished[1].error.code == grpc.StatusCode.UNAVAILABLE.value[0]
 
 
 async def test_a_sequence_that_waits_for_the_proof_of_an_exit_can_be_aborted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from quire.inference.v1 import sampling_pb2
-from quire.worker.v1 import worker_pb2
+from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.service import servicer as servicer_module
 from services.worker.service.owner_messages import OwnerMessages
 from services.worker.service.servicer import WorkerServicer
@@ -38,6 +38,19 @@ async def test_a_second_scheduler_is_refused_until_the_first_has_gone(channel: g
     second = await claimed(channel)
     assert second.hello.boot_id == first.hello.boot_id
     assert second.hello.epoch == first.hello.epoch + 1
+
+
+async def test_a_scheduler_that_is_refused_learns_which_process_this_is(channel: grpc.aio.Channel) -> None:
+    owner = await claimed(channel)
+    call = worker_pb2_grpc.WorkerServiceStub(channel).Run()
+    await call.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="another", wants_refused=True)))
+    refusal = await call.read()
+    assert isinstance(refusal, worker_pb2.RunResponse)
+    assert refusal.refused.boot_id == owner.hello.boot_id
+    with pytest.raises(grpc.aio.AioRpcError, match="held by test") as ended:
+        await call.read()
+    assert ended.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    await owner.close()
 
 
 async def test_an_owner_keeps_the_worker_or_gives_it_away(channel: grpc.aio.Channel) -> None:

@@ -130,7 +130,20 @@ def test_a_proof_does_not_count_if_the_sequence_has_a_new_token(court: Court) ->
     court.suspicion = 0
     assert court.told == [UNPROVED]
     assert court.accusations.settle("a", 7) == []
+    assert court.told == [(0, False, False)], "the router may have moved it before it got the token"
+
+
+def test_a_held_sequence_stays_held_if_an_exit_beside_others_is_disproved(court: Court) -> None:
+    court.suspicion = 1
+    court.accusations.accuse("z", 9, {court.key: (1, 0)}, [], 0.0, is_proved=False)
+    court.lose("a", 1, now=1.0)
+    court.lose("b", 2, now=2.0)
+    assert court.told == [(1, False, False), UNPROVED, UNPROVED_AND_HELD]
+    assert court.accusations.settle("z", 9) == []
     assert court.told == []
+    assert court.accusations.settle("a", 7) == []
+    (acquittal,) = court.accusations.settle("b", 2)
+    assert (acquittal.suspicion, acquittal.is_unproved, acquittal.sequence) == (EXIT_ALONE, False, court.sequence)
 
 
 def test_an_exit_before_the_last_token_says_nothing_of_the_one_after_it(court: Court) -> None:

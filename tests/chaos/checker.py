@@ -197,9 +197,12 @@ def _refused(call: Call, context: _Context) -> tuple[str, str]:
 
 def _is_refused(call: Call, fault: Fault, context: _Context) -> bool:
     """Returns whether a gateway that was told to end has not taken the call. The gateway of the last release accepts
-    connections during its drain, and closes them at once."""
-    if call.events or call.id in context.routers or call.start < fault.start:
+    connections during its drain, and closes them at once. Any gateway resets those that it has not accepted yet when it
+    closes its port."""
+    if call.events or call.id in context.routers:
         return False
+    if call.start < fault.start:
+        return call.start >= fault.start - _EARLY_S and call.end <= fault.start + _CLOSES_S
     is_refused = call.detail.startswith("ClientConnectorError")
     return is_refused or fault.kind == UPGRADE or call.start <= fault.start + _CLOSES_S
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup/memory")
@@ -21,10 +22,18 @@ class UnsupportedError(Exception):
     """This machine cannot cause the fault. The message says why."""
 
 
+@dataclass(slots=True)
+class MemoryLimit:
+    """`has_killed`: whether the kernel has killed the process, once the limit has ended. The process may still run for
+    a moment."""
+
+    has_killed: bool = False
+
+
 @contextlib.contextmanager
-def no_more_memory(pid: int) -> Iterator[None]:
+def no_more_memory(pid: int) -> Iterator[MemoryLimit]:
     """Lets a process take no more memory than it has, until the block ends (cgroup v1). Raises UnsupportedError."""
-    group = _CGROUPS / f"quire-chaos-{os.getpid()}-{pid}"
+    group, limit = _CGROUPS / f"quire-chaos-{os.getpid()}-{pid}", MemoryLimit()
     try:
         group.mkdir()
     except OSError as error:
@@ -35,12 +44,13 @@ def no_more_memory(pid: int) -> Iterator[None]:
             (group / "cgroup.procs").write_text(str(pid))
         except OSError as error:
             raise UnsupportedError(f"the memory cgroup cannot be used: {error.strerror}") from error
-        yield
+        yield limit
     finally:
         # A cgroup with processes cannot be removed.
         for one in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
                 (_CGROUPS / "cgroup.procs").write_text(one)
+        limit.has_killed = "oom_kill 0" not in (group / "memory.oom_control").read_text()
         with contextlib.suppress(OSError):
             group.rmdir()
 

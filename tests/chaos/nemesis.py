@@ -165,8 +165,10 @@ class Nemesis:
             return
         member.hold()
         try:
-            with no_more_memory(pid), contextlib.suppress(TimeoutError):
+            with no_more_memory(pid) as limit, contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(member.wait_exited(), seconds)
+            if limit.has_killed:
+                await member.wait_exited()
         finally:
             is_killed = member.pid != pid
             member.release()

@@ -301,7 +301,7 @@ def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
         ("rolling upgrade", 5.0, "ClientOSError: Connection reset by peer", False, True),
         # A router has it.
         ("terminate", 5.0, "ClientConnectorError: Cannot connect", True, False),
-        ("terminate", -0.1, "ClientConnectorError: Cannot connect", False, False),
+        ("terminate", -0.6, "ClientConnectorError: Cannot connect", False, False),
     ],
 )
 def test_a_gateway_that_is_told_to_end_refuses_connections(
@@ -310,6 +310,21 @@ def test_a_gateway_that_is_told_to_end_refuses_connections(
     """The gateway was told to end so long before the call began."""
     broken = call("a", [], outcome="cut", detail=detail)
     fault = Fault(kind, ("gateway-0",), broken.start - told_s, broken.start + 9.0)
+    served = [Served("a", "router-0")] * is_served
+    assert rules(broken, fault, *served) == ([] if is_excused else ["lost"])
+
+
+@pytest.mark.parametrize(
+    ("told_s", "lasted_s", "is_served", "is_excused"),
+    [(0.1, 0.2, False, True), (0.1, 3.0, False, False), (0.1, 0.2, True, False), (0.8, 1.0, False, False)],
+)
+def test_a_gateway_that_is_told_to_end_resets_connections_that_wait_for_it(
+    told_s: float, lasted_s: float, is_served: bool, is_excused: bool
+) -> None:
+    """The gateway was told to end so long after the call began."""
+    broken = call("a", [], outcome="cut", detail="ClientOSError: Can not write request body")
+    broken = dataclasses.replace(broken, end=broken.start + lasted_s)
+    fault = Fault("terminate", ("gateway-0",), broken.start + told_s, broken.start + 9.0)
     served = [Served("a", "router-0")] * is_served
     assert rules(broken, fault, *served) == ([] if is_excused else ["lost"])
 

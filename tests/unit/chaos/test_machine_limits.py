@@ -17,9 +17,13 @@ GREEDY = "input(); taken = []\nwhile True: taken.append(bytearray(1_000_000))"
 def test_the_kernel_kills_a_process_that_takes_more_memory() -> None:
     process = subprocess.Popen([sys.executable, "-c", GREEDY], stdin=subprocess.PIPE)
     try:
-        with no_more_memory(process.pid):
+        with no_more_memory(process.pid) as limit:
+            pass
+        assert not limit.has_killed
+        with no_more_memory(process.pid) as limit:
             process.communicate(b"\n", timeout=HANG_S)
         assert process.returncode == -9
+        assert limit.has_killed
     except UnsupportedError as error:
         pytest.skip(str(error))
     finally:

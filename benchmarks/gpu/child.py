@@ -87,7 +87,7 @@ def is_alive() -> bool:
     """Returns whether the CUDA context still works. After an illegal access, every call fails (a sticky error)."""
     try:
         wait_for_device()
-    except Exception:
+    except RuntimeError:
         return False
     return True
 

@@ -345,8 +345,8 @@ class Choice(_message.Message):
     them.
     """
     num_worker_losses: _builtins.int
-    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since. A WorkerLoss that arrives from an
-    earlier scheduler, because it had sent one with is_unproved, counts as well.
+    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since. The last WorkerLoss may come from
+    an earlier scheduler, after one with is_unproved.
     """
     def __init__(
         self,
@@ -506,12 +506,12 @@ Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
 
 @_typing.final
 class WorkerLoss(_message.Message):
-    """A worker exited unexpectedly while it computed this sequence. A worker that stops on request causes no WorkerLoss, and one
-    whose stream was only cut takes it back with a lower num_losses. Each WorkerLoss replaces the one before it; but a sequence
-    that came with Choice.num_worker_losses 3 keeps what its earlier scheduler has said, until it has a new token. The sequence
-    waits for another group of this scheduler, or for the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another
-    scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after the
-    scheduler's --worker-timeout.
+    """A worker exited unexpectedly while it computed this sequence, or seems to have. A worker that stops on request causes no
+    WorkerLoss. If only its stream was cut, another WorkerLoss with a lower num_losses follows. Each WorkerLoss replaces the one
+    before it; but a sequence that came with Choice.num_worker_losses 3 keeps what its earlier scheduler has said, until it has a
+    new token. The sequence waits for another group of this scheduler, or for the same one to come back. If the scheduler has no
+    group left (Load.num_ready_groups), the router moves its sequences to another scheduler that has one: it aborts them here and
+    submits them there. If there is none, they stay, and fail only after the scheduler's --worker-timeout.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -656,9 +656,9 @@ class Error(_message.Message):
     field: _builtins.str
     """With INVALID_ARGUMENT: name of the invalid field of the Submit. Empty if the message names it."""
     is_blamed: _builtins.bool
-    """Whether the sequence fails because two workers have exited while they computed it alone. If Choice.num_worker_losses was 3 and
-    no token has come since, that was the first of them: a router whose earlier scheduler has not proved it waits for the proof,
-    and submits the sequence again if that exit turns out to be none.
+    """Whether the sequence fails because two workers have exited while they computed it alone. If Choice.num_worker_losses was 3
+    and no token has come since, the first of the two is the exit that an earlier scheduler has seen. If that one is not proved
+    yet, the router waits for the proof. If it turns out that the worker had not exited, the router submits the sequence again.
     """
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """What schedulers suspect a sequence of: to have ended the workers that computed it (WorkerLoss).
 
-A scheduler first sees only that its stream to a worker has ended. Whether the worker has exited, it knows later. The
-sequence may have moved to another scheduler by then, which cannot know. So the router takes note, and decides what a
-failure at the other scheduler means that counts this exit as the first of two.
+A scheduler first sees only that its stream to a worker has ended. It learns later whether the worker has exited. The
+sequence may have moved to another scheduler by then. That one counts an exit that it has not seen, and fails the
+sequence at the next exit. So the router remembers how the first exit turned out, and lets the sequence fail only if
+that was an exit.
 """
 
 from __future__ import annotations

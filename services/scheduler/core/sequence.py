@@ -47,7 +47,7 @@ class Failure:
     message: str
     retry_after_s: float | None = None
     field: str = ""  # name of the invalid field of Submit; empty if none is invalid or if `message` names it
-    is_blamed: bool = False  # whether the sequence fails for exits of workers
+    is_blamed: bool = False  # whether the sequence fails because workers exited
 
 
 class Sequence(Generic[RequestT]):

@@ -1,11 +1,11 @@
 """Which sequences are accused of workers' exits, until it is known whether the workers' processes have exited.
 
-The end of a stream does not tell an exit of the worker's process from a cut connection. The next claim of the worker
-does: another boot id proves the exit, and the same boot id disproves it.
+The end of a stream does not tell an exit of the worker's process from a cut connection. The worker's answer to the next
+claim does, also if it refuses the claim: another boot id proves the exit, and the same boot id disproves it.
 
-Routers are told at once of an exit with a sequence that ran alone, and again when the exit is proved or disproved, even
-if they have moved the sequence to another scheduler since. That scheduler cannot know, so the router keeps account of
-it (services/router/dispatch/suspicion.py).
+If a sequence ran alone, its router is told at once, and again when the exit is proved or disproved. By then, the router
+may have moved the sequence to another scheduler. That scheduler cannot know how the exit turned out, so the router
+remembers it (services/router/dispatch/suspicion.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Accusations:
     """
 
     def __init__(self, longest_s: float, suspicion_of: Callable[[SequenceKey], int | None]) -> None:
-        """`longest_s`: an exit counts as proved if the worker was not claimed again for this many seconds.
+        """`longest_s`: an exit counts as proved if the worker has answered no claim for this many seconds.
         `suspicion_of`: returns how much a sequence is suspected that waits or runs in this scheduler; None if it does
         neither."""
         self._longest_s = longest_s
@@ -93,8 +93,8 @@ class Accusations:
         return self._held.pop(key, None) is not None
 
     def settle(self, address: str, boot_id: int) -> list[Acquittal]:
-        """Takes note of the process that was claimed at `address`. Returns the accusations that this disproves. Tells
-        the routers of those that it proves."""
+        """Takes note of the process that has answered a claim at `address`. Returns the accusations that this
+        disproves. Tells the routers of those that it proves."""
         exit_ = self._exits.pop(address, None)
         if exit_ is None:
             return []

@@ -67,14 +67,20 @@ def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer
     return Answer(IDS, pause_after=None if choice.attempt == 2 else NUM_TOKENS)
 
 
-async def move(start_router: StartRouter) -> Moved:
-    first, other = fake_scheduler(script), fake_scheduler(script)
-    first.load.num_ready_groups = 1
-    api = await start_router(first, other)
+async def ask(start_router: StartRouter, *schedulers: FakeScheduler, n: int = 1) -> tuple[Api, asyncio.Task[Reply]]:
+    """Returns once the first scheduler has sent the first tokens of all choices."""
+    schedulers[0].load.num_ready_groups = 1
+    api = await start_router(*schedulers)
     connections = api.router.placement.connections
     await until(lambda: all(connection.load.has_report for connection in connections))
-    answer = asyncio.create_task(api.chat())
-    await until(lambda: [len(one.output_token_ids) for one in connections[0].sequences] == [NUM_TOKENS])
+    answer = asyncio.create_task(api.chat(n=n))
+    await until(lambda: [len(one.output_token_ids) for one in connections[0].sequences] == [NUM_TOKENS] * n)
+    return api, answer
+
+
+async def move(start_router: StartRouter) -> Moved:
+    first, other = fake_scheduler(script), fake_scheduler(script)
+    api, answer = await ask(start_router, first, other)
     (choice,) = first.submits[0].choices
     loss = scheduler_pb2.WorkerLoss(sequence_id=choice.sequence_id, num_losses=3, is_unproved=True)
     await first.send(scheduler_pb2.Frame(worker_losses=[loss]))
@@ -121,11 +127,7 @@ async def test_a_proof_is_awaited_if_the_first_scheduler_itself_gave_the_request
 ) -> None:
     """As after its --worker-timeout, just before the exit counts as proved."""
     scheduler = fake_scheduler(script)
-    scheduler.load.num_ready_groups = 1
-    api = await start_router(scheduler)
-    (connection,) = api.router.placement.connections
-    answer = asyncio.create_task(api.chat())
-    await until(lambda: [len(one.output_token_ids) for one in connection.sequences] == [NUM_TOKENS])
+    api, answer = await ask(start_router, scheduler)
     (choice,) = scheduler.submits[0].choices
     loss = scheduler_pb2.WorkerLoss(sequence_id=choice.sequence_id, num_losses=3, is_unproved=True)
     refused = scheduler_pb2.Finished(
@@ -146,10 +148,8 @@ async def test_a_proof_is_awaited_if_the_first_scheduler_itself_gave_the_request
 
 async def test_a_slow_client_does_not_move_a_sequence_that_its_scheduler_holds(start_router: StartRouter) -> None:
     first = fake_scheduler(script)
-    api = await start_router(first)
+    api, answer = await ask(start_router, first, n=2)
     (connection,) = api.router.placement.connections
-    answer = asyncio.create_task(api.chat(n=2))
-    await until(lambda: [len(one.output_token_ids) for one in connection.sequences] == [NUM_TOKENS] * 2)
     held, free = connection.sequences
     loss = scheduler_pb2.WorkerLoss(sequence_id=held.sequence_id, num_losses=3, is_held=True)
     await first.send(scheduler_pb2.Frame(worker_losses=[loss]))
@@ -197,12 +197,7 @@ async def test_a_client_may_leave_while_its_request_waits_for_a_proof(moved: Mov
 
 async def test_a_sequence_that_its_scheduler_holds_is_not_moved(start_router: StartRouter) -> None:
     first, other = fake_scheduler(script), fake_scheduler(script)
-    first.load.num_ready_groups = 1
-    api = await start_router(first, other)
-    connections = api.router.placement.connections
-    await until(lambda: all(connection.load.has_report for connection in connections))
-    answer = asyncio.create_task(api.chat(n=2))
-    await until(lambda: [len(one.output_token_ids) for one in connections[0].sequences] == [NUM_TOKENS] * 2)
+    _, answer = await ask(start_router, first, other, n=2)
     held, free = (choice.sequence_id for choice in first.submits[0].choices)
     loss = scheduler_pb2.WorkerLoss(sequence_id=held, num_losses=3, is_held=True)
     await first.send(scheduler_pb2.Frame(worker_losses=[loss]))

@@ -10,6 +10,7 @@ import pytest
 
 from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from quire.worker.v1 import worker_pb2
 from tests.fakes.fake_model import EOS_TOKEN_ID, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.integration.scheduler.driver import running
@@ -63,6 +64,34 @@ async def test_an_id_may_be_used_again_and_replaces_a_sequence_under_way(tmp_pat
         await router.submit(1, [7], 8)
         await router.read_until_finished(1)
         assert router.outputs[1] == expected_output([7], 8)
+
+
+@pytest.mark.parametrize(("boot_id", "num_losses"), [(1, 0), (2, 3)])
+async def test_how_an_exit_turned_out_is_told_even_after_an_abort(
+    tmp_path: Path, boot_id: int, num_losses: int
+) -> None:
+    may_claim, worker = asyncio.Event(), FakeWorker(script=Script(num_cuts=1))
+    take = worker.ownership.take
+
+    async def take_second_time_later(claim: worker_pb2.Claim) -> None:
+        if worker.epoch == 1:
+            await may_claim.wait()
+        await take(claim)
+
+    worker.ownership.take = take_second_time_later  # type: ignore[method-assign]
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [5], 40)
+        while not router.losses:
+            await router.read()
+        await router.abort(1)
+        await stack.stats_when(lambda stats: stats.num_aborted == 1)
+        worker.boot_id = boot_id
+        may_claim.set()
+        while len(router.losses) < 2:
+            await router.read()
+        told = [(loss.sequence_id, loss.num_losses, loss.is_unproved) for loss in router.losses]
+        assert told == [(1, 3, True), (1, num_losses, False)]
 
 
 async def test_no_time_left_is_a_deadline_that_has_passed(tmp_path: Path) -> None:

@@ -113,16 +113,12 @@ def test_a_worker_that_says_itself_that_it_failed_needs_no_proof(court: Court) -
     assert court.accusations.judge(1.0) == [court.failed]
 
 
-@pytest.mark.parametrize(("boot_id", "told"), [(7, PROVED), (1, (0, False, False))])
-def test_routers_hear_of_sequences_that_they_have_moved(
-    court: Court, boot_id: int, told: tuple[int, bool, bool]
-) -> None:
+def test_routers_hear_of_the_exits_of_sequences_that_they_have_moved(court: Court) -> None:
     court.lose("a", 1, now=0.0)
     court.suspicion = None
     assert court.told == [UNPROVED]
-    for acquittal in court.accusations.settle("a", boot_id):
-        court.session.add_worker_loss(acquittal.key, acquittal.suspicion, is_unproved=acquittal.is_unproved)
-    assert court.told == [told]
+    assert court.accusations.settle("a", 7) == []
+    assert court.told == [PROVED]
 
 
 def test_a_proof_does_not_count_if_the_sequence_has_a_new_token(court: Court) -> None:

@@ -76,6 +76,13 @@ def test_discovery_takes_as_long_as_was_measured() -> None:
         values = f"{found[f'{name}_all_renewed_s']:.1f}, {found[f'{name}_lists_fresh_again_s']:.1f}"
         assert f"until every part has renewed its lease there, and until no list is stale | {values} |" in text
     assert not [name for name in found if name.endswith("parts_forgotten") and found[name]]
+    phases = ("cold_start", "restart", "flush", "failover", "primary_killed")
+    for row, name, form in (
+        ("calls per second", "calls_per_s", "{:,.0f}"),
+        ("Redis, of one core", "redis_busy_percent", "{:.1f} %"),
+        ("all parts, of one core", "parts_busy_percent", "{:.0f} %"),
+    ):
+        assert f"| {row} | {' | '.join(form.format(found[f'{phase}_{name}']) for phase in phases)} |" in text, row
 
 
 def test_the_last_half_hour_of_chaos_is_named_as_it_was() -> None:

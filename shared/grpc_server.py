@@ -29,6 +29,12 @@ MAX_METADATA_BYTES = 128 * 1024
 # If a peer reads nothing from its stream for this long, the stream is ended.
 STALLED_PEER_S = 2.0
 
+# gRPC's library starts a call anew if its peer, which closes the connection, has not seen the call. If the peer says
+# goodbye as soon as the connection is there, as one does that is just stopping, the library starts the call anew
+# without a pause until the connection is closed. That keeps a core busy and takes half a gigabyte of memory a second.
+# So Quire's programs decide themselves what to do with a call that failed (docs/adr/0018-silent-connections.md).
+NO_RETRIES: tuple[str, Any] = ("grpc.enable_retries", 0)
+
 # Options of clients and servers. Pings keep idle streams alive through proxies and detect a peer that vanished
 # without closing its connection.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -43,6 +49,7 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Despite its name, this is the timeout of one connection attempt.
     ("grpc.min_reconnect_backoff_ms", 10_000),
+    NO_RETRIES,
 ]
 
 # Options of servers. They accept any number of pings. By default, gRPC closes a connection and all calls on it after

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from shared import clock
+from shared.grpc_server import NO_RETRIES
 
 # The OTLP exporter's logger. The exporter logs attempts that fail, for as long as the endpoint is down.
 LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
@@ -17,10 +19,11 @@ PATIENCE_S = 1.0
 
 
 class SpanEndpoint(SpanExporter):
-    """Passes spans on to an exporter, which tries again until its timeout."""
+    """Passes spans on to an exporter, which tries again until its timeout. `exporter`: the default sends spans to the
+    OTLP endpoint that the environment names."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._exporter = exporter
+    def __init__(self, exporter: SpanExporter | None = None) -> None:
+        self._exporter = OTLPSpanExporter(channel_options=(NO_RETRIES,)) if exporter is None else exporter
         self._has_failed = False
         # When the export that runs began.
         self._began: float | None = None

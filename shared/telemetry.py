@@ -30,7 +30,6 @@ def configure_tracing(service: str) -> bool:
         return False
     try:
         from opentelemetry import trace
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -41,7 +40,7 @@ def configure_tracing(service: str) -> bool:
         return False
     # At exit, OpenTelemetry would wait for an endpoint that does not answer, some seconds in each part.
     provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}), shutdown_on_exit=False)
-    endpoint = SpanEndpoint(OTLPSpanExporter())
+    endpoint = SpanEndpoint()
     provider.add_span_processor(BatchSpanProcessor(endpoint))
     trace.set_tracer_provider(provider)
     global _endpoint

@@ -16,6 +16,9 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Despite its name, this is the timeout of one connection attempt.
     ("grpc.min_reconnect_backoff_ms", 20_000),
+    # The clients retry themselves. gRPC's library would also do it, without a pause or an end while a server that stops
+    # keeps the connection open (docs/adr/0018-silent-connections.md).
+    ("grpc.enable_retries", 0),
 ]
 
 

@@ -11,7 +11,6 @@ from concurrent import futures
 import grpc
 import pytest
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.grpc import trace_exporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -113,7 +112,7 @@ def test_an_endpoint_that_never_answers_holds_up_no_span_and_keeps_only_the_newe
 
     providers: list[TracerProvider] = []
     monkeypatch.setattr(trace, "set_tracer_provider", providers.append)
-    monkeypatch.setattr(trace_exporter, "OTLPSpanExporter", Silent)
+    monkeypatch.setattr(span_endpoint, "OTLPSpanExporter", lambda **_: Silent())
     monkeypatch.setattr(telemetry, "_endpoint", None)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", str(queue_size))

@@ -24,12 +24,14 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many of each part there are, and the sequences in a step of a fake worker."""
+    """How many of each part there are, and the sequences in a step of a fake worker. `has_links`: whether there is a
+    link, which can be suspended, from each router to each scheduler, and from each scheduler to each worker."""
 
     routers: int = 1
     schedulers: int = 2
     workers: int = 4
     max_num_seqs: int = 256
+    has_links: bool = False
 
 
 class Process:
@@ -88,24 +90,47 @@ class Fleet:
 
         workers, schedulers = addresses("w", shape.workers), addresses("s", shape.schedulers)
         if model:
-            options = ("--num-threads", "1", "--num-gpu-blocks-override", "2048")
-            self.workers = [start(one, main, "worker", model, "--listen", one, *options) for one in workers]
+            of_model = ("--num-threads", "1", "--num-gpu-blocks-override", "2048")
+            self.workers = [start(one, main, "worker", model, "--listen", one, *of_model) for one in workers]
         else:
             of_fakes = (str(shape.max_num_seqs), str(self._plans))
             self.workers = [
                 start(one, "benchmarks.pauses.worker", one, str(FIRST_TOKEN_ID + index), *of_fakes)
                 for index, one in enumerate(workers)
             ]
-        of_workers = [word for one in workers for word in ("--worker", one)]
-        self.schedulers = [start(one, main, "scheduler", "--listen", one, *of_workers) for one in schedulers]
-        of_schedulers = [word for one in schedulers for word in ("--scheduler", one)]
+        # The processes of links, by the addresses of their caller and their callee.
+        self.links: dict[tuple[str, str], Process] = {}
+
+        def linked(caller: str, callee: str) -> str:
+            """Returns the address at which `caller` reaches `callee`."""
+            if not shape.has_links:
+                return callee
+            listen = f"unix:{directory / f'l{len(self.links)}'}"
+            self.links[caller, callee] = start(listen, "benchmarks.pauses.link", listen, callee)
+            return listen
+
+        def options(caller: str, name: str, callees: Sequence[str]) -> list[str]:
+            return [word for callee in callees for word in (name, linked(caller, callee))]
+
+        self.schedulers = [
+            start(one, main, "scheduler", "--listen", one, *options(one, "--worker", workers)) for one in schedulers
+        ]
         routers = addresses("r", shape.routers)
-        self.routers = [start(one, main, "router", "--listen", one, *of_schedulers) for one in routers]
+        self.routers = [
+            start(one, main, "router", "--listen", one, *options(one, "--scheduler", schedulers)) for one in routers
+        ]
         for router in routers:
             with grpc.insecure_channel(router) as channel:
                 grpc.channel_ready_future(channel).result(TIMEOUT_S)
                 wait_serving(channel, TIMEOUT_S)
         self.wait_whole()
+
+    def links_of(self, part: Process) -> list[Process]:
+        """Returns the links from and to a part."""
+        return [link for ends, link in self.links.items() if part.address in ends]
+
+    def links_from(self, part: Process) -> list[Process]:
+        return [link for (caller, _), link in self.links.items() if caller == part.address]
 
     def plans_since(self, moment: float) -> list[float]:
         """Returns when fake workers began a step that has a sequence which is new to them, once for each sequence.

@@ -1,5 +1,5 @@
-"""Measures how long streams stand still when a worker or scheduler is killed (SIGKILL) or suspended (SIGSTOP), with
-fake workers and with the bundled model on CPU workers.
+"""Measures how long streams stand still when a worker or scheduler is killed (SIGKILL), suspended (SIGSTOP) or cut off,
+with fake workers and with the bundled model on CPU workers.
 
 A router, two schedulers and four workers; the clients stream from the router. The pause of a stream is the longest gap
 between two of its messages since the fault. It is compared with a bound: the time until the loss is noticed and a new
@@ -11,11 +11,12 @@ clients fill 30 % of the seats that are left when a worker or a scheduler is los
 from __future__ import annotations
 
 import asyncio
+import enum
 import signal
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import grpc
@@ -40,23 +41,37 @@ GIVE_UP_PAUSE_S = 10.5
 TOKENS_BEFORE, MESSAGES_AFTER = 20, 10
 
 
+class How(enum.Enum):
+    """What happens to a part."""
+
+    KILLED = "killed"
+    SUSPENDED = "suspended"
+    # Its links pass no byte, although all connections stay open.
+    CUT_OFF = "cut_off"
+    # The same for those to its workers alone. So it is silent to nobody, and hears nothing from any of its workers.
+    CUT_OFF_FROM_WORKERS = "cut_off_from_workers"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`part`: worker or scheduler. `signal`: SIGKILL or SIGSTOP."""
+    """`part`: worker or scheduler."""
 
     part: str
-    signal: signal.Signals
+    how: How
 
     @property
-    def is_suspension(self) -> bool:
-        return self.signal is signal.SIGSTOP
+    def is_silent(self) -> bool:
+        """Whether the part only sends nothing, and no connection ends."""
+        return self.how is not How.KILLED
 
     @property
     def name(self) -> str:
-        return f"{self.part}_{'suspended' if self.is_suspension else 'killed'}"
+        return f"{self.part}_{self.how.value}"
 
 
-FAULTS = tuple(Fault(part, number) for number in (signal.SIGKILL, signal.SIGSTOP) for part in ("worker", "scheduler"))
+FAULTS = tuple(Fault(part, how) for how in (How.KILLED, How.SUSPENDED) for part in ("worker", "scheduler"))
+# They need a fleet with links.
+CUTS = (Fault("worker", How.CUT_OFF), Fault("scheduler", How.CUT_OFF), Fault("scheduler", How.CUT_OFF_FROM_WORKERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,7 @@ class Found:
 def bound(fault: Fault, step: float, num_tokens: float, per_token: float) -> float:
     """Returns the longest pause that is allowed. `num_tokens`: that a surviving worker must compute again."""
     noticed = KILL_S
-    if fault.is_suspension:
+    if fault.is_silent:
         noticed += max(SUSPENDED_S, SUSPENDED_STEPS * step) + TICK_S
     return noticed + RECOMPUTATION * num_tokens * per_token + step
 
@@ -122,7 +137,8 @@ async def play(
     affected = await _streams_of(fleet, fault, index, victim, streams)
     num_lost_tokens = sum(stream.num_tokens for stream in streams) / len(streams) * affected
     moment = time.monotonic()
-    victim.signal(fault.signal)
+    for process in _struck(fleet, victim, fault):
+        process.signal(signal.SIGSTOP if fault.is_silent else signal.SIGKILL)
     await until(lambda: all(stream.num_since(moment) >= MESSAGES_AFTER for stream in streams))
     plans = [at - moment for at in fleet.plans_since(moment)] if fleet.has_fakes else []
     await _cancel(tasks)
@@ -171,9 +187,17 @@ async def _streams_of(fleet: Fleet, fault: Fault, index: int, victim: Process, s
     return len(streams) // fleet.shape.workers
 
 
+def _struck(fleet: Fleet, victim: Process, fault: Fault) -> list[Process]:
+    """Returns the processes that are killed or suspended."""
+    if fault.how is How.CUT_OFF:
+        return fleet.links_of(victim)
+    return fleet.links_from(victim) if fault.how is How.CUT_OFF_FROM_WORKERS else [victim]
+
+
 def _mend(fleet: Fleet, victim: Process, fault: Fault) -> None:
-    if fault.is_suspension:
-        victim.signal(signal.SIGCONT)
+    if fault.is_silent:
+        for process in _struck(fleet, victim, fault):
+            process.signal(signal.SIGCONT)
     else:
         victim.kill()
         victim.start()
@@ -201,26 +225,30 @@ def figures_of(name: str, found: Found) -> dict[str, float]:
     } | plans
 
 
-async def _measure(model: str, load: Load, rounds: int) -> dict[str, float]:
+async def _measure(prefix: str, shape: Shape, model: str, load: Load, rounds: int) -> dict[str, float]:
     figures: dict[str, float] = {}
-    prefix = "model" if model else "fakes"
-    with running_fleet(Shape() if model else Shape(max_num_seqs=FAKE_MAX_NUM_SEQS), model) as fleet:
+    with running_fleet(shape, model) as fleet:
         async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
             per_token = await seconds_per_prompt_token(stub, 1000, 5)
             figures[f"{prefix}_rounds"] = rounds
             figures[f"{prefix}_recomputation_us_per_token"] = 1e6 * per_token
-            for fault in FAULTS:
+            for fault in CUTS if shape.has_links else FAULTS:
                 found = Found()
                 for number in range(rounds):
                     one = await play(fleet, stub, fault, number, load, per_token)
                     found.pauses += one.pauses
                     found.plans += one.plans
-                    if fault.is_suspension and number + 1 < rounds:
+                    if fault.is_silent and number + 1 < rounds:
                         await asyncio.sleep(GIVE_UP_PAUSE_S)
                 figures |= figures_of(f"{prefix}_{fault.name}", found)
     return figures
 
 
 def measure(rounds: int = 20) -> dict[str, float]:
-    return asyncio.run(_measure("", FAKES, rounds)) | asyncio.run(_measure(MODEL, BUNDLED, rounds))
+    shape = Shape(max_num_seqs=FAKE_MAX_NUM_SEQS)
+    return (
+        asyncio.run(_measure("fakes", shape, "", FAKES, rounds))
+        | asyncio.run(_measure("links", replace(shape, has_links=True), "", FAKES, rounds // 2))
+        | asyncio.run(_measure("model", Shape(), MODEL, BUNDLED, rounds))
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.throughput import Throughput
 
@@ -56,6 +56,10 @@ class LoadTracker:
 
     def sent(self, num_tokens: int) -> None:
         self._sent += num_tokens
+
+    def struggles(self) -> None:
+        """Takes note that the scheduler suspects itself, before its next report."""
+        self.last = replace(self.last, is_struggling=True)
 
     def report(self, load: SchedulerLoad, now: float) -> None:
         """Stores a scheduler's report. `now`: seconds on a monotonic clock."""

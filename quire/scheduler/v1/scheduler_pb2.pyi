@@ -412,6 +412,7 @@ class Frame(_message.Message):
     PROMPT_LOGPROBS_ATTEMPTS_FIELD_NUMBER: _builtins.int
     WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     INTERRUPTIONS_FIELD_NUMBER: _builtins.int
+    STALLS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
     """u32[n]: sequence id of each row. A sequence may have several rows."""
     attempts: _builtins.bytes
@@ -450,6 +451,10 @@ class Frame(_message.Message):
     def interruptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Interruption]:
         """Running sequences that have to wait, or to start again. For metrics only: nothing else depends on them."""
 
+    @_builtins.property
+    def stalls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stall]:
+        """Sequences that stand still, because several workers of this scheduler send nothing at once (Load.is_struggling)."""
+
     def __init__(
         self,
         *,
@@ -465,10 +470,11 @@ class Frame(_message.Message):
         prompt_logprobs_attempts: _builtins.bytes = ...,
         worker_losses: _abc.Iterable[Global___WorkerLoss] | None = ...,
         interruptions: _abc.Iterable[Global___Interruption] | None = ...,
+        stalls: _abc.Iterable[Global___Stall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "interruptions", b"interruptions", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets", "worker_losses", b"worker_losses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "interruptions", b"interruptions", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "stalls", b"stalls", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets", "worker_losses", b"worker_losses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,6 +509,35 @@ class Interruption(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
+
+@_typing.final
+class Stall(_message.Message):
+    """A sequence stands still, and the scheduler cannot tell whether its workers or it itself is the cause. The router moves it to
+    another scheduler that has workers and is not in the same trouble: it aborts it here and submits it there. If there is none,
+    the sequence stays. A scheduler repeats the message about once a second for as long as the sequence stands still.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    sequence_id: _builtins.int
+    """Id of the sequence, from Choice.sequence_id."""
+    attempt: _builtins.int
+    """Attempt of the sequence."""
+    def __init__(
+        self,
+        *,
+        sequence_id: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stall: _TypeAlias = Stall  # noqa: Y015
 
 @_typing.final
 class WorkerLoss(_message.Message):
@@ -739,8 +774,8 @@ class Load(_message.Message):
     num_scheduled_tokens: _builtins.int
     """Since the scheduler's start: tokens that steps computed."""
     is_struggling: _builtins.bool
-    """Whether several worker groups send nothing at once, so that the scheduler itself, or its network, may be the cause. Running
-    sequences stay; routers prefer other schedulers for new ones.
+    """Whether several worker groups send nothing at once, so that the scheduler itself, or its network, may be the cause. Routers
+    prefer other schedulers for new sequences, and move those that stand still (Frame.stalls).
     """
     num_deferred: _builtins.int
     """Number of waiting sequences, among num_waiting, that could not start even in an empty batch: they wait for a grammar, or for

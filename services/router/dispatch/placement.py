@@ -191,9 +191,23 @@ class Placement:
 
     def on_load(self, connection: SchedulerConnection) -> None:
         if connection.lacks_workers:
-            self._relieve(connection)
+            if moved := self._relieve(connection, connection.sequences):
+                logger.warning(
+                    "scheduler %s has no worker: moved %d sequences to others", connection.address, len(moved)
+                )
         elif self._parked and not connection.is_draining:
             self._resume(connection)
+
+    def on_stalled(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
+        moved = self._relieve(connection, sequences)
+        for sequence in moved:
+            sequence.num_parts_lost += 1
+        if moved:
+            logger.warning(
+                "scheduler %s hears nothing from its workers: moved %d sequences to others",
+                connection.address,
+                len(moved),
+            )
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
         self.roster.lost(connection)
@@ -368,21 +382,21 @@ class Placement:
                 parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
 
-    def _relieve(self, connection: SchedulerConnection) -> None:
-        """Moves the sequences of a scheduler that has lost all its workers to schedulers that have workers. If no other
-        scheduler of the model has a worker, the sequences stay, because a lost worker might come back. The move itself
-        does not count as a loss. The scheduler reports a worker that exited (WorkerLoss)."""
-        if not connection.num_sequences or not any(
-            other.has_workers and not other.is_draining and _have_same_model(other, connection)
-            for other in self.connections
+    def _relieve(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> list[SubmittedSequence]:
+        """Moves sequences of a scheduler whose workers are lost or silent to schedulers that have workers. If no other
+        scheduler of the model has one, the sequences stay, because a worker might come back. The move itself does not
+        count as a loss. The scheduler reports a worker that exited (WorkerLoss). Returns the sequences that were
+        moved."""
+        if not sequences or not any(
+            _can_relieve(other, connection) and _have_same_model(other, connection) for other in self.connections
         ):
-            return
-        num_moved = 0
-        for group in _by_submission(sequence for sequence in connection.sequences if not sequence.is_held):
+            return []
+        moved: list[SubmittedSequence] = []
+        for group in _by_submission(sequence for sequence in sequences if not sequence.is_held):
             submission = group[0].submission
             submission.refusals.forget_busy()
             target = self._choose(submission)
-            if target is None or not target.has_workers:
+            if target is None or not _can_relieve(target, connection):
                 continue
             if any(connection.has_kept(sequence) for sequence in group):
                 submission.waits_until = None
@@ -390,9 +404,8 @@ class Placement:
                 connection.drop(sequence, abort=True)
                 sequence.was_accepted = True
             self._resubmit(submission, group)
-            num_moved += len(group)
-        if num_moved:
-            logger.warning("scheduler %s has no worker: moved %d sequences to others", connection.address, num_moved)
+            moved += group
+        return moved
 
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
         """Returns the scheduler that a submission is sent to; None if no scheduler can take it. The candidates are the
@@ -490,6 +503,12 @@ def _by_submission(sequences: Iterable[SubmittedSequence]) -> list[list[Submitte
     for sequence in sequences:
         groups.setdefault(id(sequence.submission), []).append(sequence)
     return sorted(groups.values(), key=lambda group: group[0].submission.arrival)
+
+
+def _can_relieve(other: SchedulerConnection, connection: SchedulerConnection) -> bool:
+    """Returns whether sequences of `connection` can go on at the other scheduler. If that one hears nothing from its
+    workers either, they might all be cut off from it, too."""
+    return other is not connection and other.has_workers and not other.is_draining and not other.is_struggling
 
 
 def _have_same_model(one: SchedulerConnection, other: SchedulerConnection) -> bool:

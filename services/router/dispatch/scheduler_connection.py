@@ -88,6 +88,9 @@ class ConnectionOwner(Protocol):
     def on_gap(self, sequence: SubmittedSequence) -> None:
         """Called when tokens of a sequence were lost in transit."""
 
+    def on_stalled(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
+        """Called when sequences stand still on a scheduler that suspects itself."""
+
     def on_behind(self, submission: Submission) -> None:
         """Called when the submission's client does not read the response, or reads it too slowly."""
 
@@ -424,6 +427,15 @@ class SchedulerConnection:
             self._owner.on_blamed(sequence, error)
         for submission in behind.values():
             self._owner.on_behind(submission)
+        stalled = {
+            sequence: None
+            for stall in frame.stalls
+            if (sequence := sequences.get(stall.sequence_id)) is not None and sequence.attempt == stall.attempt
+        }
+        if stalled:
+            # The next load will say so, too.
+            self.load.struggles()
+            self._owner.on_stalled(self, list(stalled))
 
     def _settle(self, loss: scheduler_pb2.WorkerLoss) -> None:
         suspicion = self._unproved.get(loss.sequence_id)

@@ -380,6 +380,11 @@ class Scheduler(Generic[RequestT]):
         return tuple(self._roster.running)
 
     @property
+    def sequences(self) -> list[Sequence[RequestT]]:
+        """All sequences, in the order of arrival."""
+        return list(self._roster.by_arrival())
+
+    @property
     def num_waiting(self) -> int:
         return self._roster.num_waiting
 

@@ -26,6 +26,7 @@ class FrameBuilder:
         "_logprobs",
         "_num_embedding_bytes",
         "_sequence_ids",
+        "_stalls",
         "_started",
         "_token_ids",
         "_worker_losses",
@@ -42,9 +43,12 @@ class FrameBuilder:
         self._num_embedding_bytes = 0
         self._worker_losses: list[scheduler_pb2.WorkerLoss] = []
         self._interruptions: list[scheduler_pb2.Interruption] = []
+        self._stalls: list[scheduler_pb2.Stall] = []
 
     def __bool__(self) -> bool:
-        return bool(self._sequence_ids or self._started or self._finished or self._worker_losses or self._interruptions)
+        return any((
+            self._sequence_ids, self._started, self._finished, self._worker_losses, self._interruptions, self._stalls,
+        ))  # fmt: skip
 
     def add_started(
         self, sequence_id: int, attempt: int, num_cached_tokens: int, num_host_cached_tokens: int, queue_us: int | None
@@ -63,6 +67,9 @@ class FrameBuilder:
         self, sequence_id: int, attempt: int, reason: scheduler_pb2.InterruptionReason.ValueType
     ) -> None:
         self._interruptions.append(scheduler_pb2.Interruption(sequence_id=sequence_id, attempt=attempt, reason=reason))
+
+    def add_stall(self, sequence_id: int, attempt: int) -> None:
+        self._stalls.append(scheduler_pb2.Stall(sequence_id=sequence_id, attempt=attempt))
 
     def add_worker_loss(
         self, sequence_id: int, attempt: int, num_losses: int, *, is_unproved: bool, is_held: bool
@@ -119,6 +126,7 @@ class FrameBuilder:
             finished=self._finished,
             worker_losses=self._worker_losses,
             interruptions=self._interruptions,
+            stalls=self._stalls,
         )
         if self._logprobs:
             frame.logprobs.CopyFrom(self._logprob_columns())

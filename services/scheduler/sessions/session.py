@@ -86,6 +86,10 @@ class RouterSession:
         self._frame.add_interruption(key.sequence_id, key.attempt, reason)
         self._news.set()
 
+    def add_stall(self, key: SequenceKey) -> None:
+        self._frame.add_stall(key.sequence_id, key.attempt)
+        self._news.set()
+
     def add_worker_loss(
         self, key: SequenceKey, num_losses: int, *, is_unproved: bool = False, is_held: bool = False
     ) -> None:

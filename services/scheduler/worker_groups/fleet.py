@@ -82,6 +82,8 @@ class Fleet:
             group.tick(now)
         if (late := self._overseer.judge(now, self.groups)) is not None:
             late.give_up()
+        for group in self._overseer.offered(now, self.groups):
+            group.offer()
         report(self.accusations.judge(now), self.spans)
 
     def abort(self, key: SequenceKey) -> None:

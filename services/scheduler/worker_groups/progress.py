@@ -26,6 +26,8 @@ _GROWTH = 2.0
 _LONGEST = 64.0
 # Minimum number of seconds between two workers that are given up.
 _PAUSE_S = 10.0
+# Seconds between two offers of the sequences of silent groups.
+_OFFER_S = 1.0
 # A group that is silent for this many times the time after which it is late is given up, whatever other groups do.
 _CERTAIN = 15.0
 
@@ -91,13 +93,14 @@ class Overseer:
     """Decides which of a scheduler's groups is given up.
 
     If more than one group sends nothing, the scheduler suspects itself: its own event loop or network may be the cause.
-    Then it gives up none of them, unless they stay silent for much longer. It gives up one worker at a time, because
-    each costs the blocks of all its sequences.
+    Then it gives up none of them, unless they stay silent for much longer, but offers their sequences to other
+    schedulers. It gives up one worker at a time, because each costs the blocks of all its sequences.
     """
 
     def __init__(self) -> None:
         self.suspects_itself = False
         self._not_before = float("-inf")
+        self._next_offer = float("-inf")
 
     def judge(self, now: float, groups: Sequences[WatchedT]) -> WatchedT | None:
         """Returns the group to give up at `now`, if any."""
@@ -110,6 +113,14 @@ class Overseer:
             return None
         self._not_before = now + _PAUSE_S
         return max(late, key=lambda group: group.silence)
+
+    def offered(self, now: float, groups: Sequences[WatchedT]) -> list[WatchedT]:
+        """Returns the groups whose sequences other schedulers should take over at `now`, after `judge`. Each is
+        returned again after a while, because another scheduler may be able only then."""
+        if not self.suspects_itself or now < self._next_offer:
+            return []
+        self._next_offer = now + _OFFER_S
+        return [group for group in groups if group.silence > 1.0]
 
 
 def _kind(plan: StepPlan[RequestT]) -> Kind:

@@ -159,6 +159,13 @@ class WorkerGroup:
         )
         self.steps.give_up()
 
+    def offer(self) -> None:
+        """Tells the routers that the sequences of a worker that sends nothing stand still. They move them to other
+        schedulers, if there are any that can run them."""
+        assert self.core is not None
+        for sequence in self.core.sequences:
+            sequence.request.key.session.add_stall(sequence.request.key)
+
     def drain_lost(self) -> list[Sequence[RoutedRequest]]:
         """Removes and returns the sequences of all other groups that have no worker, except sequences that do not fit
         this group's context."""

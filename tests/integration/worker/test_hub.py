@@ -94,6 +94,9 @@ def test_a_private_model_needs_a_token(hub: FakeHub, tmp_path: Path, monkeypatch
         f"{NAME} is no directory, and the Hugging Face hub has no such model (private? set HF_TOKEN)",
     )
     assert hub.downloads == []
+    # The older name of the variable.
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", TOKEN)
+    assert start(tmp_path)[-1].state == "ready"
 
 
 def test_whether_several_models_fit_is_known_from_their_configurations(hub: FakeHub, model_directory: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-
 import grpc
 import pytest
 
-from benchmarks.pauses.fleet import running_fleet
-from benchmarks.pauses.rounds import FAULTS, Fault, Found, Load, Pause, bound, figures_of, play, usual_step
+from benchmarks.pauses.fleet import Shape, running_fleet
+from benchmarks.pauses.rounds import CUTS, FAULTS, Fault, Found, How, Load, Pause, bound, figures_of, play, usual_step
 from benchmarks.pauses.streams import Stream
 from quire.inference.v1 import inference_pb2_grpc
 
@@ -22,8 +20,8 @@ def test_a_gap_counts_if_it_had_not_ended_at_the_fault() -> None:
 
 
 def test_a_suspended_worker_may_be_noticed_after_two_seconds_or_five_steps() -> None:
-    suspended = Fault("worker", signal.SIGSTOP)
-    assert bound(Fault("worker", signal.SIGKILL), 0.02, 1000, 0.0001) == pytest.approx(0.25 + 0.12 + 0.02)
+    suspended = Fault("worker", How.SUSPENDED)
+    assert bound(Fault("worker", How.KILLED), 0.02, 1000, 0.0001) == pytest.approx(0.25 + 0.12 + 0.02)
     assert bound(suspended, 0.02, 0, 0.0) == pytest.approx(2.35 + 0.02)
     assert bound(suspended, 1.0, 0, 0.0) == pytest.approx(5.35 + 1.0)
 
@@ -39,11 +37,12 @@ def test_figures_have_the_worst_pause_and_those_within_their_bounds() -> None:
     assert figures_of("x", Found(pauses, [at / 1000 for at in range(101)])) == pytest.approx(expected | plans)
 
 
-async def test_streams_go_on_after_each_fault() -> None:
-    with running_fleet() as fleet:
+@pytest.mark.parametrize("faults", [FAULTS, CUTS], ids=["parts", "links"])
+async def test_streams_go_on_after_each_fault(faults: tuple[Fault, ...]) -> None:
+    with running_fleet(Shape(has_links=faults is CUTS)) as fleet:
         async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:
             stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
-            for fault in FAULTS:
+            for fault in faults:
                 found = await play(fleet, stub, fault, 0, Load(8, 4000), 0.0001)
                 assert found.pauses
                 assert all(pause.seconds > 0 for pause in found.pauses)

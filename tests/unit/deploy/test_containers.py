@@ -280,6 +280,10 @@ def test_any_profiles_fit_together(profiles: tuple[str, ...]) -> None:
         assert {*required} <= services.keys()
 
 
+def test_the_worker_on_a_gpu_has_shared_memory_for_ranks() -> None:
+    assert COMPOSE["services"]["worker-gpu"]["shm_size"] == "8gb"
+
+
 @pytest.mark.parametrize("service", ["worker", "worker-gpu", "worker-second"])
 def test_every_worker_gets_the_token_of_the_hub_by_both_names(service: str) -> None:
     environment = COMPOSE["services"][service]["environment"]

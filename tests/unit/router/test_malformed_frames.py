@@ -51,6 +51,8 @@ class NoOwner:
 
     def on_gap(self, sequence: SubmittedSequence) -> None: ...
 
+    def on_stalled(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None: ...
+
     def on_behind(self, submission: Submission) -> None: ...
 
 
@@ -103,6 +105,7 @@ def frames(draw: st.DrawFn) -> scheduler_pb2.Frame:
         frame.started[0].num_cached_tokens = draw(NUMBERS)
         frame.started[0].queue_us = draw(NUMBERS)
         frame.worker_losses.add(sequence_id=1, num_losses=draw(NUMBERS))
+        frame.stalls.add(sequence_id=draw(NUMBERS), attempt=draw(NUMBERS))
     return frame
 
 

@@ -205,6 +205,44 @@ async def test_a_scheduler_whose_workers_all_fall_silent_suspects_itself() -> No
     assert not fleet.is_struggling
 
 
+def num_offers(group: WorkerGroup) -> list[int]:
+    """How often the routers were told of each of the group's sequences that it stands still."""
+    assert group.core is not None
+    return [len(one.request.key.session._frame.build().stalls) for one in group.core.sequences]
+
+
+async def test_a_scheduler_that_suspects_itself_offers_what_stands_still() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    silent = [group(fleet, scheduler(), is_ready=True) for _ in range(2)]
+    at_work = group(fleet, scheduler(), is_ready=True)
+    now = tick(fleet, time.monotonic(), 1.0)
+    for index, one in enumerate([*silent, at_work]):
+        await plan_in_flight(one, index)
+    assert silent[0].core is not None
+    silent[0].core.submit(request(7))
+    for tenth in range(19):
+        at_work.steps.silent_s = 0.0
+        now = tick(fleet, now, 0.1)
+        assert not fleet.is_struggling, tenth
+    for _ in range(20):
+        at_work.steps.silent_s = 0.0
+        now = tick(fleet, now, 0.1)
+    assert fleet.is_struggling
+    # Once a second, those that wait as well.
+    assert [num_offers(one) for one in silent] == [[2, 2], [2]]
+    assert num_offers(at_work) == [0]
+
+
+async def test_a_scheduler_offers_nothing_of_one_silent_worker() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    silent = group(fleet, scheduler(), is_ready=True)
+    now = tick(fleet, time.monotonic(), 1.0)
+    link = await plan_in_flight(silent, 1)
+    tick(fleet, now, 3.0)
+    assert link.is_cancelled
+    assert num_offers(silent) == [0]
+
+
 async def test_workers_that_stay_silent_for_long_are_given_up_one_by_one() -> None:
     fleet = Fleet("s", SchedulerConfig())
     groups = [group(fleet, scheduler(), is_ready=True) for _ in range(3)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+PAUSES = ["worker_killed", "scheduler_killed", "worker_suspended", "scheduler_suspended"]
 
 
 def figures(name: str) -> dict[str, float]:
@@ -21,9 +23,15 @@ def document(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-@pytest.mark.parametrize("fault", ["worker_killed", "scheduler_killed", "worker_suspended", "scheduler_suspended"])
-@pytest.mark.parametrize(("prefix", "workers"), [("fakes", "fake"), ("model", "bundled model")])
-def test_pauses_are_those_that_were_measured(fault: str, prefix: str, workers: str) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "workers", "fault"),
+    [
+        *product(("fakes",), ("fake",), PAUSES),
+        *product(("model",), ("bundled model",), PAUSES),
+        *product(("links",), ("fake",), ["worker_cut_off", "scheduler_cut_off", "scheduler_cut_off_from_workers"]),
+    ],
+)
+def test_pauses_are_those_that_were_measured(prefix: str, workers: str, fault: str) -> None:
     found = figures("pauses")
     name = f"{prefix}_{fault}"
     plan = "–"

@@ -100,7 +100,8 @@ class Overseer:
     def __init__(self) -> None:
         self.suspects_itself = False
         self._not_before = float("-inf")
-        self._next_offer = float("-inf")
+        # When the sequences of a late group are offered again, by the group's id().
+        self._next_offers: dict[int, float] = {}
 
     def judge(self, now: float, groups: Sequences[WatchedT]) -> WatchedT | None:
         """Returns the group to give up at `now`, if any."""
@@ -116,11 +117,12 @@ class Overseer:
 
     def offered(self, now: float, groups: Sequences[WatchedT]) -> list[WatchedT]:
         """Returns the groups whose sequences other schedulers should take over at `now`, after `judge`. Each is
-        returned again after a while, because another scheduler may be able only then."""
-        if not self.suspects_itself or now < self._next_offer:
-            return []
-        self._next_offer = now + _OFFER_S
-        return [group for group in groups if group.silence > 1.0]
+        returned as soon as it is late, and again after a while, because another scheduler may be able only then."""
+        late = [group for group in groups if self.suspects_itself and group.silence > 1.0]
+        due = [group for group in late if now >= self._next_offers.get(id(group), now)]
+        self._next_offers = {id(group): self._next_offers.get(id(group), now) for group in late}
+        self._next_offers |= {id(group): now + _OFFER_S for group in due}
+        return due
 
 
 def _kind(plan: StepPlan[RequestT]) -> Kind:

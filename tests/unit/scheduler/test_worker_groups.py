@@ -233,6 +233,20 @@ async def test_a_scheduler_that_suspects_itself_offers_what_stands_still() -> No
     assert num_offers(at_work) == [0]
 
 
+async def test_what_stands_still_a_little_later_is_offered_as_soon() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    groups = [group(fleet, scheduler(), is_ready=True) for _ in range(2)]
+    now = tick(fleet, time.monotonic(), 1.0)
+    for index, one in enumerate(groups):
+        await plan_in_flight(one, index)
+    now = tick(fleet, now, 0.3)
+    groups[1].steps.silent_s = 0.0
+    now = tick(fleet, now, 1.9)
+    assert [num_offers(one) for one in groups] == [[1], [0]]
+    tick(fleet, now, 0.4)
+    assert [num_offers(one) for one in groups] == [[1], [1]]
+
+
 async def test_a_scheduler_offers_nothing_of_one_silent_worker() -> None:
     fleet = Fleet("s", SchedulerConfig())
     silent = group(fleet, scheduler(), is_ready=True)

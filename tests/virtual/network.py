@@ -198,6 +198,7 @@ class Stream:
         self.end: End | None = None
         self.is_cancelled = False
         self.task: asyncio.Task[None] | None = None
+        self._is_lost_to_server = False
         self._is_closed = False
         self._connect()
 
@@ -245,8 +246,8 @@ class Stream:
             self.up.send(data)
 
     def opened(self) -> None:
-        """The server accepts the call."""
-        if self.server.loop.is_dead:
+        """The server accepts the call, if it does not know yet that the connection is lost."""
+        if self.server.loop.is_dead or self._is_lost_to_server:
             return
         handler = self.server.handlers[self.method.path]
         self.task = self.server.loop.create_task(_serve(handler, _SimulatedServerStream(self)), name="call")
@@ -279,6 +280,7 @@ class Stream:
 
     def tell_server(self) -> None:
         """The server learns that the stream is cut or cancelled."""
+        self._is_lost_to_server = True
         if self.task is not None and not self.task.done() and not self.server.loop.is_dead:
             self.task.cancel()
 

@@ -151,6 +151,18 @@ def test_a_cut_stream_delivers_a_prefix_and_both_ends_learn_of_it(seed: int) -> 
     pair.world.end()
 
 
+def test_a_server_that_knows_of_a_cut_does_not_accept_the_call_afterwards() -> None:
+    pair = Pair()
+    pair.start(3)
+    pair.pass_by(0.0)
+    (stream,) = pair.network.streams
+    stream.tell_server()
+    pair.pass_by(1.0)
+    assert pair.received == []
+    assert pair.server.loop.num_tasks == 0
+    pair.world.end()
+
+
 def test_a_blocked_direction_holds_messages_until_it_is_free() -> None:
     pair = Pair()
     pair.network.block(pair.client, pair.server, 2.0)

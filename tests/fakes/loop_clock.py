@@ -14,15 +14,17 @@ class LoopClock:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self._now = loop.time()
+        # In whole microseconds: thousands of fractions of a second would add up to another time on each machine.
+        self._start = round(1e6 * loop.time())
+        self._passed = 0
         loop.time = self.time  # type: ignore[method-assign]
 
     def time(self) -> float:
         """Returns seconds, like `time.monotonic`."""
-        return self._now
+        return (self._start + self._passed) / 1e6
 
     async def pass_by(self, seconds: float) -> None:
         """Advances the clock, and returns after all timers that are due have fired."""
-        self._now += seconds
+        self._passed += round(1e6 * seconds)
         for _ in range(5):
             await asyncio.sleep(0)

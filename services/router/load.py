@@ -32,6 +32,7 @@ class SchedulerLoad:
     num_deferred: int = 0
     num_host_cache_queries: int = 0
     num_host_cache_hits: int = 0
+    is_slow: bool = False
 
     @property
     def num_device_cache_hits(self) -> int:
@@ -59,7 +60,7 @@ class LoadTracker:
 
     def struggles(self) -> None:
         """Takes note that the scheduler suspects itself, before its next report."""
-        self.last = replace(self.last, is_struggling=True)
+        self.last = replace(self.last, is_struggling=True, is_slow=True)
 
     def report(self, load: SchedulerLoad, now: float) -> None:
         """Stores a scheduler's report. `now`: seconds on a monotonic clock."""

@@ -144,7 +144,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return not any(session.unfinished for session in self._sessions)
 
     def load(self) -> scheduler_pb2.Load:
-        load = scheduler_pb2.Load(is_draining=self._fleet.is_draining, is_struggling=self._fleet.is_struggling)
+        fleet = self._fleet
+        load = scheduler_pb2.Load(
+            is_draining=fleet.is_draining, is_struggling=fleet.is_struggling, is_slow=fleet.is_slow
+        )
         steps_by_tokens: list[list[int]] = []
         for group in self._fleet.groups:
             core = group.core

@@ -224,15 +224,17 @@ RESUBMISSIONS = Metric(
     _ROUTER,
 )  # fmt: skip
 STREAMS_RECOVERED = Metric(
-    "quire:streams_recovered", "counter", "Choices that ended as asked although a part that worked on them was lost.",
+    "quire:streams_recovered", "counter",
+    "Choices that ended as asked although a part that worked on them was lost or silent.",
     _ROUTER, MODEL,
 )  # fmt: skip
 STREAMS_LOST = Metric(
-    "quire:streams_lost", "counter", "Choices that failed after a part that worked on them was lost.", _ROUTER, MODEL
-)
+    "quire:streams_lost", "counter", "Choices that failed after a part that worked on them was lost or silent.",
+    _ROUTER, MODEL,
+)  # fmt: skip
 RECOVERY_PAUSE = Metric(
-    "quire:recovery_pause_seconds", "histogram", "Seconds between the tokens before and after the loss of a part, as "
-    "clients wait for them.", _ROUTER, MODEL, _PAUSE,
+    "quire:recovery_pause_seconds", "histogram", "Seconds between the tokens before and after the loss or silence of "
+    "a part, as clients wait for them.", _ROUTER, MODEL, _PAUSE,
 )  # fmt: skip
 SLOW_CLIENT_PAUSES = Metric(
     "quire:slow_client_pauses", "counter", "Sequences that were paused because their clients did not read.", _ROUTER

@@ -513,8 +513,9 @@ Global___Interruption: _TypeAlias = Interruption  # noqa: Y015
 @_typing.final
 class Stall(_message.Message):
     """A sequence stands still, and the scheduler cannot tell whether its workers or it itself is the cause. The router moves it to
-    another scheduler that has workers and is not in the same trouble: it aborts it here and submits it there. If there is none,
-    the sequence stays. A scheduler repeats the message about once a second for as long as the sequence stands still.
+    another scheduler that has workers, all of which send results (Load.is_slow): it aborts it here and submits it there. If there
+    is none, the sequence stays. It also stays if it has moved for this reason before and has no new token since, or if that is
+    less than 10 s ago. A scheduler repeats the message about once a second for as long as the sequence stands still.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -739,6 +740,7 @@ class Load(_message.Message):
     NUM_DEFERRED_FIELD_NUMBER: _builtins.int
     NUM_HOST_CACHE_QUERIES_FIELD_NUMBER: _builtins.int
     NUM_HOST_CACHE_HITS_FIELD_NUMBER: _builtins.int
+    IS_SLOW_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -785,6 +787,10 @@ class Load(_message.Message):
     """Since the scheduler's start: tokens looked up in host memory, because the prefix cache on the device did not have them."""
     num_host_cache_hits: _builtins.int
     """Since the scheduler's start: tokens among num_host_cache_queries that were found. They count in num_prefix_cache_hits, too."""
+    is_slow: _builtins.bool
+    """Whether one of its worker groups has sent nothing for more than half of the time after which it is late. Routers move no
+    sequence there that stands still elsewhere (Frame.stalls), because the same cause may be at work.
+    """
     @_builtins.property
     def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Since the scheduler's start: number of steps in each size class. Each step is in one class only. The largest sizes of the
@@ -815,10 +821,11 @@ class Load(_message.Message):
         num_deferred: _builtins.int = ...,
         num_host_cache_queries: _builtins.int = ...,
         num_host_cache_hits: _builtins.int = ...,
+        is_slow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_deferred", b"num_deferred", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_host_cache_hits", b"num_host_cache_hits", "num_host_cache_queries", b"num_host_cache_queries", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "is_slow", b"is_slow", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_deferred", b"num_deferred", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_host_cache_hits", b"num_host_cache_hits", "num_host_cache_queries", b"num_host_cache_queries", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

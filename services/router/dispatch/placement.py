@@ -19,6 +19,7 @@ from services.router.dispatch.suspicion import EXIT_ALONE, Suspicion
 from services.router.errors import ApiError, ErrorKind, overloaded, unavailable
 from services.router.model import ModelInfo
 from services.router.text import TextThreads, Tokenizer
+from shared import clock
 from shared.discovery import Source
 from shared.placement import MAX_REFUSALS, place
 from shared.transport import Connect, GrpcChannel
@@ -191,7 +192,8 @@ class Placement:
 
     def on_load(self, connection: SchedulerConnection) -> None:
         if connection.lacks_workers:
-            if moved := self._relieve(connection, connection.sequences):
+            others = [other for other in self.connections if _can_relieve(other, connection)]
+            if moved := self._relieve(connection, connection.sequences, others):
                 logger.warning(
                     "scheduler %s has no worker: moved %d sequences to others", connection.address, len(moved)
                 )
@@ -199,9 +201,13 @@ class Placement:
             self._resume(connection)
 
     def on_stalled(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> None:
-        moved = self._relieve(connection, sequences)
+        now = clock.now()
+        able = [sequence for sequence in sequences if sequence.may_leave_stall(now)]
+        # What keeps this scheduler's workers silent may also be at work where a worker is only slow yet.
+        others = [other for other in self.connections if _can_relieve(other, connection) and not other.is_slow]
+        moved = self._relieve(connection, able, others)
         for sequence in moved:
-            sequence.num_parts_lost += 1
+            sequence.leave_stall(now)
         if moved:
             logger.warning(
                 "scheduler %s hears nothing from its workers: moved %d sequences to others",
@@ -328,10 +334,13 @@ class Placement:
             )
         return tokenizer
 
-    def _resubmit(self, submission: Submission, sequences: list[SubmittedSequence]) -> None:
+    def _resubmit(
+        self, submission: Submission, sequences: list[SubmittedSequence], target: SchedulerConnection | None = None
+    ) -> None:
+        """`target`: the scheduler that continues them; None for the one that `_choose` returns."""
         unfinished = self._next_attempt(submission, sequences)
         self.num_resubmissions += len(unfinished)
-        self._place(submission, unfinished)
+        self._place(submission, unfinished, target)
 
     @staticmethod
     def _next_attempt(submission: Submission, sequences: list[SubmittedSequence]) -> list[SubmittedSequence]:
@@ -348,11 +357,16 @@ class Placement:
                 sequence.finish(reason)
         return unfinished
 
-    def _place(self, submission: Submission, sequences: Sequence[SubmittedSequence]) -> None:
+    def _place(
+        self,
+        submission: Submission,
+        sequences: Sequence[SubmittedSequence],
+        target: SchedulerConnection | None = None,
+    ) -> None:
         sequences = [sequence for sequence in sequences if not sequence.is_over]
         if not sequences:
             return
-        connection = self._choose(submission)
+        connection = target or self._choose(submission)
         if connection is not None:
             connection.submit(sequences, [self._next_sequence_id() for _ in sequences])
         elif any(self._is_busy_for(submission, connection) for connection in self.connections):
@@ -382,39 +396,44 @@ class Placement:
                 parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
 
-    def _relieve(self, connection: SchedulerConnection, sequences: list[SubmittedSequence]) -> list[SubmittedSequence]:
-        """Moves sequences of a scheduler whose workers are lost or silent to schedulers that have workers. If no other
-        scheduler of the model has one, the sequences stay, because a worker might come back. The move itself does not
-        count as a loss. The scheduler reports a worker that exited (WorkerLoss). Returns the sequences that were
-        moved."""
-        if not sequences or not any(
-            _can_relieve(other, connection) and _have_same_model(other, connection) for other in self.connections
-        ):
+    def _relieve(
+        self,
+        connection: SchedulerConnection,
+        sequences: list[SubmittedSequence],
+        others: list[SchedulerConnection],
+    ) -> list[SubmittedSequence]:
+        """Moves sequences of a scheduler whose workers are lost or silent to `others`. Those that none of the others
+        can take stay, because a worker might come back. The move itself does not count as a loss. Returns the sequences
+        that were moved."""
+        others = [other for other in others if _have_same_model(other, connection)]
+        if not sequences or not others:
             return []
         moved: list[SubmittedSequence] = []
         for group in _by_submission(sequence for sequence in sequences if not sequence.is_held):
             submission = group[0].submission
             submission.refusals.forget_busy()
-            target = self._choose(submission)
-            if target is None or not _can_relieve(target, connection):
+            target = self._choose(submission, others)
+            if target is None:
                 continue
             if any(connection.has_kept(sequence) for sequence in group):
                 submission.waits_until = None
             for sequence in group:
                 connection.drop(sequence, abort=True)
                 sequence.was_accepted = True
-            self._resubmit(submission, group)
+            self._resubmit(submission, group, target)
             moved += group
         return moved
 
-    def _choose(self, submission: Submission) -> SchedulerConnection | None:
+    def _choose(
+        self, submission: Submission, among: Sequence[SchedulerConnection] | None = None
+    ) -> SchedulerConnection | None:
         """Returns the scheduler that a submission is sent to; None if no scheduler can take it. The candidates are the
         model's schedulers that take new work and have not refused the submission. If some candidates have workers, the
         others are left out. If some do not struggle, those that do are left out. The prompt's affinity then chooses
-        among the candidates."""
+        among the candidates. `among`: the schedulers to choose from; None for all."""
         candidates = [
             connection
-            for connection in self.connections
+            for connection in (self.connections if among is None else among)
             if self._takes(connection, submission)
             and connection.has_room
             and submission.refusals.get(connection) is None
@@ -506,9 +525,8 @@ def _by_submission(sequences: Iterable[SubmittedSequence]) -> list[list[Submitte
 
 
 def _can_relieve(other: SchedulerConnection, connection: SchedulerConnection) -> bool:
-    """Returns whether sequences of `connection` can go on at the other scheduler. If that one hears nothing from its
-    workers either, they might all be cut off from it, too."""
-    return other is not connection and other.has_workers and not other.is_draining and not other.is_struggling
+    """Returns whether the other scheduler can take over sequences of `connection`, whose workers are lost or silent."""
+    return other is not connection and other.has_workers and not other.is_draining
 
 
 def _have_same_model(one: SchedulerConnection, other: SchedulerConnection) -> bool:

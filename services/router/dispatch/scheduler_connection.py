@@ -176,6 +176,11 @@ class SchedulerConnection:
         """Whether the scheduler has reported that it may be the cause of its workers' silence."""
         return self.load.last.is_struggling
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether the scheduler has reported that one of its workers has sent nothing for long."""
+        return self.load.last.is_slow
+
     def has_kept(self, sequence: SubmittedSequence) -> bool:
         """Returns whether the scheduler accepted `sequence` when the router submitted it. A refusal at that time would
         have arrived before the second load message after the submission. Call it only for a sequence that was last

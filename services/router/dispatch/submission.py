@@ -27,6 +27,8 @@ from shared import clock
 MAX_UNREAD_BYTES = 2**20
 MAX_UNREAD_BYTES_OF_IDLE = 4096
 IDLE_CLIENT_SECONDS = 1.0
+# Minimum number of seconds between two moves of a sequence away from schedulers on which it stands still.
+STALL_PAUSE_SECONDS = 10.0
 # Approximate memory of an unread token, and of each candidate in its log probabilities.
 _TOKEN_BYTES = 64
 _CANDIDATE_BYTES = 8
@@ -142,6 +144,7 @@ class SubmittedSequence:
         "finish_reason",
         "has_news",
         "is_held",
+        "left_stall_at",
         "logprobs",
         "num_cached_tokens",
         "num_host_cached_tokens",
@@ -150,6 +153,7 @@ class SubmittedSequence:
         "num_parts_lost",
         "num_preemptions",
         "num_tokens_at_loss",
+        "num_tokens_at_stall",
         "num_tokens_at_submit",
         "num_worker_losses_at_submit",
         "output_token_ids",
@@ -175,7 +179,7 @@ class SubmittedSequence:
         self.num_cached_tokens = 0
         self.num_host_cached_tokens = 0
         self.num_preemptions = 0
-        # Number of schedulers and workers that were lost while they worked on the sequence.
+        # Number of schedulers and workers that were lost, or sent nothing, while they worked on the sequence.
         self.num_parts_lost = 0
         # `submitted_at`: time of the last submission. `scheduled_at`: time at which a scheduler first planned the
         # sequence; None if none has yet. Both are monotonic seconds.
@@ -195,6 +199,10 @@ class SubmittedSequence:
         # Number of schedulers lost in a row without a new token in between.
         self.num_losses = 0
         self.num_tokens_at_loss = -1
+        # When the sequence last left a scheduler on which it stood still (monotonic seconds), and its number of output
+        # tokens then.
+        self.left_stall_at = float("-inf")
+        self.num_tokens_at_stall = -1
         # Whether a scheduler has accepted the sequence before. Schedulers take such a sequence even if their queues are
         # full.
         self.was_accepted = False
@@ -243,6 +251,19 @@ class SubmittedSequence:
         self.num_tokens_at_loss = len(self.output_token_ids)
         self.num_losses = 1 if progressed else self.num_losses + 1
         return self.num_losses
+
+    def may_leave_stall(self, now: float) -> bool:
+        """Whether the sequence may leave a scheduler on which it stands still. It may not soon after another such move:
+        if every scheduler is slow, it would move to and fro, and compute nothing else. Nor without a new token since:
+        it may be the cause itself, and the exit of a worker that it has left accuses nobody."""
+        has_progressed = len(self.output_token_ids) > self.num_tokens_at_stall
+        return has_progressed and now >= self.left_stall_at + STALL_PAUSE_SECONDS
+
+    def leave_stall(self, now: float) -> None:
+        """Takes note that the sequence leaves a scheduler on which it stands still."""
+        self.left_stall_at = now
+        self.num_tokens_at_stall = len(self.output_token_ids)
+        self.num_parts_lost += 1
 
 
 class Submission:

@@ -43,7 +43,8 @@ class FrameBuilder:
         self._num_embedding_bytes = 0
         self._worker_losses: list[scheduler_pb2.WorkerLoss] = []
         self._interruptions: list[scheduler_pb2.Interruption] = []
-        self._stalls: list[scheduler_pb2.Stall] = []
+        # By the id of the sequence.
+        self._stalls: dict[int, scheduler_pb2.Stall] = {}
 
     def __bool__(self) -> bool:
         return any((
@@ -69,7 +70,7 @@ class FrameBuilder:
         self._interruptions.append(scheduler_pb2.Interruption(sequence_id=sequence_id, attempt=attempt, reason=reason))
 
     def add_stall(self, sequence_id: int, attempt: int) -> None:
-        self._stalls.append(scheduler_pb2.Stall(sequence_id=sequence_id, attempt=attempt))
+        self._stalls[sequence_id] = scheduler_pb2.Stall(sequence_id=sequence_id, attempt=attempt)
 
     def add_worker_loss(
         self, sequence_id: int, attempt: int, num_losses: int, *, is_unproved: bool, is_held: bool
@@ -87,6 +88,9 @@ class FrameBuilder:
     def add_token(
         self, sequence_id: int, attempt: int, output_index: int, token_id: int, logprob: TokenLogprob | None
     ) -> None:
+        if self._stalls:
+            # The sequence runs again.
+            self._stalls.pop(sequence_id, None)
         if logprob is not None:
             self._logprobs.append((len(self._token_ids), logprob))
         self._sequence_ids.append(sequence_id)
@@ -126,7 +130,7 @@ class FrameBuilder:
             finished=self._finished,
             worker_losses=self._worker_losses,
             interruptions=self._interruptions,
-            stalls=self._stalls,
+            stalls=self._stalls.values(),
         )
         if self._logprobs:
             frame.logprobs.CopyFrom(self._logprob_columns())

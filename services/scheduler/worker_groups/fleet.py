@@ -13,7 +13,7 @@ from services.scheduler.worker_groups.balance import gives_away
 from services.scheduler.worker_groups.engines import Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel
 from services.scheduler.worker_groups.outputs import report
-from services.scheduler.worker_groups.progress import Overseer
+from services.scheduler.worker_groups.progress import SLOW, Overseer
 from services.scheduler.worker_groups.worker_group import WorkerGroup
 
 
@@ -95,6 +95,11 @@ class Fleet:
     def is_struggling(self) -> bool:
         """Whether several groups send nothing at once, so that this scheduler itself may be the cause."""
         return self._overseer.suspects_itself
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a group has sent nothing for long, but is not late yet, or late."""
+        return any(group.silence > SLOW for group in self.groups)
 
     @property
     def max_model_len(self) -> int:

@@ -19,7 +19,7 @@ _FACTOR = 5.0
 # it served has done nearly all of that.
 _FIRST_OF_A_KIND_S, _FIRST_AFTER_WARM_UP_S = 30.0, 5.0
 # A group is slow after this part of the time after which it is late.
-_SLOW = 0.5
+SLOW = 0.5
 # Each time that a worker is given up before it has sent another result, it gets this many times longer, up to _LONGEST
 # times. Otherwise the same step would be started and given up for ever on a machine that has become slow.
 _GROWTH = 2.0
@@ -105,7 +105,7 @@ class Overseer:
 
     def judge(self, now: float, groups: Sequences[WatchedT]) -> WatchedT | None:
         """Returns the group to give up at `now`, if any."""
-        slow = [group for group in groups if group.silence > _SLOW]
+        slow = [group for group in groups if group.silence > SLOW]
         late = [group for group in slow if group.silence > 1.0]
         self.suspects_itself = len(slow) > 1 and bool(late)
         if self.suspects_itself:

@@ -210,10 +210,10 @@ async def test_a_sequence_that_stands_still_moves_to_a_scheduler_that_can_run_it
 
     await stall(*ids)
     other.load.num_ready_groups = 1
-    other.load.is_struggling = True
+    other.load.is_slow = True
     await loads_from(api, 1, 2)
     await stall(*ids)
-    other.load.is_struggling = False
+    other.load.is_slow = False
     await loads_from(api, 1, 2)
     # Of an attempt that is over, and of a sequence that nobody knows.
     await stall(*ids, attempt=7)
@@ -232,6 +232,67 @@ async def test_a_sequence_that_stands_still_moves_to_a_scheduler_that_can_run_it
         assert [unpack(choice.output_token_ids) for choice in moved.choices] == [IDS[:4]]
     await first.wait_for(lambda: set(first.aborted) == set(ids))
     assert recovered_streams(api.router) == 2
+
+
+async def test_a_sequence_moves_off_silent_workers_once_for_each_new_token_and_pause(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would move to and fro between schedulers that are all slow."""
+    monkeypatch.setattr("services.router.dispatch.submission.STALL_PAUSE_SECONDS", 3600.0)
+    resume = asyncio.Event()
+    schedulers = [fake_scheduler(lambda _, __: Answer(IDS, pause_after=4, resume=resume)) for _ in range(2)]
+    for scheduler in schedulers:
+        scheduler.load.num_ready_groups = 1
+    api = await start_router(*schedulers)
+    while not all(connection.load.has_report for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api)
+    messages = await read_until(call, 1)
+    (sequence,) = (one for connection in api.router.placement.connections for one in connection.sequences)
+    here, there = sorted(schedulers, key=lambda scheduler: -len(scheduler.submits))
+
+    async def stall(scheduler: FakeScheduler) -> None:
+        (choice,) = scheduler.submits[-1].choices
+        stall = scheduler_pb2.Stall(sequence_id=choice.sequence_id, attempt=choice.attempt)
+        await scheduler.send(scheduler_pb2.Frame(stalls=[stall]))
+        await loads_from(api, schedulers.index(scheduler), 2)
+
+    await stall(here)
+    await there.wait_for(lambda: len(there.submits) == 1)
+    await stall(there)
+    assert there.aborted == []
+    # As if it had a new token since; then, as if much time had passed; then, as if both.
+    sequence.num_tokens_at_stall -= 1
+    await stall(there)
+    assert there.aborted == []
+    sequence.num_tokens_at_stall += 1
+    sequence.left_stall_at -= 3600.0
+    await stall(there)
+    assert there.aborted == []
+    sequence.num_tokens_at_stall -= 1
+    await stall(there)
+    await there.wait_for(lambda: len(there.aborted) == 1)
+    await here.wait_for(lambda: len(here.submits) == 2)
+    resume.set()
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+
+
+async def test_a_scheduler_that_struggles_still_takes_over_from_one_without_workers(start_router: StartRouter) -> None:
+    """It may have many workers that work."""
+    first, other = fake_scheduler(pausing(4, asyncio.Event())), fake_scheduler()
+    first.load.num_ready_groups = 1
+    api = await start_router(first, other)
+    while not all(connection.load.has_report for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api)
+    messages = await read_until(call, 1)
+    other.load.num_ready_groups = 14
+    other.load.is_struggling = other.load.is_slow = True
+    await loads_from(api, 1, 2)
+    first.load.num_ready_groups = 0
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
 
 
 def recovered_streams(router: Router) -> float:

@@ -14,6 +14,7 @@ from services.scheduler.core import StepPlan
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.sessions.frame import FrameBuilder
 from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import RouterSession
 from services.scheduler.worker_groups.fleet import Fleet
@@ -162,6 +163,19 @@ async def test_a_worker_that_sends_nothing_for_two_seconds_is_given_up() -> None
     assert not fleet.is_struggling
 
 
+async def test_a_scheduler_is_slow_before_a_worker_is_late() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    late = group(fleet, scheduler(), is_ready=True)
+    group(fleet, scheduler(), is_ready=True)
+    now = tick(fleet, time.monotonic(), 1.0)
+    link = await plan_in_flight(late, 1)
+    now = tick(fleet, now, 0.9)
+    assert not fleet.is_slow
+    now = tick(fleet, now, 0.2)
+    assert fleet.is_slow
+    assert not link.is_cancelled
+
+
 async def test_a_step_that_should_take_long_gets_five_times_its_time() -> None:
     fleet = Fleet("s", SchedulerConfig())
     slow = group(fleet, scheduler(), is_ready=True)
@@ -205,10 +219,14 @@ async def test_a_scheduler_whose_workers_all_fall_silent_suspects_itself() -> No
     assert not fleet.is_struggling
 
 
-def num_offers(group: WorkerGroup) -> list[int]:
-    """How often the routers were told of each of the group's sequences that it stands still."""
+def offers_of(group: WorkerGroup) -> list[int]:
+    """How many offers of each of the group's sequences wait for the routers. Takes them."""
     assert group.core is not None
-    return [len(one.request.key.session._frame.build().stalls) for one in group.core.sequences]
+    sessions = [one.request.key.session for one in group.core.sequences]
+    offers = [len(session._frame.build().stalls) for session in sessions]
+    for session in sessions:
+        session._frame = FrameBuilder()
+    return offers
 
 
 async def test_a_scheduler_that_suspects_itself_offers_what_stands_still() -> None:
@@ -224,13 +242,24 @@ async def test_a_scheduler_that_suspects_itself_offers_what_stands_still() -> No
         at_work.steps.silent_s = 0.0
         now = tick(fleet, now, 0.1)
         assert not fleet.is_struggling, tenth
+    offers = []
     for _ in range(20):
         at_work.steps.silent_s = 0.0
         now = tick(fleet, now, 0.1)
+        offers.append([*map(offers_of, silent), offers_of(at_work)])
     assert fleet.is_struggling
     # Once a second, those that wait as well.
-    assert [num_offers(one) for one in silent] == [[2, 2], [2]]
-    assert num_offers(at_work) == [0]
+    none = [[0, 0], [0], [0]]
+    assert [one for one in offers if one != none] == [[[1, 1], [1], [0]]] * 2
+
+
+def test_a_sequence_that_runs_again_before_the_router_reads_is_not_offered() -> None:
+    session = RouterSession("r")
+    still, again = (session.add_sequence(sequence_id, 0) for sequence_id in (1, 2))
+    session.add_stall(still)
+    session.add_stall(again)
+    session.add_token(again, 0, 5, None)
+    assert [stall.sequence_id for stall in session._frame.build().stalls] == [1]
 
 
 async def test_what_stands_still_a_little_later_is_offered_as_soon() -> None:
@@ -242,9 +271,9 @@ async def test_what_stands_still_a_little_later_is_offered_as_soon() -> None:
     now = tick(fleet, now, 0.3)
     groups[1].steps.silent_s = 0.0
     now = tick(fleet, now, 1.9)
-    assert [num_offers(one) for one in groups] == [[1], [0]]
+    assert [offers_of(one) for one in groups] == [[1], [0]]
     tick(fleet, now, 0.4)
-    assert [num_offers(one) for one in groups] == [[1], [1]]
+    assert [offers_of(one) for one in groups] == [[0], [1]]
 
 
 async def test_a_scheduler_offers_nothing_of_one_silent_worker() -> None:
@@ -254,7 +283,7 @@ async def test_a_scheduler_offers_nothing_of_one_silent_worker() -> None:
     link = await plan_in_flight(silent, 1)
     tick(fleet, now, 3.0)
     assert link.is_cancelled
-    assert num_offers(silent) == [0]
+    assert offers_of(silent) == [0]
 
 
 async def test_workers_that_stay_silent_for_long_are_given_up_one_by_one() -> None:

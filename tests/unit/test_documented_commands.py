@@ -9,6 +9,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from shared.option_parser import OptionParser
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ("quire", "make", "python -m", "docker compose", "docker build", "kubectl")
+PROGRAMS = ("quire", "make", "python -m", "docker compose", "docker build", "docker run", "kubectl")
 # Modules of other projects, and modules without a parser of options, with the first words that they take.
 FOREIGN = {"pytest", "vllm.entrypoints.openai.api_server"}
 WITHOUT_PARSER: dict[str, set[str]] = {
@@ -117,6 +118,30 @@ def test_the_files_are_there(words: list[str]) -> None:
     for flag, path in pairwise(words):
         if flag in ("-f", "-k", "kustomize") and not path.startswith("<"):
             assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("words", shown("docker run"))
+def test_docker_runs_an_image_that_takes_its_options(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--rm", action="store_true")
+    for flag in ("--entrypoint", "--gpus"):
+        parser.add_argument(flag)
+    for flag in ("-p", "-v"):
+        parser.add_argument(flag, action="append")
+    parser.add_argument("image", nargs="?")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    found = parser.parse_args([word for word in words if word != "…"])
+    if found.image is None:
+        return
+    name, _, version = found.image.removeprefix("quire-").partition(":")
+    dockerfile = (ROOT / "deploy" / "docker" / f"{name}.Dockerfile").read_text()
+    assert version in ("", metadata.version("quire"))
+    if found.entrypoint is None:
+        (entry,) = re.findall(r'^ENTRYPOINT \["quire", (.*)\]$', dockerfile, re.MULTILINE)
+        test_quire_takes_its_options([*shlex.split(entry.replace(",", " ")), *found.arguments], monkeypatch)
+    else:
+        (path,) = found.arguments
+        assert path in dockerfile
 
 
 @pytest.mark.parametrize("words", shown("docker compose"))

@@ -32,7 +32,7 @@ from tests.chaos.answers import (
     over_http,
 )
 from tests.chaos.catalog import HttpRequest, Request
-from tests.chaos.draw import DELAY, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, UPGRADE
+from tests.chaos.draw import DELAY, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP
 from tests.chaos.fleet import ANYBODY, DRAIN_S, Shape, link_name
 from tests.chaos.history import Call, Exit, Fault, Record, Served
 from tests.chaos.pauses import standstills, without_service
@@ -197,14 +197,19 @@ def _refused(call: Call, context: _Context) -> tuple[str, str]:
 
 def _is_refused(call: Call, fault: Fault, context: _Context) -> bool:
     """Returns whether a gateway that was told to end has not taken the call. The gateway of the last release accepts
-    connections during its drain, and closes them at once. Any gateway resets those that it has not accepted yet when it
-    closes its port."""
-    if call.events or call.id in context.routers:
+    connections during its drain, and closes most of them at once. It ends at any moment without a call, even if it has
+    just accepted another one and a router has it. Any gateway resets those that it has not accepted yet when it closes
+    its port."""
+    if call.events:
+        return False
+    if call.start >= fault.start and fault.was_last_release:
+        return True
+    if call.id in context.routers:
         return False
     if call.start < fault.start:
         return call.start >= fault.start - _EARLY_S and call.end <= fault.start + _CLOSES_S
     is_refused = call.detail.startswith("ClientConnectorError")
-    return is_refused or fault.kind == UPGRADE or call.start <= fault.start + _CLOSES_S
+    return is_refused or call.start <= fault.start + _CLOSES_S
 
 
 def _causes(call: Call, context: _Context) -> set[str]:
@@ -242,7 +247,7 @@ def _excuse(call: Call, context: _Context) -> str | None:
             return call.end >= fault.start + _PING_S
         if fault.kind in GRACEFUL:
             # A gateway of the last release takes new calls while it drains.
-            is_over = (has_begun or fault.kind == UPGRADE) and call.end >= fault.start + DRAIN_S - _EARLY_S
+            is_over = (has_begun or fault.was_last_release) and call.end >= fault.start + DRAIN_S - _EARLY_S
             return is_over or (call.gateway in fault.targets and _is_refused(call, fault, context))
         return fault.kind != DELAY and (has_begun or fault.kind == MEMORY)
 

@@ -51,12 +51,14 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault that was carried out. `targets`: names of parts and links. `end`: when its cause was over: the part
-    started again or continued, the link was whole again. The fleet can need longer to recover."""
+    started again or continued, the link was whole again. The fleet can need longer to recover. `was_last_release`:
+    whether it ended a part that ran the last release."""
 
     kind: str
     targets: tuple[str, ...]
     start: float
     end: float
+    was_last_release: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,12 +125,15 @@ class Nemesis:
             for member in members:
                 tree = self._last_release.of(member.name, self._fleet.shape) if is_last else None
                 self._fleet.use_release(member.name, tree)
-                await self._recorded(draw.UPGRADE, member.name, self._terminate(member, 0.0))
+                end = self._terminate(member, 0.0)
+                await self._recorded(draw.UPGRADE, member.name, end, was_last_release=not is_last)
         for member in members:
             member.expect_more()
         await asyncio.gather(*(member.wait_up() for member in members))
 
-    async def _recorded(self, kind: str, target: str | Sequence[str], fault: Awaitable[object]) -> None:
+    async def _recorded(
+        self, kind: str, target: str | Sequence[str], fault: Awaitable[object], *, was_last_release: bool = False
+    ) -> None:
         targets = (target,) if isinstance(target, str) else tuple(target)
         start = self._clock()
         try:
@@ -138,7 +141,7 @@ class Nemesis:
         except UnsupportedError as error:
             self._record(Skipped(kind, str(error)))
             return
-        self._record(Fault(kind, targets, round(start, 4), round(self._clock(), 4)))
+        self._record(Fault(kind, targets, round(start, 4), round(self._clock(), 4), was_last_release))
 
     async def _kill(self, member: Member, seconds: float) -> None:
         member.hold()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from statistics import median
 
-from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, UPGRADE, reaches_worker
+from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, reaches_worker
 from tests.chaos.fleet import Shape
 from tests.chaos.history import Call, Fault, Record, Served
 
@@ -106,7 +106,7 @@ def without_service(
     has begun to answer."""
     group = next(group for group in shape.groups if call.request.endswith(f"({group.model})"))
     has_begun = any(event.at <= start for event in call.events)
-    is_held = any(fault.kind in (STOP, UPGRADE) and call.gateway in fault.targets for fault in faults)
+    is_held = any((fault.kind == STOP or fault.was_last_release) and call.gateway in fault.targets for fault in faults)
     gateways = [call.gateway] if has_begun or is_held else shape.names("gateway")
     routers = [router] if has_begun and router is not None else shape.names("router")
     blocking = [fault for fault in faults if fault.kind in _BLOCKING and not (has_begun and fault.kind in GRACEFUL)]

@@ -267,49 +267,51 @@ def test_only_streams_of_a_router_under_a_fault_may_break(
 
 
 @pytest.mark.parametrize(
-    ("target", "kind", "told_s", "lasted_s", "is_excused"),
+    ("target", "was_last_release", "told_s", "lasted_s", "is_excused"),
     [
-        ("router-0", "terminate", 10.0, 11.0, True),
-        ("router-0", "terminate", 9.0, 11.0, False),
+        ("router-0", False, 10.0, 11.0, True),
+        ("router-0", False, 9.0, 11.0, False),
         # It began after the part was told to end.
-        ("router-0", "terminate", 10.0, 9.0, False),
-        ("gateway-0", "terminate", 10.0, 11.0, True),
-        ("gateway-0", "terminate", 9.0, 11.0, False),
-        ("gateway-0", "terminate", 10.0, 9.0, False),
-        ("gateway-0", "rolling upgrade", 10.0, 9.0, True),
+        ("router-0", False, 10.0, 9.0, False),
+        ("gateway-0", False, 10.0, 11.0, True),
+        ("gateway-0", False, 9.0, 11.0, False),
+        ("gateway-0", False, 10.0, 9.0, False),
+        ("gateway-0", True, 10.0, 9.0, True),
     ],
 )
 def test_a_part_that_is_told_to_end_excuses_only_streams_longer_than_its_drain(
-    target: str, kind: str, told_s: float, lasted_s: float, is_excused: bool
+    target: str, was_last_release: bool, told_s: float, lasted_s: float, is_excused: bool
 ) -> None:
     """The part was told to end so long before the stream broke off."""
     broken = call("a", WHOLE[:2], outcome="cut")
     broken = dataclasses.replace(broken, start=broken.end - lasted_s)
     start = broken.end - told_s
-    fault = Fault(kind, (target,), start, start + 15.0)
+    fault = Fault("rolling upgrade", (target,), start, start + 15.0, was_last_release)
     verdict = check([REFERENCE, broken, fault, Served("a", "router-0")], [CHAT], SHAPE)
     assert verdict.calls["excused"] == int(is_excused)
 
 
 @pytest.mark.parametrize(
-    ("kind", "told_s", "detail", "is_served", "is_excused"),
+    ("was_last_release", "told_s", "detail", "is_served", "is_excused"),
     [
-        ("terminate", 5.0, "ClientConnectorError: Cannot connect", False, True),
-        ("terminate", 1.0, "ClientOSError: Connection reset by peer", False, True),
-        # Such a gateway accepts connections although it does not serve them.
-        ("terminate", 5.0, "ClientOSError: Connection reset by peer", False, False),
-        ("rolling upgrade", 5.0, "ClientOSError: Connection reset by peer", False, True),
+        (False, 5.0, "ClientConnectorError: Cannot connect", False, True),
+        (False, 1.0, "ClientOSError: Connection reset by peer", False, True),
+        # Only a gateway of the last release accepts connections although it does not serve them.
+        (False, 5.0, "ClientOSError: Connection reset by peer", False, False),
+        (True, 5.0, "ClientOSError: Connection reset by peer", False, True),
         # A router has it.
-        ("terminate", 5.0, "ClientConnectorError: Cannot connect", True, False),
-        ("terminate", -0.6, "ClientConnectorError: Cannot connect", False, False),
+        (False, 5.0, "ClientConnectorError: Cannot connect", True, False),
+        (True, 5.0, "ServerDisconnectedError: Server disconnected", True, True),
+        (False, -0.6, "ClientConnectorError: Cannot connect", False, False),
+        (True, -0.6, "ClientConnectorError: Cannot connect", False, False),
     ],
 )
 def test_a_gateway_that_is_told_to_end_refuses_connections(
-    kind: str, told_s: float, detail: str, is_served: bool, is_excused: bool
+    was_last_release: bool, told_s: float, detail: str, is_served: bool, is_excused: bool
 ) -> None:
     """The gateway was told to end so long before the call began."""
     broken = call("a", [], outcome="cut", detail=detail)
-    fault = Fault(kind, ("gateway-0",), broken.start - told_s, broken.start + 9.0)
+    fault = Fault("rolling upgrade", ("gateway-0",), broken.start - told_s, broken.start + 9.0, was_last_release)
     served = [Served("a", "router-0")] * is_served
     assert rules(broken, fault, *served) == ([] if is_excused else ["lost"])
 
@@ -459,24 +461,25 @@ def test_a_pause_tells_how_long_nobody_could_have_served(
 
 
 @pytest.mark.parametrize(
-    ("gateways", "kind", "target", "without_service"),
+    ("gateways", "kind", "target", "was_last_release", "without_service"),
     [
-        (1, "rolling restart", "gateway-0", 3.0),
-        (2, "rolling restart", "gateway-0", 0.0),
-        (1, "rolling restart", "router-0", 0.0),
-        (1, "rolling restart", "router-1", 0.0),
+        (1, "rolling restart", "gateway-0", False, 3.0),
+        (2, "rolling upgrade", "gateway-0", False, 0.0),
+        (1, "rolling restart", "router-0", False, 0.0),
+        (1, "rolling restart", "router-1", False, 0.0),
         # Such gateways hold the call.
-        (2, "rolling upgrade", "gateway-0", 3.0),
-        (2, "stop", "gateway-0", 3.0),
-        (2, "stop", "gateway-1", 0.0),
+        (2, "rolling upgrade", "gateway-0", True, 3.0),
+        (2, "stop", "gateway-0", False, 3.0),
+        (2, "stop", "gateway-1", False, 0.0),
     ],
 )
 def test_a_call_that_has_not_begun_can_go_to_any_gateway_and_router(
-    gateways: int, kind: str, target: str, without_service: float
+    gateways: int, kind: str, target: str, was_last_release: bool, without_service: float
 ) -> None:
     events = (Event(14.0, WHOLE[0]), Event(14.1, WHOLE[1]))
     waiting = dataclasses.replace(call("a", WHOLE), start=10.0, end=14.1, events=events)
-    records: list[Record] = [waiting, Served("a", "router-0"), Fault(kind, (target,), 9.0, 13.0)]
+    fault = Fault(kind, (target,), 9.0, 13.0, was_last_release)
+    records: list[Record] = [waiting, Served("a", "router-0"), fault]
     (pause,) = longest_pauses(records, 1, Shape(gateways=gateways, workers=2))
     assert (pause.seconds, pause.without_service) == pytest.approx((4.0, without_service))
 

@@ -178,7 +178,7 @@ class SchedulerConnection:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the scheduler has reported that one of its workers has sent nothing for long."""
+        """Whether the scheduler has reported that one of its workers is late, or soon will be."""
         return self.load.last.is_slow
 
     def has_kept(self, sequence: SubmittedSequence) -> bool:

@@ -253,9 +253,10 @@ class SubmittedSequence:
         return self.num_losses
 
     def may_leave_stall(self, now: float) -> bool:
-        """Whether the sequence may leave a scheduler on which it stands still. It may not soon after another such move:
-        if every scheduler is slow, it would move to and fro, and compute nothing else. Nor without a new token since:
-        it may be the cause itself, and the exit of a worker that it has left accuses nobody."""
+        """Whether the sequence may leave a scheduler on which it stands still. It must wait STALL_PAUSE_SECONDS after
+        the last such move: if every scheduler is slow, it would otherwise move to and fro, and never get far. It must
+        also have a new token since then: it may itself be what silences workers, and if a worker exits that it has
+        left, nothing is held against it."""
         has_progressed = len(self.output_token_ids) > self.num_tokens_at_stall
         return has_progressed and now >= self.left_stall_at + STALL_PAUSE_SECONDS
 

@@ -98,7 +98,7 @@ class Fleet:
 
     @property
     def is_slow(self) -> bool:
-        """Whether a group has sent nothing for long, but is not late yet, or late."""
+        """Whether a group has sent nothing for more than half of the time after which it is late."""
         return any(group.silence > SLOW for group in self.groups)
 
     @property

@@ -1,4 +1,4 @@
-"""Placement of requests: chooses a scheduler, moves requests away from lost schedulers, and parks requests that no
+"""Placement of requests: sends them to schedulers, moves them away from lost schedulers, and parks those that no
 scheduler can take."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.inference.v1 import model_pb2
+from services.router.dispatch.choice import can_relieve, choose, is_busy_for, may_take, serves
 from services.router.dispatch.model_directory import ModelDirectory
 from services.router.dispatch.roster import Roster
 from services.router.dispatch.scheduler_connection import SchedulerConnection, StreamLostError
@@ -21,7 +22,7 @@ from services.router.model import ModelInfo
 from services.router.text import TextThreads, Tokenizer
 from shared import clock
 from shared.discovery import Source
-from shared.placement import MAX_REFUSALS, place
+from shared.placement import MAX_REFUSALS
 from shared.transport import Connect, GrpcChannel
 
 logger = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class Placement:
 
     def on_load(self, connection: SchedulerConnection) -> None:
         if connection.lacks_workers:
-            others = [other for other in self.connections if _can_relieve(other, connection)]
+            others = [other for other in self.connections if can_relieve(other, connection)]
             if moved := self._relieve(connection, connection.sequences, others):
                 logger.warning(
                     "scheduler %s has no worker: moved %d sequences to others", connection.address, len(moved)
@@ -204,7 +205,7 @@ class Placement:
         now = clock.now()
         able = [sequence for sequence in sequences if sequence.may_leave_stall(now)]
         # What keeps this scheduler's workers silent may also be at work where a worker is only slow yet.
-        others = [other for other in self.connections if _can_relieve(other, connection) and not other.is_slow]
+        others = [other for other in self.connections if can_relieve(other, connection) and not other.is_slow]
         moved = self._relieve(connection, able, others)
         for sequence in moved:
             sequence.leave_stall(now)
@@ -261,11 +262,15 @@ class Placement:
         is_offered_elsewhere = (
             error.kind is ErrorKind.OVERLOADED
             and submission.refusals.num_holding < MAX_REFUSALS
-            and self._choose(submission) is not None
+            and choose(submission, self.connections) is not None
         )
         # If another scheduler accepted the request before, the request is valid, and only this scheduler cannot take
         # it.
-        is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
+        is_unable = (
+            error.kind is ErrorKind.INVALID_REQUEST
+            and is_just_moved
+            and any(may_take(submission, other) for other in self.connections)
+        )
         # A scheduler refuses with UNAVAILABLE if it is stopping or has no worker. Another scheduler or worker will
         # replace it soon, so the request does not fail: it is placed again, and waits if it cannot be placed.
         if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
@@ -337,7 +342,7 @@ class Placement:
     def _resubmit(
         self, submission: Submission, sequences: list[SubmittedSequence], target: SchedulerConnection | None = None
     ) -> None:
-        """`target`: the scheduler that continues them; None for the one that `_choose` returns."""
+        """`target`: the scheduler that continues them; None for the one that `choose` returns."""
         unfinished = self._next_attempt(submission, sequences)
         self.num_resubmissions += len(unfinished)
         self._place(submission, unfinished, target)
@@ -366,10 +371,10 @@ class Placement:
         sequences = [sequence for sequence in sequences if not sequence.is_over]
         if not sequences:
             return
-        connection = target or self._choose(submission)
+        connection = target or choose(submission, self.connections)
         if connection is not None:
             connection.submit(sequences, [self._next_sequence_id() for _ in sequences])
-        elif any(self._is_busy_for(submission, connection) for connection in self.connections):
+        elif any(is_busy_for(submission, connection) for connection in self.connections):
             self._fail(submission, overloaded("Every scheduler of this model is busy."))
         else:
             self._park(submission, sequences)
@@ -387,7 +392,7 @@ class Placement:
 
     def _resume(self, connection: SchedulerConnection) -> None:
         """Places the parked sequences that this scheduler can take."""
-        able = [parked for parked in self._parked if self._serves(connection, parked.submission)]
+        able = [parked for parked in self._parked if serves(parked.submission, connection)]
         for parked in sorted(able, key=lambda parked: parked.submission.arrival):
             # An earlier iteration can have removed this entry: if `_place` fails a submission, all parked sequences of
             # the submission are removed.
@@ -405,14 +410,13 @@ class Placement:
         """Moves sequences of a scheduler whose workers are lost or silent to `others`. Those that none of the others
         can take stay, because a worker might come back. The move itself does not count as a loss. Returns the sequences
         that were moved."""
-        others = [other for other in others if _have_same_model(other, connection)]
         if not sequences or not others:
             return []
         moved: list[SubmittedSequence] = []
         for group in _by_submission(sequence for sequence in sequences if not sequence.is_held):
             submission = group[0].submission
             submission.refusals.forget_busy()
-            target = self._choose(submission, others)
+            target = choose(submission, others)
             if target is None:
                 continue
             if any(connection.has_kept(sequence) for sequence in group):
@@ -423,53 +427,6 @@ class Placement:
             self._resubmit(submission, group, target)
             moved += group
         return moved
-
-    def _choose(
-        self, submission: Submission, among: Sequence[SchedulerConnection] | None = None
-    ) -> SchedulerConnection | None:
-        """Returns the scheduler that a submission is sent to; None if no scheduler can take it. The candidates are the
-        model's schedulers that take new work and have not refused the submission. If some candidates have workers, the
-        others are left out. If some do not struggle, those that do are left out. The prompt's affinity then chooses
-        among the candidates. `among`: the schedulers to choose from; None for all."""
-        candidates = [
-            connection
-            for connection in (self.connections if among is None else among)
-            if self._takes(connection, submission)
-            and connection.has_room
-            and submission.refusals.get(connection) is None
-        ]
-        candidates = [connection for connection in candidates if connection.has_workers] or candidates
-        candidates = [connection for connection in candidates if not connection.is_struggling] or candidates
-        if not candidates:
-            return None
-        nodes = {connection.node: connection for connection in candidates}
-        return nodes[place(submission.affinity, submission.outstanding_tokens(submission.sequences), list(nodes))]
-
-    def _takes(self, connection: SchedulerConnection, submission: Submission) -> bool:
-        return self._serves(connection, submission) and not connection.is_draining
-
-    @staticmethod
-    def _serves(connection: SchedulerConnection, submission: Submission) -> bool:
-        """Returns whether the scheduler serves the submission's model with enough context; schedulers of one model can
-        have contexts of different lengths."""
-        info = connection.info
-        return (
-            info is not None
-            and info.key == submission.model.key
-            and info.max_model_len >= submission.num_context_tokens
-        )
-
-    def _is_busy_for(self, submission: Submission, connection: SchedulerConnection) -> bool:
-        error = submission.refusals.get(connection)
-        return self._takes(connection, submission) and (error is None or error.kind is ErrorKind.OVERLOADED)
-
-    def _may_take(self, submission: Submission) -> bool:
-        """Returns whether a scheduler that has not refused the submission might take it, now or after a reconnect."""
-        return any(
-            submission.refusals.get(connection) is None
-            and (connection.info is None or self._serves(connection, submission))
-            for connection in self.connections
-        )
 
     def _unpark(self, parked: _Parked) -> None:
         parked.timer.cancel()
@@ -522,12 +479,3 @@ def _by_submission(sequences: Iterable[SubmittedSequence]) -> list[list[Submitte
     for sequence in sequences:
         groups.setdefault(id(sequence.submission), []).append(sequence)
     return sorted(groups.values(), key=lambda group: group[0].submission.arrival)
-
-
-def _can_relieve(other: SchedulerConnection, connection: SchedulerConnection) -> bool:
-    """Returns whether the other scheduler can take over sequences of `connection`, whose workers are lost or silent."""
-    return other is not connection and other.has_workers and not other.is_draining
-
-
-def _have_same_model(one: SchedulerConnection, other: SchedulerConnection) -> bool:
-    return one.info is not None and other.info is not None and one.info.key == other.info.key

@@ -14,9 +14,10 @@ import jinja2
 
 from deploy.envoy.config import HEADER_SECONDS, GatewayConfig
 from deploy.envoy.endpoints import CLUSTER, envoy_address
+from deploy.envoy.files import SharedFiles
 from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, NO_GRPC, http_routes, service_names
 from deploy.envoy.tracing import CLUSTER as TRACE_CLUSTER
 from deploy.envoy.tracing import Tracing
 
@@ -80,7 +81,6 @@ LOCAL_REPLIES = (
     ),
     LocalReply("EQ", 405, f"{_PATH} does not take {_METHOD}.", "invalid_request_error", "method_not_supported"),
     LocalReply("EQ", 408, "The request took too long to arrive.", "invalid_request_error", "request_timeout"),
-    LocalReply("EQ", 413, "The request body is too large.", "invalid_request_error", "request_too_large"),
     LocalReply(
         "EQ",
         415,
@@ -131,11 +131,19 @@ LOCAL_REPLIES = (
 )
 
 
+# The largest body that is read to its end before it is refused (quire/cli/large_bodies.py). To larger ones, and to
+# those that do not announce their length, Envoy answers itself.
+MOST_READ_BYTES = 256 * 1024 * 1024
 # Envoy waits a random time before each retry: at most 0.25 s (max_interval in envoy.yaml.j2), half of it on average.
 _MEAN_RETRY_PAUSE_S = 0.125
 # Paths of readiness checks.
 _PROBES = ("/health", "/ping", "/v2/health/ready")
 _HEALTH_PATHS = rf"({'|'.join(_PROBES)})(\?.*)?"
+
+
+def too_large(config: GatewayConfig) -> LocalReply:
+    message = f"The request body is too large: at most {config.max_body_bytes} bytes are allowed."
+    return LocalReply("EQ", 413, message, "invalid_request_error", "request_too_large")
 
 
 def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
@@ -149,13 +157,9 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
     )
 
 
-def render(
-    config: GatewayConfig, admin: str, drain_file: str, endpoint_file: Path, tracing: Tracing | None = None
-) -> str:
-    """Renders Envoy's configuration as YAML. `admin`: address of the admin interface, `unix:/path` or `host:port` on
-    loopback. `drain_file`: path of a file that contains 0, and 1 once the gateway drains. `endpoint_file`: the file of
-    routers (endpoints.py). `tracing`: where spans go; None: there are none. If `config.listen` is empty, `config.host`
-    must be an IP address and `config.port` must not be 0."""
+def render(config: GatewayConfig, files: SharedFiles, tracing: Tracing | None = None) -> str:
+    """Renders Envoy's configuration as YAML. `tracing`: where spans go; None: there are none. If `config.listen` is
+    empty, `config.host` must be an IP address and `config.port` must not be 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -166,15 +170,21 @@ def render(
     foreign, browsers = foreign_host(config), origins(config)
     return environment.get_template("envoy.yaml.j2").render(
         config=config,
-        admin=_address(admin),
-        drain_file=drain_file,
+        admin=_address(files.admin(config)),
+        drain_file=str(files.drain),
         num_retries=2 + math.ceil(config.router_wait / _MEAN_RETRY_PAUSE_S),
         health_paths=_HEALTH_PATHS,
         probe_paths=(*_PROBES, "/v2/health/live", "/metrics"),
         listen=_address(config.listen or f"{config.host}:{config.port}"),
         cluster=CLUSTER,
-        endpoint_file=str(endpoint_file),
-        endpoint_directory=str(endpoint_file.parent),
+        endpoint_file=str(files.routers),
+        endpoint_directory=str(files.routers.parent),
+        large_body={
+            "name": "content-length",
+            "range_match": {"start": config.max_body_bytes + 1, "end": MOST_READ_BYTES + 1},
+        },
+        no_grpc=NO_GRPC,
+        large_bodies=_address(f"unix:{files.large_bodies}"),
         tracing=tracing,
         trace_cluster=TRACE_CLUSTER,
         access_log={"off": "", "-": "/dev/stdout"}.get(config.access_log, config.access_log),
@@ -185,7 +195,7 @@ def render(
         grpc_web=GRPC_WEB,
         http_routes=http_routes(),
         api_prefixes=API_PREFIXES,
-        local_replies=(*([_wrong_host(foreign)] if foreign else ()), *LOCAL_REPLIES),
+        local_replies=(*([_wrong_host(foreign)] if foreign else ()), too_large(config), *LOCAL_REPLIES),
         refused=(*([foreign] if foreign else ()), *browsers.refused),
         origins=browsers,
         header_seconds=HEADER_SECONDS,

@@ -93,7 +93,7 @@ GRPC_WEB = {
     "name": "content-type",
     "string_match": {"safe_regex": {"regex": r"application/grpc-web(-text)?(\+proto)?(\s*;.*)?"}},
 }
-_NO_GRPC = {
+NO_GRPC = {
     "name": "content-type",
     "string_match": {"prefix": "application/grpc"},
     "invert_match": True,
@@ -101,8 +101,8 @@ _NO_GRPC = {
 }
 # For each HTTP method, header matchers that together match the requests that a router can read.
 _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
-    "GET": (_NO_GRPC,),
-    "HEAD": (_NO_GRPC,),
+    "GET": (NO_GRPC,),
+    "HEAD": (NO_GRPC,),
     "POST": (
         {
             "name": "content-type",

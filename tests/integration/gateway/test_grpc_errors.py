@@ -92,7 +92,7 @@ async def test_the_limit_of_bodies_holds_for_grpc_and_is_final(short_directory: 
             above = inference_pb2.TokenizeRequest(model="m", text="x" * 2000)
             raised, error, trailers = await error_of(stub.Tokenize(above))
         assert raised.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert raised.details() == "The request body is too large."
+        assert raised.details() == "The request body is too large: at most 2000 bytes are allowed."
         assert (error["code"], trailers["grpc-retry-pushback-ms"]) == ("request_too_large", "-1")
         assert_details(raised, error)
         assert (await call(gateway.address, "POST", "/v1/chat/completions", b"x" * 2001)).status == 413

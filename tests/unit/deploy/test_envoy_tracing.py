@@ -9,6 +9,7 @@ import pytest
 
 from deploy.envoy.config import GatewayConfig
 from deploy.envoy.endpoints import EndpointFile
+from deploy.envoy.files import SharedFiles
 from deploy.envoy.render import render
 from deploy.envoy.tracing import Tracing, tracing_of
 from tests.unit.deploy.test_envoy_config import accepted
@@ -85,7 +86,7 @@ def test_envoy_takes_what_is_rendered(tracing: Tracing, tmp_path: Path, monkeypa
     if tracing.ca_file:
         tracing = dataclasses.replace(tracing, ca_file=str(tmp_path / "ca.pem"))
         Path(tracing.ca_file).write_text(CERTIFICATE)
-    endpoints = EndpointFile(tmp_path / "routers.json")
-    endpoints.write(("127.0.0.1:50051",))
-    text = render(GatewayConfig(), f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain", endpoints.path, tracing)
-    accepted(text, tmp_path)
+    files = SharedFiles(tmp_path)
+    files.routers.parent.mkdir()
+    EndpointFile(files.routers).write(("127.0.0.1:50051",))
+    accepted(render(GatewayConfig(), files, tracing), tmp_path)

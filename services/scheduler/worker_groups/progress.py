@@ -28,8 +28,8 @@ _LONGEST = 64.0
 _PAUSE_S = 10.0
 # Seconds between two offers of the sequences of silent groups.
 _OFFER_S = 1.0
-# A group that is silent for this many times the time after which it is late is given up, whatever other groups do.
-_CERTAIN = 15.0
+# A group that is silent for this many seconds after it became late is given up, whatever other groups do.
+_CERTAIN_S = 30.0
 
 Kind = tuple[int, bool, bool, bool]
 
@@ -85,6 +85,10 @@ class Watched(Protocol):
     def silence(self) -> float:
         """Time without a result, in units of the time after which the group is late. 0 if no plan is in flight."""
 
+    @property
+    def late_s(self) -> float:
+        """Seconds for which the group has been late; 0 if it is not."""
+
 
 WatchedT = TypeVar("WatchedT", bound=Watched)
 
@@ -109,7 +113,7 @@ class Overseer:
         late = [group for group in slow if group.silence > 1.0]
         self.suspects_itself = len(slow) > 1 and bool(late)
         if self.suspects_itself:
-            late = [group for group in late if group.silence > _CERTAIN]
+            late = [group for group in late if group.late_s > _CERTAIN_S]
         if not late or now < self._not_before:
             return None
         self._not_before = now + _PAUSE_S

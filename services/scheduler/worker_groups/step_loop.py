@@ -75,8 +75,16 @@ class StepLoop:
     @property
     def silence(self) -> float:
         """Time without a result, in units of the time after which the worker is late. 0 if no plan is in flight."""
-        is_in_flight = self.link is not None and self._core is not None and self._core.num_in_flight
-        return self.silent_s / self._patience.seconds if is_in_flight else 0.0
+        return self.silent_s / self._patience.seconds if self._is_in_flight else 0.0
+
+    @property
+    def late_s(self) -> float:
+        """Seconds for which the worker has been late; 0 if it is not."""
+        return max(0.0, self.silent_s - self._patience.seconds) if self._is_in_flight else 0.0
+
+    @property
+    def _is_in_flight(self) -> bool:
+        return self.link is not None and self._core is not None and self._core.num_in_flight > 0
 
     @property
     def depth(self) -> int:

@@ -193,6 +193,11 @@ class WorkerGroup:
         return self.steps.silence
 
     @property
+    def late_s(self) -> float:
+        """Seconds for which the group has been late; 0 if it is not."""
+        return self.steps.late_s
+
+    @property
     def stalled_s(self) -> float:
         """Seconds since the last result while plans are in flight, else 0."""
         return self.steps.silent_s if self.silence else 0.0

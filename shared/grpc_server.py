@@ -140,7 +140,8 @@ class GrpcServer:
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
-        """Refuses new calls at once. Cancels calls that still run after `grace` seconds."""
+        """Refuses new calls at once. Cancels calls that still run after `grace` seconds. A second call can shorten the
+        time."""
         await self.set_serving(False)
         await asyncio.shield(self.server.stop(grace))
 

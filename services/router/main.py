@@ -6,6 +6,7 @@ import asyncio
 import functools
 import importlib.util
 import logging
+import math
 import signal
 import socket
 import sys
@@ -239,10 +240,13 @@ class Router:
 async def drain(placement: Placement, server: GrpcServer, timeout_s: float) -> None:
     """Refuses new requests, and waits up to `timeout_s` for those in progress. Answers that take longer end with an
     error in their API's own shape."""
-    stopping = asyncio.create_task(server.stop(timeout_s + LAST_WORDS_S))
+    stopping = asyncio.create_task(server.stop(math.inf))
     await asyncio.wait([stopping], timeout=timeout_s)
     if not stopping.done():
         placement.fail_all(unavailable("The server stopped before the answer was complete. Try again."))
+        # The time for it begins here. If it began with the drain, a router that was suspended at this moment would cut
+        # its clients off without a word.
+        await server.stop(LAST_WORDS_S)
     await stopping
 
 

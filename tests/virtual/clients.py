@@ -32,8 +32,6 @@ MODEL = ModelInfo(
 RETRY_S = 0.05
 # Seconds within which late requests come.
 LATE_S = 2.5
-# What a router that runs does in time, it does within this time.
-_ON_TIME_S = 0.01
 # Part of the error of a request that is blamed for the exits of workers.
 TWO_EXITS = "exited twice"
 # A request fails if six schedulers in a row were lost, and is submitted again after each but the last. Some of them may
@@ -180,18 +178,17 @@ class Client:
             self._fail(error, deadline, router, submission)
         except asyncio.CancelledError:
             if loop.time() >= server.cuts_at and not self.world.is_over:
-                self._is_cut(loop.time() - server.cuts_at)
+                self._is_cut()
                 self._send_again(routers)
             raise
         finally:
             placement.close(submission)
         self.is_done = True
 
-    def _is_cut(self, late_s: float) -> None:
-        """The router ended the request without a word. It may, if the client did not listen or the router itself was
-        paused until `late_s` seconds after the time."""
+    def _is_cut(self) -> None:
+        """The router ended the request without a word. It may if the client did not listen."""
         self.world.say(f"{self.request.name} is cut by its router")
-        if self.request.reads_every <= LAST_WORDS_S and late_s < _ON_TIME_S:
+        if self.request.reads_every <= LAST_WORDS_S:
             self.world.problems.append(f"{self.request.name} was not told that its router stops")
 
     async def _read(self, placement: Placement, submission: Submission, number: int) -> None:

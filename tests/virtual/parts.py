@@ -271,10 +271,9 @@ class _RequestServer:
 
     async def stop(self, grace: float) -> None:
         self.is_serving = False
-        self.cuts_at = asyncio.get_running_loop().time() + grace
-        self.tells_at = self.cuts_at - router_main.LAST_WORDS_S
+        self.cuts_at = min(self.cuts_at, asyncio.get_running_loop().time() + grace)
         if self.requests:
-            await asyncio.wait(self.requests, timeout=grace)
+            await asyncio.wait(self.requests, timeout=None if grace == math.inf else grace)
         for task in self.requests:
             task.cancel()
         await asyncio.gather(*self.requests, return_exceptions=True)
@@ -330,6 +329,7 @@ class RouterPart(Part, Watch):
         return self._end_requests(self.host, self.placement, self.server, seconds)
 
     async def _end_requests(self, host: Host, placement: Placement, server: _RequestServer, seconds: float) -> bool:
+        server.tells_at = host.loop.time() + seconds
         await router_main.drain(placement, server, seconds)  # type: ignore[arg-type]
         await placement.stop()
         streams = [stream for stream in self.network.streams if stream.client is host and stream.is_whole]

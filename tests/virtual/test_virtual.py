@@ -28,6 +28,8 @@ ONCE_BROKEN = (
     (63067, Numbers(poisons=0, late=0)),
     (70602, Numbers(late=0)),
     (3430, Numbers()),
+    (8537, Numbers()),
+    (9382, Numbers()),
 )
 
 

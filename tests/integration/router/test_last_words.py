@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2
+from services.router.main import LAST_WORDS_S
 from tests.fakes.waiting import until
 from tests.integration.router.conftest import MODEL, StartRouter, error_reply, fake_scheduler
 from tests.integration.router.test_recovery import pausing, read_rest, read_until
@@ -25,9 +27,12 @@ async def until_end(call: Any) -> None:
         pass
 
 
-async def test_the_last_words_of_a_router_are_an_error_of_each_api(start_router: StartRouter) -> None:
+@pytest.mark.parametrize("is_suspended", [False, True], ids=["", "suspended when its drain ends"])
+async def test_the_last_words_of_a_router_are_an_error_of_each_api(
+    start_router: StartRouter, is_suspended: bool
+) -> None:
     never = asyncio.Event()
-    api = await start_router(fake_scheduler(pausing(5, never)), drain_timeout=0.1)
+    api = await start_router(fake_scheduler(pausing(5, never)), drain_timeout=0.5)
     typed: Any = stub_of(api).Generate(inference_pb2.GenerateRequest(model=MODEL, text="Once"))
     await typed.read()
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
@@ -36,7 +41,11 @@ async def test_the_last_words_of_a_router_are_an_error_of_each_api(start_router:
     whole: Any = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(body).encode()))
     await until(lambda: api.router.generator.num_requests == 3)
 
-    await api.router.stop()
+    stopping = asyncio.create_task(api.router.stop())
+    if is_suspended:
+        await asyncio.sleep(0.05)  # the drain begins
+        time.sleep(0.5 + 2 * LAST_WORDS_S)  # noqa: ASYNC251 - the event loop must stand still
+    await stopping
 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await until_end(typed)

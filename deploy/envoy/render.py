@@ -134,6 +134,8 @@ LOCAL_REPLIES = (
 # The largest body that is read to its end before it is refused (quire/cli/large_bodies.py). To larger ones, and to
 # those that do not announce their length, Envoy answers itself.
 MOST_READ_BYTES = 256 * 1024 * 1024
+# Number of them that are read at a time; others wait. Each can take 256 KiB of the gateway's memory.
+MAX_READ_AT_ONCE = 128
 # Envoy waits a random time before each retry: at most 0.25 s (max_interval in envoy.yaml.j2), half of it on average.
 _MEAN_RETRY_PAUSE_S = 0.125
 # Paths of readiness checks.
@@ -184,6 +186,7 @@ def render(config: GatewayConfig, files: SharedFiles, tracing: Tracing | None = 
             "range_match": {"start": config.max_body_bytes + 1, "end": MOST_READ_BYTES + 1},
         },
         no_grpc=NO_GRPC,
+        max_read_at_once=MAX_READ_AT_ONCE,
         large_bodies=_address(f"unix:{files.large_bodies}"),
         tracing=tracing,
         trace_cluster=TRACE_CLUSTER,

@@ -13,6 +13,8 @@ import json
 import re
 from pathlib import Path
 
+from deploy.envoy.render import MAX_READ_AT_ONCE
+
 # More than the headers of a request that Envoy passes on: --max-header-kib is at most 96.
 _MAX_HEAD_BYTES = 128 * 1024
 _PIECE_BYTES = 64 * 1024
@@ -20,8 +22,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 async def refuse_large_bodies(path: Path, message: str) -> asyncio.Server:
-    """Starts the server on a Unix socket at `path`. Only Envoy connects to it: it bounds the number of connections, the
-    size of bodies and the time that they take. `message`: the error's text."""
+    """Starts the server on a Unix socket at `path`. Only Envoy connects to it. It bounds the number of connections, the
+    size of bodies and the time that they take (envoy.yaml.j2). `message`: the error's text."""
     # The gateway's Lua filter gives this body the form of the API of the path (errors.lua).
     body = json.dumps({"code": 413, "message": message}).encode()
     answer = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
@@ -34,7 +36,7 @@ async def refuse_large_bodies(path: Path, message: str) -> asyncio.Server:
             await writer.drain()
         writer.close()
 
-    return await asyncio.start_unix_server(refuse, path, limit=_MAX_HEAD_BYTES)
+    return await asyncio.start_unix_server(refuse, path, limit=_MAX_HEAD_BYTES, backlog=MAX_READ_AT_ONCE)
 
 
 async def _forget_request(reader: asyncio.StreamReader) -> None:

@@ -453,7 +453,7 @@ class Frame(_message.Message):
 
     @_builtins.property
     def stalls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stall]:
-        """Sequences that stand still, because several workers of this scheduler send nothing at once (Load.is_struggling)."""
+        """Sequences that stand still, because their workers send nothing and are not given up yet (Load.is_struggling)."""
 
     def __init__(
         self,
@@ -776,8 +776,9 @@ class Load(_message.Message):
     num_scheduled_tokens: _builtins.int
     """Since the scheduler's start: tokens that steps computed."""
     is_struggling: _builtins.bool
-    """Whether several worker groups send nothing at once, so that the scheduler itself, or its network, may be the cause. Routers
-    prefer other schedulers for new sequences, and move those that stand still (Frame.stalls).
+    """Whether a worker sends nothing and is not given up yet: several send nothing at once, so that the scheduler itself, or its
+    network, may be the cause, or another one was given up a moment ago. Routers prefer other schedulers for new sequences, and
+    move those that stand still (Frame.stalls).
     """
     num_deferred: _builtins.int
     """Number of waiting sequences, among num_waiting, that could not start even in an empty batch: they wait for a grammar, or for

@@ -20,6 +20,7 @@ from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 from shared import clock
+from shared.stall_moves import StallMoves
 
 # Limits for output that a client has not read. Above MAX_UNREAD_BYTES, the request's sequences pause at once. Above
 # MAX_UNREAD_BYTES_OF_IDLE, they pause if the client has read nothing for IDLE_CLIENT_SECONDS
@@ -27,8 +28,6 @@ from shared import clock
 MAX_UNREAD_BYTES = 2**20
 MAX_UNREAD_BYTES_OF_IDLE = 4096
 IDLE_CLIENT_SECONDS = 1.0
-# Minimum number of seconds between two moves of a sequence away from schedulers on which it stands still.
-STALL_PAUSE_SECONDS = 10.0
 # Approximate memory of an unread token, and of each candidate in its log probabilities.
 _TOKEN_BYTES = 64
 _CANDIDATE_BYTES = 8
@@ -144,7 +143,6 @@ class SubmittedSequence:
         "finish_reason",
         "has_news",
         "is_held",
-        "left_stall_at",
         "logprobs",
         "num_cached_tokens",
         "num_host_cached_tokens",
@@ -153,12 +151,12 @@ class SubmittedSequence:
         "num_parts_lost",
         "num_preemptions",
         "num_tokens_at_loss",
-        "num_tokens_at_stall",
         "num_tokens_at_submit",
         "num_worker_losses_at_submit",
         "output_token_ids",
         "scheduled_at",
         "sequence_id",
+        "stall_moves",
         "submission",
         "submitted_at",
         "suspicion",
@@ -199,10 +197,8 @@ class SubmittedSequence:
         # Number of schedulers lost in a row without a new token in between.
         self.num_losses = 0
         self.num_tokens_at_loss = -1
-        # When the sequence last left a scheduler on which it stood still (monotonic seconds), and its number of output
-        # tokens then.
-        self.left_stall_at = float("-inf")
-        self.num_tokens_at_stall = -1
+        # The moves away from schedulers on which it stood still.
+        self.stall_moves = StallMoves()
         # Whether a scheduler has accepted the sequence before. Schedulers take such a sequence even if their queues are
         # full.
         self.was_accepted = False
@@ -253,17 +249,12 @@ class SubmittedSequence:
         return self.num_losses
 
     def may_leave_stall(self, now: float) -> bool:
-        """Whether the sequence may leave a scheduler on which it stands still. It must wait STALL_PAUSE_SECONDS after
-        the last such move: if every scheduler is slow, it would otherwise move to and fro, and never get far. It must
-        also have a new token since then: it may itself be what silences workers, and if a worker exits that it has
-        left, nothing is held against it."""
-        has_progressed = len(self.output_token_ids) > self.num_tokens_at_stall
-        return has_progressed and now >= self.left_stall_at + STALL_PAUSE_SECONDS
+        """Whether the sequence may leave a scheduler on which it stands still."""
+        return self.stall_moves.may_move(now, len(self.output_token_ids))
 
     def leave_stall(self, now: float) -> None:
         """Takes note that the sequence leaves a scheduler on which it stands still."""
-        self.left_stall_at = now
-        self.num_tokens_at_stall = len(self.output_token_ids)
+        self.stall_moves.moved(now, len(self.output_token_ids))
         self.num_parts_lost += 1
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import Generic
@@ -353,14 +353,18 @@ class Scheduler(Generic[RequestT]):
         blocks are in the prefix cache, or are about to be."""
         return len(self.memory.find(sequence)) * self.config.block_size
 
-    def drain(self, takers: Items[Scheduler[RequestT]] | None = None) -> list[Sequence[RequestT]]:
+    def drain(
+        self,
+        takers: Items[Scheduler[RequestT]] | None = None,
+        may_move: Callable[[Sequence[RequestT]], bool] = lambda _: True,
+    ) -> list[Sequence[RequestT]]:
         """Removes sequences, and returns them in the order of arrival for other groups' schedulers to adopt. These are
-        all sequences or, if `takers` is given, those that fit in the context of at least one of them. The `turn.step`
-        of a returned sequence is what is left of its delay, in steps."""
+        all sequences or, if `takers` is given, those that fit in the context of at least one of them, without those
+        that may not move. The `turn.step` of a returned sequence is what is left of its delay, in steps."""
         sequences = [
             sequence
             for sequence in self._roster.by_arrival()
-            if takers is None or any(taker.fits(sequence.request) for taker in takers)
+            if (takers is None or any(taker.fits(sequence.request) for taker in takers)) and may_move(sequence)
         ]
         num_steps = self._roster.turns.num_steps
         for sequence in sequences:

@@ -160,7 +160,9 @@ class Claimer:
             return
         finally:
             self._is_asking &= not claimant.asks_owner
-            self._attempts.discard(group)
+            # If the address was forgotten and found again, another attempt has begun while this one ended.
+            if self._tasks.get(group) is asyncio.current_task():
+                self._attempts.discard(group)
             self._changed.set()
         self._turns.claimed(address)
         end = await group.serve(link)

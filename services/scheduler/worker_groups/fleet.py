@@ -80,9 +80,12 @@ class Fleet:
         """Passes the time on to the groups, and gives up a worker that makes no progress. Call it every 100 ms."""
         for group in self.groups:
             group.tick(now)
-        if (late := self._overseer.judge(now, self.groups)) is not None:
-            late.give_up()
-        for group in self._overseer.offered(now, self.groups):
+        given_up, offers = self._overseer.judge(now, self.groups)
+        if given_up is not None:
+            given_up.give_up()
+        for group, asks_peers in offers:
+            if asks_peers:
+                group.relieve(now)
             group.offer()
         report(self.accusations.judge(now), self.spans)
 
@@ -93,8 +96,9 @@ class Fleet:
 
     @property
     def is_struggling(self) -> bool:
-        """Whether several groups send nothing at once, so that this scheduler itself may be the cause."""
-        return self._overseer.suspects_itself
+        """Whether a worker sends nothing, but is not given up yet, for example because several send nothing at once, so
+        that this scheduler itself may be the cause."""
+        return self._overseer.has_stranded
 
     @property
     def is_slow(self) -> bool:

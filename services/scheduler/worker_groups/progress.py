@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Sequences
-from typing import Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from services.scheduler.core import RequestT, StepPlan
 
@@ -93,40 +93,54 @@ class Watched(Protocol):
 WatchedT = TypeVar("WatchedT", bound=Watched)
 
 
+class Offer(NamedTuple, Generic[WatchedT]):
+    """The sequences of a stranded group. `asks_peers`: whether other groups of the scheduler should take them, and not
+    only other schedulers."""
+
+    group: WatchedT
+    asks_peers: bool
+
+
 class Overseer:
-    """Decides which of a scheduler's groups is given up.
+    """Decides which of a scheduler's groups is given up, and whose sequences go elsewhere although it is not.
 
     If more than one group sends nothing, the scheduler suspects itself: its own event loop or network may be the cause.
-    Then it gives up none of them, unless they stay silent for much longer, but offers their sequences to other
-    schedulers. It gives up one worker at a time, because each costs the blocks of all its sequences.
+    Then it gives up none of them, unless they stay silent for much longer. Otherwise it gives up one worker at a time,
+    because each costs the blocks of all its sequences. The sequences of a late group that is not given up are stranded.
+    Other schedulers should run them, or other groups of this one.
     """
 
     def __init__(self) -> None:
-        self.suspects_itself = False
+        self._suspects_itself = False
         self._not_before = float("-inf")
-        # When the sequences of a late group are offered again, by the group's id().
+        # When the sequences of a stranded group are offered again, by the group's id().
         self._next_offers: dict[int, float] = {}
 
-    def judge(self, now: float, groups: Sequences[WatchedT]) -> WatchedT | None:
-        """Returns the group to give up at `now`, if any."""
+    @property
+    def has_stranded(self) -> bool:
+        """Whether a group is late, but is not given up yet."""
+        return bool(self._next_offers)
+
+    def judge(self, now: float, groups: Sequences[WatchedT]) -> tuple[WatchedT | None, list[Offer[WatchedT]]]:
+        """Returns the group to give up at `now`, if any, and what to offer. A group's sequences are offered as soon as
+        it is late, and again after a while, because it may be that nobody could take them before."""
         slow = [group for group in groups if group.silence > SLOW]
         late = [group for group in slow if group.silence > 1.0]
-        self.suspects_itself = len(slow) > 1 and bool(late)
-        if self.suspects_itself:
-            late = [group for group in late if group.late_s > _CERTAIN_S]
-        if not late or now < self._not_before:
-            return None
-        self._not_before = now + _PAUSE_S
-        return max(late, key=lambda group: group.silence)
+        self._suspects_itself = len(slow) > 1 and bool(late)
+        hopeless = [group for group in late if group.late_s > _CERTAIN_S] if self._suspects_itself else late
+        given_up = None
+        if hopeless and now >= self._not_before:
+            self._not_before = now + _PAUSE_S
+            given_up = max(hopeless, key=lambda group: group.silence)
+        return given_up, self._offers(now, [group for group in late if group is not given_up])
 
-    def offered(self, now: float, groups: Sequences[WatchedT]) -> list[WatchedT]:
-        """Returns the groups whose sequences other schedulers should take over at `now`, after `judge`. Each is
-        returned as soon as it is late, and again after a while, because another scheduler may be able only then."""
-        late = [group for group in groups if self.suspects_itself and group.silence > 1.0]
-        due = [group for group in late if now >= self._next_offers.get(id(group), now)]
-        self._next_offers = {id(group): self._next_offers.get(id(group), now) for group in late}
+    def _offers(self, now: float, stranded: list[WatchedT]) -> list[Offer[WatchedT]]:
+        due = [group for group in stranded if now >= self._next_offers.get(id(group), now)]
+        # If the scheduler itself is the cause, its other groups are no better. They are asked after other schedulers.
+        offers = [Offer(group, not self._suspects_itself or id(group) in self._next_offers) for group in due]
+        self._next_offers = {id(group): self._next_offers.get(id(group), now) for group in stranded}
         self._next_offers |= {id(group): now + _OFFER_S for group in due}
-        return due
+        return offers
 
 
 def _kind(plan: StepPlan[RequestT]) -> Kind:

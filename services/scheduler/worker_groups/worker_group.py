@@ -35,6 +35,7 @@ from services.scheduler.worker_groups.accusations import Accusations, Acquittal
 from services.scheduler.worker_groups.engines import Engine, Engines
 from services.scheduler.worker_groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.worker_groups.outputs import report, report_interruptions
+from services.scheduler.worker_groups.progress import SLOW
 from services.scheduler.worker_groups.step_loop import StepLoop
 from services.scheduler.worker_groups.worker_link import Loss, WorkerLink, WorkerLostError
 from services.scheduler.worker_groups.worker_options import core_config, options_problem, seed_step_times
@@ -158,6 +159,21 @@ class WorkerGroup:
             self.steps.silent_s,
         )
         self.steps.give_up()
+
+    def relieve(self, now: float) -> None:
+        """Moves the sequences of a worker that sends nothing to other groups whose workers are not slow. The worker
+        keeps its plans in flight: their results bring nothing any more."""
+        assert self.core is not None
+        peers = [group for group in self._ready_peers() if group.silence <= SLOW]
+
+        def may_move(sequence: Sequence[RoutedRequest]) -> bool:
+            return sequence.request.stall_moves.may_move(now, len(sequence.token_ids))
+
+        moved = self._hand_over(self.core, peers, may_move)
+        for sequence in moved:
+            sequence.request.stall_moves.moved(now, len(sequence.token_ids))
+        if moved:
+            logger.warning("worker %s sends nothing: moved %d sequences to other workers", self.address, len(moved))
 
     def offer(self) -> None:
         """Tells the routers that the sequences of a worker that sends nothing stand still. They move them to other
@@ -408,12 +424,19 @@ class WorkerGroup:
         return [group for group in self._peers if group is not self and group.ready.is_set()]
 
     @staticmethod
-    def _hand_over(core: Scheduler[RoutedRequest], groups: list[WorkerGroup]) -> None:
-        """Spreads the sequences of `core` over the groups in whose contexts they fit."""
+    def _hand_over(
+        core: Scheduler[RoutedRequest],
+        groups: list[WorkerGroup],
+        may_move: Callable[[Sequence[RoutedRequest]], bool] = lambda _: True,
+    ) -> list[Sequence[RoutedRequest]]:
+        """Spreads the sequences of `core` that may move over the groups in whose contexts they fit, and returns
+        them."""
         takers = [(group, group.core) for group in groups if group.core is not None]
         cores = [taker for _, taker in takers]
-        for (group, _), sequences in zip(takers, share_out(core.drain(cores), cores), strict=True):
+        drained = core.drain(cores, may_move)
+        for (group, _), sequences in zip(takers, share_out(drained, cores), strict=True):
             group._adopt(sequences)
+        return drained
 
     def _finish(self, ends: list[FinishedSequence[RoutedRequest]]) -> None:
         report(ends, self._spans)

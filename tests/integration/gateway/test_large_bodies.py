@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from deploy.envoy.render import MOST_READ_BYTES
+from deploy.envoy.render import MAX_READ_AT_ONCE, MOST_READ_BYTES
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
@@ -39,7 +39,10 @@ class Client:
         """Announces a body of `length` bytes, and sends `num_sent` of them."""
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}"
         self._writer.write(f"{head}\r\n\r\n".encode())
-        self._writer.write(b" " * num_sent)
+        await self.send_more(num_sent)
+
+    async def send_more(self, length: int) -> None:
+        self._writer.write(b" " * length)
         await asyncio.wait_for(self._writer.drain(), HANG_S)
 
     async def receive(self) -> tuple[int, Any]:
@@ -101,12 +104,18 @@ async def test_anthropics_shape_has_the_request_id(gateway: Gateway) -> None:
     client.close()
 
 
-async def test_many_at_once(gateway: Gateway) -> None:
-    clients = [await Client.connect(gateway) for _ in range(64)]
-    await asyncio.gather(*(client.send(CHAT, 8_000_000, 8_000_000) for client in clients))
+async def test_more_at_once_than_are_read_at_once(short_directory: Path, router: FakeRouter) -> None:
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--max-body-bytes", "1024")
+    clients = [await Client.connect(gateway) for _ in range(3 * MAX_READ_AT_ONCE)]
+    # All have begun before one ends.
+    await asyncio.gather(*(client.send(CHAT, 100_000, 50_000) for client in clients))
+    for client in reversed(clients):
+        await client.send_more(50_000)
     for client in clients:
-        assert await client.receive() == (413, {"error": OPENAI})
+        status, body = await client.receive()
+        assert (status, body["error"]["code"]) == (413, "request_too_large")
         client.close()
+    await gateway.stop()
 
 
 async def test_a_client_that_leaves_within_its_body_leaves_nothing(short_directory: Path, router: FakeRouter) -> None:

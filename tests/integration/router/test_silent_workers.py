@@ -102,7 +102,7 @@ async def test_a_sequence_moves_off_silent_workers_once_for_each_new_token_and_p
     start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would move to and fro between schedulers that are all slow."""
-    monkeypatch.setattr("services.router.dispatch.submission.STALL_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("shared.stall_moves.PAUSE_SECONDS", 3600.0)
     resume = asyncio.Event()
     schedulers = [fake_scheduler(lambda _, __: Answer(IDS, pause_after=4, resume=resume)) for _ in range(2)]
     schedulers[1].load.num_ready_groups = 1
@@ -123,14 +123,14 @@ async def test_a_sequence_moves_off_silent_workers_once_for_each_new_token_and_p
     await stall(there)
     assert there.aborted == []
     # As if it had a new token since; then, as if much time had passed; then, as if both.
-    sequence.num_tokens_at_stall -= 1
+    sequence.stall_moves.num_tokens -= 1
     await stall(there)
     assert there.aborted == []
-    sequence.num_tokens_at_stall += 1
-    sequence.left_stall_at -= 3600.0
+    sequence.stall_moves.num_tokens += 1
+    sequence.stall_moves.last_at -= 3600.0
     await stall(there)
     assert there.aborted == []
-    sequence.num_tokens_at_stall -= 1
+    sequence.stall_moves.num_tokens -= 1
     await stall(there)
     await there.wait_for(lambda: len(there.aborted) == 1)
     await here.wait_for(lambda: len(here.submits) == 2)

@@ -248,9 +248,62 @@ async def test_a_scheduler_that_suspects_itself_offers_what_stands_still() -> No
         now = tick(fleet, now, 0.1)
         offers.append([*map(offers_of, silent), offers_of(at_work)])
     assert fleet.is_struggling
-    # Once a second, those that wait as well.
-    none = [[0, 0], [0], [0]]
-    assert [one for one in offers if one != none] == [[[1, 1], [1], [0]]] * 2
+    # At once to other schedulers, those that wait as well. What these have not taken a second later goes to the worker
+    # that answers.
+    moves = [one for one, before in zip(offers, [None, *offers], strict=False) if one != before]
+    none, moved = [[0, 0], [0], [0]], [[], [], [0, 0, 0, 0]]
+    assert moves in ([[[1, 1], [1], [0]], none, moved], [none, [[1, 1], [1], [0]], none, moved])
+
+
+async def test_a_sequence_moves_once_between_silent_workers_until_it_has_a_new_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise it would move to and fro between workers that are all slow."""
+    monkeypatch.setattr("shared.stall_moves.PAUSE_SECONDS", 0.0)
+    fleet = Fleet("s", SchedulerConfig())
+    silent = [group(fleet, scheduler(), is_ready=True) for _ in range(2)]
+    idle = group(fleet, scheduler(), is_ready=True)
+    now = tick(fleet, time.monotonic(), 1.0)
+    for index, one in enumerate(silent):
+        await plan_in_flight(one, index)
+    now = tick(fleet, now, 3.5)
+    assert [one.num_unfinished for one in (*silent, idle)] == [0, 0, 2]
+    # Its worker becomes silent, too, and one of the others answers again.
+    link = Link()
+    assert idle.core is not None
+    idle.steps.begin(cast(WorkerLink, link), idle.core)
+    idle.steps.pump()
+    assert link.num_sent
+    idle.steps._patience._known |= {kind for kind, _ in idle.steps._patience._in_flight}
+    for _ in range(50):
+        silent[0].steps.silent_s = 0.0
+        now = tick(fleet, now, 0.1)
+    assert [one.num_unfinished for one in (*silent, idle)] == [0, 0, 2]
+    for sequence in idle.core.sequences:
+        sequence.request.stall_moves.num_tokens -= 1  # as if it had a new token
+    for _ in range(20):
+        silent[0].steps.silent_s = 0.0
+        now = tick(fleet, now, 0.1)
+    assert [one.num_unfinished for one in (*silent, idle)] == [2, 0, 0]
+
+
+async def test_a_second_silent_worker_that_cannot_be_given_up_yet_loses_its_sequences_at_once() -> None:
+    fleet = Fleet("s", SchedulerConfig())
+    groups = [group(fleet, scheduler(), is_ready=True) for _ in range(3)]
+    now = tick(fleet, time.monotonic(), 1.0)
+    first = await plan_in_flight(groups[0], 0)
+    now = tick(fleet, now, 2.5)
+    assert first.is_cancelled
+    groups[0].steps.end()  # as its stream's end does
+    groups[0].ready.clear()
+    second = await plan_in_flight(groups[1], 1)
+    now = tick(fleet, now, 1.5)
+    assert (groups[1].num_unfinished, fleet.is_struggling) == (1, False)
+    now = tick(fleet, now, 1.0)
+    assert [one.num_unfinished for one in groups[1:]] == [0, 1]
+    assert (second.is_cancelled, fleet.is_struggling) == (False, True)
+    tick(fleet, now, 8.0)
+    assert second.is_cancelled
 
 
 def test_a_sequence_that_runs_again_before_the_router_reads_is_not_offered() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.dashboards.queries import ALL_PARTS, of_all_parts, per_second, quantile, series, total
+from deploy.dashboards.queries import ALL_PARTS, NAMESPACE, of_all_parts, per_second, quantile, series, total
 from shared.metrics import Metric, catalog
 
 AVAILABILITY = 0.995  # objective: the share of choices that end as asked
@@ -29,8 +29,8 @@ class Alert:
 
 
 def _failing(window: str) -> str:
-    failed = per_second(catalog.REQUEST_SUCCESS, window=window, finished_reason="error")
-    return f"{failed} / {per_second(catalog.REQUEST_SUCCESS, window=window)}"
+    failed = per_second(catalog.REQUEST_SUCCESS, NAMESPACE, window=window, finished_reason="error")
+    return f"{failed} / {per_second(catalog.REQUEST_SUCCESS, NAMESPACE, window=window)}"
 
 
 def _burns(times: float, long: str, short: str) -> str:
@@ -47,7 +47,7 @@ def _of_gateways(name: str, *labels: str) -> str:
     """Returns how fast a counter of Envoy grows for requests of clients. Envoy counts those to its admin interface with
     another prefix, and readiness checks not at all."""
     inside = ",".join(('job="gateway"', 'envoy_http_conn_manager_prefix="gateway"', *labels))
-    return f"sum(rate({name}{{{inside}}}[5m]))"
+    return f"sum by (namespace) (rate({name}{{{inside}}}[5m]))"
 
 
 _ANSWERS = _of_gateways("envoy_http_downstream_rq_xx")
@@ -57,9 +57,12 @@ _CUT_OFF = _of_gateways("envoy_http_rq_reset_after_downstream_response_started")
 _READY = series(catalog.SCHEDULERS_READY)
 # Routers of the release before do not say the model.
 _WAS_READY = series(catalog.SCHEDULERS_READY, model_name=None)
-_NOT_READY = f"max by (model_name) (max_over_time({_WAS_READY}[30m])) > 0 unless max by (model_name) ({_READY}) > 0"
+_OF_MODELS = "max by (namespace, model_name)"
+_NOT_READY = f"{_OF_MODELS} (max_over_time({_WAS_READY}[30m])) > 0 unless {_OF_MODELS} ({_READY}) > 0"
 _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
+_WAITING = total(catalog.NUM_REQUESTS_WAITING, NAMESPACE)
+_GPU_USE = f"avg by (namespace) ({series(catalog.GPU_UTILIZATION)})"
 _HELD_UP = (
     f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
     f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
@@ -73,13 +76,13 @@ ALERTS = (
         "lower --max-num-seqs or --max-model-len.",
     ),
     Alert(
-        "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, window='5m')} > 30", "5m", "critical",
+        "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, NAMESPACE, '5m')} > 30", "5m", "critical",
         "One request in a hundred takes longer than 30 s.",
         "Compare queue, prefill and decode times (dashboard overview). Queue: add workers. Prefill: raise "
         "--max-num-batched-tokens or --target-tbt-ms. Decode: long answers, or too many at once (--max-num-seqs).",
     ),
     Alert(
-        "HighQueueDepth", f"{total(catalog.NUM_REQUESTS_WAITING)} > 100", "2m", "warning",
+        "HighQueueDepth", f"{_WAITING} > 100", "2m", "warning",
         "More than 100 sequences wait.",
         "Add workers, or let clients send less: at --max-num-queued-reqs requests are refused with 429.",
     ),
@@ -92,16 +95,16 @@ ALERTS = (
         "KV cache has room.",
     ),
     Alert(
-        "GPUUnderused", f"avg({series(catalog.GPU_UTILIZATION)}) < 0.7 and {total(catalog.NUM_REQUESTS_WAITING)} > 0",
-        "15m", "info",
+        "GPUUnderused", f"{_GPU_USE} < 0.7 and {_WAITING} > 0", "15m", "info",
         "GPUs have time left although sequences wait.",
         "Something before them is the limit: routers (event loop lag), a small --max-num-seqs, or a full KV cache.",
         needs="a GPU",
     ),
     Alert(
-        "GPUSaturated", f"avg({series(catalog.GPU_UTILIZATION)}) > 0.95", "15m", "info",
-        "GPUs have no time left for a burst of requests.",
-        "Add workers before the queue grows.",
+        "GPUSaturated", f"{_GPU_USE} > 0.95", "15m", "info",
+        "GPUs may have no time left for a burst of requests.",
+        "Utilization is the share of time in which any kernel runs, so a single long answer can bring it near 1. If "
+        "running sequences are near --max-num-seqs, too, add workers before the queue grows.",
         needs="a GPU",
     ),
     Alert(
@@ -129,7 +132,7 @@ ALERTS = (
     ),
     Alert(
         "SlowFirstToken",
-        f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, window='5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
+        f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, NAMESPACE, '5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
         "10m", "warning",
         "One request in twenty waits longer than 200 ms for its first token.",
         "Compare the time in the queue with the prefill (dashboard overview). Long prompts: look at the prefix hits. "
@@ -137,14 +140,14 @@ ALERTS = (
     ),
     Alert(
         "SlowTokens",
-        f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, window='5m')} > {catalog.PER_TOKEN_TARGET_S}",
+        f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, NAMESPACE, '5m')} > {catalog.PER_TOKEN_TARGET_S}",
         "10m", "warning",
         "One token in twenty comes later than 30 ms after the one before.",
         "Lower --target-tbt-ms so that prompts wait more, or --max-num-seqs so that fewer sequences share a step. "
         "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
     ),
     Alert(
-        "NoReadyScheduler", f"(max({_READY}) or vector(0)) == 0", "30s", "critical",
+        "NoReadyScheduler", f"max by (namespace) ({_READY}) == 0 or absent({_READY})", "30s", "critical",
         "No router knows a scheduler with a worker, or no router can be scraped: requests are refused with 503.",
         "Look at the schedulers' and workers' logs: a worker that does not start says why.",
     ),
@@ -169,14 +172,15 @@ ALERTS = (
         "Look at Redis, its Sentinels or the name server, and at the network between.",
     ),
     Alert(
-        "StreamsLost", f"sum({_grew(catalog.STREAMS_LOST, '5m')}) > 0", "0m", "critical",
+        "StreamsLost", f"sum by (namespace) ({_grew(catalog.STREAMS_LOST, '5m')}) > 0", "0m", "critical",
         "An answer failed because a part was lost, and nothing took it over.",
         "The router's log names the request and the reason. Report it: this should not happen.",
     ),
     Alert(
         "MemoryGrows",
+        # It waits longer than it looks back, or it would fire after a process has grown once.
         f"predict_linear({_MEMORY}[30m], 4 * 3600) - {_MEMORY} > on (job, instance) {_LEFT}",
-        "30m", "warning",
+        "45m", "warning",
         "At this rate, a process uses up the memory of its host or container within four hours.",
         "Restart the part when convenient (it drains first), and report what it was doing.",
     ),
@@ -186,7 +190,13 @@ ALERTS = (
         "Give the routers more CPU time, or add routers.",
     ),
     Alert(
-        "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, window='5m')} > 1", "10m", "info",
+        "PartNotScraped", f"up{{{ALL_PARTS}}} == 0", "15m", "warning",
+        "Prometheus cannot scrape a part, so that the alerts on its metrics are silent.",
+        "Look whether it runs, and whether its network policy lets Prometheus in (Helm: `monitoringNamespace`). A "
+        "worker is scraped once its model is loaded: a load of more than 15 minutes fires this, too.",
+    ),
+    Alert(
+        "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, NAMESPACE, window='5m')} > 1", "10m", "info",
         "More than one sequence per second is paused because its client does not read.",
         "The answers are kept and go on when the clients read. Look for proxies that buffer or clients that hang.",
     ),

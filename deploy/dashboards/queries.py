@@ -9,6 +9,9 @@ from shared.metrics import Metric
 WINDOW = "$__rate_interval"  # Grafana puts at least four scrape intervals here
 # Of every kind of part, each of which is a job of Prometheus.
 ALL_PARTS = 'job=~"gateway|router|scheduler|worker"'
+# Label of what belongs together: Prometheus may watch a release in each of several namespaces. Without Kubernetes, no
+# series has it, and all of them belong together.
+NAMESPACE = ("namespace",)
 _SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
 
 

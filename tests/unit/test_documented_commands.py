@@ -139,6 +139,8 @@ def test_docker_runs_an_image_that_takes_its_options(words: list[str], monkeypat
     if found.entrypoint is None:
         (entry,) = re.findall(r'^ENTRYPOINT \["quire", (.*)\]$', dockerfile, re.MULTILINE)
         test_quire_takes_its_options([*shlex.split(entry.replace(",", " ")), *found.arguments], monkeypatch)
+    elif found.entrypoint == "quire":
+        test_quire_takes_its_options(found.arguments, monkeypatch)
     else:
         (path,) = found.arguments
         assert path in dockerfile

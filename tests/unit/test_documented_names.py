@@ -16,7 +16,7 @@ from shared.metrics import Metric, catalog
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTS = ["troubleshooting.md", "faq.md", "comparison.md", "alerts.md"]
 # Options of other programs, or of a document's own example.
-FOREIGN = {"--gpus", "--pids-limit", "--ulimit", "--volumes", "--profile", "--scale"}
+FOREIGN = {"--entrypoint", "--gpus", "--pids-limit", "--ulimit", "--volumes", "--profile", "--scale"}
 
 
 def names_of(metric: Metric) -> set[str]:

@@ -28,6 +28,11 @@ class DoctorConfig(DiscoveryOptions):
         "Model to check: a directory, a GGUF file or a name on the Hugging Face hub. If left out, the bundled model.",
         positional=True,
     )
+    part: str = option(
+        "serve",
+        "What runs here: serve for all parts, or one part, as in a container.",
+        choices=tuple(software.EXTRAS),
+    )
     device: str = option("auto", "Device to run the model on: auto, cpu, cuda or cuda:N.")
     quantization: str | None = option(None, "Quantization at load, as for quire serve.", short="-q")
     download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")
@@ -57,25 +62,31 @@ def main(argv: Sequence[str]) -> int:
 
 
 def findings(config: DoctorConfig) -> Iterator[Finding]:
-    packages = software.check_packages(install_command(software.EXTRA))
+    packages = software.check_packages(config.part, install_command(software.EXTRAS[config.part]))
     yield packages
     if packages.verdict is Verdict.PROBLEM:
         return  # the other checks need them
-    yield software.check_kernels()
     yield host.check_cores()
     yield host.check_memory()
-    yield host.check_shared_memory()
     yield host.check_descriptors(config.max_connections)
     yield host.check_processes()
-    yield host.check_runtime_directory()
+    if config.part in ("serve", "gateway"):
+        yield host.check_runtime_directory()
+        yield network.check_port(config.host, config.port)
+    yield network.check_redis(config)
+    if config.part in ("serve", "worker"):
+        yield from _of_worker(config)
+
+
+def _of_worker(config: DoctorConfig) -> Iterator[Finding]:
+    yield software.check_kernels()
+    yield host.check_shared_memory()
     yield host.check_downloads(_downloads(config))
     cuda = gpu.ask_cuda()
     yield from gpu.check_gpus(cuda)
     if not isinstance(cuda, str) and cuda.gpus:
         yield gpu.check_compiler()
-    yield network.check_port(config.host, config.port)
     yield network.check_hub(network.Hub.from_environment())
-    yield network.check_redis(config)
     worker = WorkerConfig(
         model=config.model,
         device=config.device,

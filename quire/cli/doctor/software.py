@@ -13,16 +13,19 @@ from shared.version import version
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-# The extra of `quire serve`.
-EXTRA = "local"
+# What can be installed, each with its extra.
+EXTRAS = {"serve": "local", "gateway": "gateway", "router": "router", "scheduler": "scheduler", "worker": "worker"}
 
 
-def check_packages(install_command: str) -> Finding:
-    """Compares the installed packages with those that `quire serve` needs. `install_command` installs them."""
-    wrong = [*_wrong_packages()]
+def check_packages(part: str, install_command: str) -> Finding:
+    """Compares the installed packages with those that a part needs, or `quire serve` with all of them.
+    `install_command` installs them."""
+    wrong = [*_wrong_packages(EXTRAS[part])]
     if wrong:
-        return problem("packages", "; ".join(wrong), install_command)
-    return ok("packages", f"Quire {version()}, Python {platform.python_version()}; all packages of quire serve")
+        complete = [other for other in EXTRAS if other != part and not any(_wrong_packages(EXTRAS[other]))]
+        others = f"; to check what is installed: --part {' or '.join(complete)}" if complete else ""
+        return problem("packages", "; ".join(wrong), install_command + others)
+    return ok("packages", f"Quire {version()}, Python {platform.python_version()}; all packages of quire {part}")
 
 
 def check_kernels() -> Finding:
@@ -37,10 +40,10 @@ def check_kernels() -> Finding:
     return ok("kernels", "the compiled CPU kernels load")
 
 
-def _wrong_packages() -> Iterator[str]:
+def _wrong_packages(extra: str) -> Iterator[str]:
     from packaging.requirements import Requirement
 
-    for requirement in _requirements(Requirement("quire[local]"), seen=set()):
+    for requirement in _requirements(Requirement(f"quire[{extra}]"), seen=set()):
         try:
             installed = distribution(requirement.name).version
         except PackageNotFoundError:

@@ -8,6 +8,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from services.worker.config import WorkerConfig
 from shared.discovery import DiscoveryOptions, Kind, Registry
 from shared.host_memory import GIB
 from shared.python_child import child_environment, python_command
+from tests import bare_tree
 from tests.fakes.redis_server import needs_redis, redis_server
 from tests.fakes.waiting import until
 
@@ -64,10 +66,43 @@ def test_a_problem_has_a_remedy_and_ends_with_status_1(tmp_path: Path) -> None:
     assert all(found[subject].remedy for subject in problems)
 
 
-def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["no-such-package>=1; extra == 'local'", "grpcio>=999; extra == 'local'", "neither; extra == 'dev'"]
+# Packages of each part that its image has, of those that `bare_tree` hides.
+TELEMETRY = ("grpc_health", "grpc_reflection", "opentelemetry", "prometheus_client", "redis")
+SHOWN = {
+    "worker": (*TELEMETRY, "gguf", "llguidance"),
+    "router": (*TELEMETRY, "google.api", "google.rpc", "llguidance", "pydantic", "pydantic_core", "uvloop"),
+    "scheduler": TELEMETRY,
+    "gateway": ("envoy", "google.api", "google.rpc", "prometheus_client", "redis"),
+}
+
+
+@pytest.mark.parametrize("part", SHOWN)
+def test_a_part_alone_is_checked_with_its_own_packages(part: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "quire.cli.main", "doctor", "--json", "--part", part, "--port", "0"],
+        env={**bare_tree.environment(tmp_path, SHOWN[part]), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    found = [json.loads(line)["subject"] for line in ran.stdout.splitlines()]
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {"packages", "cores", "memory", "redis"} <= {*found}
+    assert [("model" in found, "gpu" in found), "port" in found] == [(part == "worker",) * 2, part == "gateway"]
+
+
+def test_missing_packages_come_with_the_parts_that_lack_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["no-such-package>=1; extra == 'local'", "no-such-package>=1; extra == 'gateway'"]
     monkeypatch.setattr(software, "requires", lambda _: lines)
-    found = software.check_packages("pip install quire")
+    found = software.check_packages("serve", "pip install quire")
+    assert found.verdict is Verdict.PROBLEM
+    assert found.remedy == "pip install quire; to check what is installed: --part router or scheduler or worker"
+    assert software.check_packages("worker", "pip install quire").verdict is Verdict.OK
+
+
+def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["no-such-package>=1", "grpcio>=999; extra == 'local'", "neither; extra == 'dev'"]
+    monkeypatch.setattr(software, "requires", lambda _: lines)
+    found = software.check_packages("serve", "pip install quire")
     assert found.verdict is Verdict.PROBLEM
     assert "no-such-package is missing; grpcio is " in found.what
     assert "neither" not in found.what

@@ -94,6 +94,7 @@ READY, SILENCE = (
     'quire:schedulers_ready{job="router",model_name="a"}',
     'quire:discovery_silence_seconds{job="router",kind="scheduler"}',
 )
+LABELS_WITHOUT_ROUTERS = {"severity": "critical", "job": "router"}
 # For each alert: series under which it fires, and series under which it does not.
 CASES: dict[str, tuple[Values, Values]] = {
     "HighKVCacheUsage": (gauge(USAGE, 0.96), gauge(USAGE, 0.94)),
@@ -131,6 +132,7 @@ CASES: dict[str, tuple[Values, Values]] = {
     "EventLoopHeldUp": (
         values(LAG, "0.2", "0.5", num_below=99, num_above=1), values(LAG, "0.2", "0.5", num_below=99, num_above=0)
     ),
+    "PartNotScraped": (gauge('up{job="worker",instance="w"}', 0), gauge('up{job="node",instance="n"}', 0)),
     "SlowClients": (counted("quire:slow_client_pauses_total", 90), counted("quire:slow_client_pauses_total", 30)),
 }  # fmt: skip
 
@@ -160,7 +162,7 @@ def test_no_scheduler_is_ready_if_no_router_can_be_scraped(tmp_path: Path) -> No
     found = {
         "alertname": "NoReadyScheduler",
         "eval_time": "10m",
-        "exp_alerts": [expected(RULE["NoReadyScheduler"], {})],
+        "exp_alerts": [expected(RULE["NoReadyScheduler"], {READY: ""}) | {"exp_labels": LABELS_WITHOUT_ROUTERS}],
     }
     tests = [{"interval": "1m", "input_series": [], "alert_rule_test": [found]}]
     check(tmp_path, tests)
@@ -230,6 +232,47 @@ def test_what_fails_at_gateways_alone_is_no_failure_of_routers(case: Values, tmp
 
 
 @needs_promtool
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HighRequestLatency", "HighQueueDepth", "GPUSaturated", "LowSuccessRate", "AvailabilityBurnsFast"),
+        *("AvailabilityBurnsSlowly", "GatewayErrors", "SlowFirstToken", "SlowTokens", "NoReadyScheduler"),
+        "ModelWithoutScheduler",
+    ],
+)
+def test_a_healthy_namespace_does_not_hide_the_trouble_of_another(name: str, tmp_path: Path) -> None:
+    """Its traffic may be a hundred times that of the other."""
+    of_two = {}
+    for namespace, case in (("prod", CASES[name][0]), ("staging", CASES[name][1])):
+        for series, text in case.items():
+            factor = 100 if namespace == "staging" else 1
+            start, plus, growth = text.partition("+")
+            number, _, rest = growth.partition("x")
+            of_two[series.replace("{", f'{{namespace="{namespace}",')] = (
+                f"{start}+{factor * int(number)}x{rest}" if plus and "_" not in start else text
+            )
+    labels = expected(RULE[name], CASES[name][0])["exp_labels"] | {"namespace": "prod"}
+    alert = {"exp_labels": labels, "exp_annotations": RULE[name]["annotations"]}
+    found = {"alertname": name, "eval_time": f"{MINUTES}m", "exp_alerts": [alert]}
+    given = [{"series": one, "values": text} for one, text in of_two.items()]
+    check(tmp_path, [{"interval": "1m", "input_series": given, "alert_rule_test": [found]}])
+
+
+@needs_promtool
+def test_a_process_that_grows_once_uses_up_no_memory(tmp_path: Path) -> None:
+    """Such as a cache that fills: by most of what is left within five minutes, and then not any more."""
+    given = [
+        {"series": f'{name}{{job="worker",instance="w"}}', "values": text}
+        for name, text in (
+            ("process_resident_memory_bytes", "1000x60 1000+13000x5 66000x200"),
+            ("quire:host_memory_available_bytes", "75000x60 75000-13000x5 10000x200"),
+        )
+    ]
+    found = [{"alertname": "MemoryGrows", "eval_time": f"{minute}m", "exp_alerts": []} for minute in range(60, 200)]
+    check(tmp_path, [{"interval": "1m", "input_series": given, "alert_rule_test": found}])
+
+
+@needs_promtool
 def test_a_model_whose_workers_are_gone_is_without_scheduler_though_one_is_connected(tmp_path: Path) -> None:
     name, series = "ModelWithoutScheduler", 'quire:schedulers_ready{job="router",model_name="b"}'
     given = [{"series": series, "values": "1x20 0x20"}, {"series": READY, "values": "1x40"}]
@@ -268,6 +311,7 @@ def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     kept = {
         "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (),
         "ModelWithoutScheduler": ("model_name",), "NoHealthyRouter": ("job", "instance", "envoy_cluster_name"),
+        "PartNotScraped": ("job", "instance"),
     }  # fmt: skip
     names = kept.get(rule["alert"], ("job", "instance") if rule["expr"].split("{")[0] in _KEPT_WHOLE else ())
     for series in case:

@@ -187,6 +187,8 @@ def test_disruption_budgets_allow_to_drain_a_node_and_keep_a_replica(manifests: 
     assert sorted(covered) == sorted(map(name_of, quires))
     for budget in budgets:
         assert budget["spec"]["maxUnavailable"] == 1
+        # Without a worker, no gateway and no router is ready, and none could be evicted.
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert all(one["spec"]["replicas"] >= 2 for one in quires if pod_labels(one)[COMPONENT] != "worker")
 
 
@@ -286,6 +288,27 @@ def test_a_job_that_has_ended_goes_so_that_a_changed_one_can_be_applied() -> Non
     assert "Ten minutes after its end" in document
     (name,) = re.findall(r"`kubectl -n quire delete job (\S+) --ignore-not-found`", document)
     assert manifests.named("Job", name)
+
+
+def test_all_scalers_remove_workers_one_at_a_time() -> None:
+    components = MANIFESTS / "components"
+    (keda,) = yaml.safe_load_all((components / "keda" / "scaled-object.yaml").read_text())
+    assert keda["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher", "without Prometheus, no worker goes"
+    behaviors = [keda["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]]
+    for name in ("hpa-gpu", "hpa-queue"):
+        (scaler,) = yaml.safe_load_all((components / name / "hpa.yaml").read_text())
+        behaviors.append(scaler["spec"]["behavior"])
+    assert behaviors == [behaviors[0]] * 3
+    assert behaviors[0]["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+
+
+def test_workers_take_as_many_threads_as_they_ask_for_cpus(manifests: Manifests) -> None:
+    """By default they take one for each core of the node."""
+    for workload in manifests.of("StatefulSet"):
+        container = container_of(workload)
+        (threads,) = [one for one in container["env"] if one["name"] == "QUIRE_NUM_THREADS"]
+        assert threads["valueFrom"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
+        assert int(container["resources"]["requests"]["cpu"]) >= 1
 
 
 def test_keda_finds_the_workers_of_a_model_whose_names_have_a_prefix(tmp_path: Path) -> None:
@@ -391,8 +414,9 @@ def test_the_overlay_of_the_documentation_renders(tmp_path: Path) -> None:
     # In the document, the overlay is two directories below the source tree.
     assert "../../deploy" in overlay
     manifests = kustomized(tmp_path, overlay.replace("../../deploy", os.path.relpath(ROOT / "deploy", tmp_path)))
+    images = {container_of(one)["image"] for one in manifests.of("Deployment", "StatefulSet")}
+    assert images == {f"registry.example/quire-{part}:0.1.0" for part in ("gateway", "router", "scheduler", "worker")}
     worker = container_of(manifests.named("StatefulSet", "worker"))
-    assert worker["image"] == "registry.example/quire-worker:0.1.0"
     assert environment_of(worker)["QUIRE_MODEL"] == "meta-llama/Llama-3.1-8B-Instruct"
     assert list(manifests.of("HorizontalPodAutoscaler"))
     assert "quire-hub-token" in document

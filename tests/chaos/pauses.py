@@ -1,4 +1,4 @@
-"""How long clients' streams stood still because of each fault.
+"""How long clients' streams stood still because of each fault, and how much longer answers took that came whole.
 
 A pause is a gap between two events of a stream, beyond the longest gap of the same request without faults. Faults
 overlap, and each pause counts for one of them: the first one that began during the gap; if none did, the last one that
@@ -8,9 +8,9 @@ began before it and was not over.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import median
 
 from tests.chaos.draw import DOWN, GRACEFUL, KILL, KILL_ALL, MEMORY, STALL, STOP, reaches_worker
@@ -19,6 +19,9 @@ from tests.chaos.history import Call, Fault, Record, Served
 
 # While such a fault lasts, nobody can be served through its part or link.
 _BLOCKING = {KILL, KILL_ALL, STOP, DOWN, STALL, MEMORY, *GRACEFUL}
+
+
+Gaps = Callable[[Call], Iterable[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +74,39 @@ def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list
 
 def standstills(records: Sequence[Record], max_rest: float, shape: Shape) -> list[Pause]:
     """Returns every pause in which the fleet took longer than `max_rest` seconds although somebody could have served
-    the call, the longest pause first."""
-    long = takewhile(lambda pause: pause.seconds > max_rest, _pauses(records, shape))
-    return [pause for pause in long if pause.rest > max_rest]
+    the call, the longest pause first. Nobody sees the pauses of an answer that comes whole: it may take `max_rest`
+    seconds more for each fault that it met."""
+    pauses, delays = _pauses(records, shape, least=max_rest), delays_of_whole_answers(records, shape, least=max_rest)
+    return [
+        *(pause for pause in pauses if pause.rest > max_rest),
+        *(delay for delay in delays if delay.rest > max_rest * max(1, len(delay.faults))),
+    ]
 
 
-def _pauses(records: Sequence[Record], shape: Shape) -> Iterator[Pause]:
-    """Yields all pauses since the first fault, the longest first."""
+def delays_of_whole_answers(records: Sequence[Record], shape: Shape, least: float = 0.0) -> Iterator[Pause]:
+    """Yields how much longer answers took that came whole, as if each was a pause, the longest first. `least`: only
+    those that are longer, in seconds."""
+    return _pauses(records, shape, _whole, least)
+
+
+def _pauses(
+    records: Sequence[Record], shape: Shape, gaps_of: Gaps | None = None, least: float = 0.0
+) -> Iterator[Pause]:
+    """Yields all pauses since the first fault, the longest first. `gaps_of`: what counts as the gaps of a call.
+    `least`: only pauses that are longer, in seconds."""
+    gaps_of = gaps_of or _gaps
     calls = [record for record in records if isinstance(record, Call)]
-    usual = usual_gaps(calls)
+    usual = usual_gaps(calls, gaps_of)
     routers = {record.id: record.router for record in records if isinstance(record, Served)}
     faults = sorted((record for record in records if isinstance(record, Fault)), key=lambda fault: fault.start)
     gaps = [
         (end - start - usual.get(call.request, 0.0), start, end, call)
         for call in calls
         if call.phase != "calm"
-        for start, end in _gaps(call)
+        for start, end in gaps_of(call)
     ]
     for seconds, start, end, call in sorted(gaps, key=lambda gap: gap[:3], reverse=True):
-        if seconds <= 0:
+        if seconds <= least:
             return
         under_way = tuple(fault for fault in faults if fault.start <= end and start <= fault.end)
         lacked = min(seconds, without_service(call, routers.get(call.id), start, end, under_way, shape))
@@ -167,12 +184,13 @@ def _cause(faults: Sequence[Fault], start: float, end: float) -> Fault | None:
     return next((fault for fault in reversed(faults) if fault.start < start <= fault.end), None)
 
 
-def usual_gaps(calls: Iterable[Call]) -> dict[str, float]:
-    """Returns the longest gap of each request's streams in the calm phase, in seconds."""
+def usual_gaps(calls: Iterable[Call], gaps_of: Gaps | None = None) -> dict[str, float]:
+    """Returns the longest gap of each request's streams in the calm phase, in seconds. `gaps_of`: what counts as the
+    gaps of a call."""
     longest: dict[str, float] = {}
     for call in calls:
         if call.phase == "calm":
-            for start, end in _gaps(call):
+            for start, end in (gaps_of or _gaps)(call):
                 longest[call.request] = max(longest.get(call.request, 0.0), end - start)
     return longest
 
@@ -182,3 +200,9 @@ def _gaps(call: Call) -> Iterator[tuple[float, float]]:
     whole have none."""
     if len(call.events) > 1:
         yield from pairwise([call.start, *(event.at for event in call.events)])
+
+
+def _whole(call: Call) -> Iterator[tuple[float, float]]:
+    """Yields the time of an answer that came whole."""
+    if len(call.events) == 1 and call.outcome == "ended" and call.status == 200:
+        yield call.start, call.events[0].at

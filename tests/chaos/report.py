@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tests.chaos.checker import Verdict
 from tests.chaos.fleet import Shape
 from tests.chaos.history import Fault, Record, Skipped
-from tests.chaos.pauses import KindFigures, Pause, by_kind, longest_pauses
+from tests.chaos.pauses import KindFigures, Pause, by_kind, delays_of_whole_answers, longest_pauses
 from tests.chaos.run import Result
 
 # Maximum number of findings that are shown, and of pauses.
@@ -31,6 +31,12 @@ def summary(records: Sequence[Record], verdict: Verdict, result: Result, shape: 
             "faults left nobody who could have served it. *Rest*: what the fleet took beyond that.",
             "",
             *_pauses(pauses),
+            "",
+        ]
+    if (delay := next(delays_of_whole_answers(records, shape), None)) is not None:
+        lines += [
+            f"Of the answers that came whole, one ({delay.request}) was delayed most: by {delay.seconds:.1f} s under "
+            f"{len(delay.faults)} faults, {delay.without_service:.1f} s of which nobody could have served it.",
             "",
         ]
     skipped = {record for record in records if isinstance(record, Skipped)}

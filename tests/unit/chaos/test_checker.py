@@ -241,6 +241,24 @@ def test_a_stream_that_stands_still_although_somebody_could_serve_it_is_found(
 
 
 @pytest.mark.parametrize(
+    ("max_rest", "num_faults", "found"),
+    [(4.5, 1, ["stood still"]), (5.5, 1, []), (4.5, 2, []), (2.0, 2, ["stood still"])],
+)
+def test_an_answer_that_comes_whole_may_take_a_pause_longer_for_each_fault(
+    max_rest: float, num_faults: int, found: list[str]
+) -> None:
+    """It takes six seconds instead of one."""
+    whole = {"data": [{"index": 0, "embedding": [1.0]}], "usage": {"prompt_tokens": 4}}
+    events = (Event(11.0, json.dumps(whole)),)
+    calm = dataclasses.replace(call("a", [], "calm", "embeddings (quire-chat)"), start=10.0, events=events)
+    late = dataclasses.replace(calm, id="b", phase="storm", start=5.0)
+    faults = [Fault("slow link", (f"router-0>scheduler-{number}",), 6.0, 7.0) for number in range(num_faults)]
+    embeddings = HttpRequest("embeddings (quire-chat)", "/v1/embeddings", {})
+    verdict = check([REFERENCE, calm, late, *faults], [CHAT, embeddings], SHAPE, max_rest=max_rest)
+    assert [finding.rule for finding in verdict.findings] == found
+
+
+@pytest.mark.parametrize(
     ("target", "router", "start", "is_excused"),
     [
         ("router-0", "router-0", 10.0, True),

@@ -1,6 +1,6 @@
 # The whole stack in one container: `quire serve`. docker build -f deploy/docker/quire.Dockerfile -t quire .
 # docker run --gpus all -v /path:/model -p 8000:8000 quire --model /model --max-model-len 8192
-# A CPU-only image has a tenth of the size: --build-arg PIP_EXTRA_INDEX_URL=(the index of torch's CPU builds)
+# A CPU-only image has a tenth of the size: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG PYTHON=3.12-slim-bookworm
 
 FROM python:${PYTHON} AS build

@@ -1,5 +1,5 @@
 # docker build -f deploy/docker/worker.Dockerfile -t quire-worker . A CPU-only image has a tenth of the size:
-# --build-arg PIP_EXTRA_INDEX_URL=(the index of torch's CPU builds)
+# --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG PYTHON=3.12-slim-bookworm
 
 FROM python:${PYTHON} AS build

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class LoadCollector:
-    """Gauges and counters under vLLM's names, so that vLLM's dashboards and autoscalers work unchanged."""
+    """Gauges and counters under vLLM's names, so that queries, alerts and autoscalers for vLLM work. What differs
+    is in docs/metrics.md."""
 
     def __init__(
         self,

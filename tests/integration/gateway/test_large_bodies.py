@@ -66,6 +66,7 @@ class Client:
         ("/tokenize", {"error": OPENAI}),
         ("/v1/nothing", {"error": OPENAI}),
         ("/api/chat", {"error": MESSAGE}),
+        ("/v2/embed", {"error": OPENAI}),
         ("/v2/models/m/generate", {"error": MESSAGE}),
     ],
 )

@@ -18,4 +18,4 @@ def test_growth_after_a_higher_peak_is_seen() -> None:
     with growth_below(64 * MIB):
         np.ones(MIB, np.uint8)
     with pytest.raises(AssertionError, match="a part took"), growth_below(64 * MIB, "a part"):
-        np.ones(128 * MIB, np.uint8)
+        np.ones(256 * MIB, np.uint8)

@@ -26,3 +26,8 @@ class StallMoves:
     def moved(self, now: float, num_tokens: int) -> None:
         self.last_at = now
         self.num_tokens = num_tokens
+
+    def lost_worker(self) -> None:
+        """Takes note that the worker was lost to which the sequence was moved. It needs no new token for the next move:
+        it did not leave that worker."""
+        self.num_tokens = -1

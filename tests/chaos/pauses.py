@@ -75,11 +75,11 @@ def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list
 def standstills(records: Sequence[Record], max_rest: float, shape: Shape) -> list[Pause]:
     """Returns every pause in which the fleet took longer than `max_rest` seconds although somebody could have served
     the call, the longest pause first. Nobody sees the pauses of an answer that comes whole: it may take `max_rest`
-    seconds more for each fault that it met."""
+    seconds more, or twice as long if it met several faults."""
     pauses, delays = _pauses(records, shape, least=max_rest), delays_of_whole_answers(records, shape, least=max_rest)
     return [
         *(pause for pause in pauses if pause.rest > max_rest),
-        *(delay for delay in delays if delay.rest > max_rest * max(1, len(delay.faults))),
+        *(delay for delay in delays if delay.rest > max_rest * (2 if len(delay.faults) > 1 else 1)),
     ]
 
 

@@ -36,7 +36,7 @@ class _InterruptionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_In
     INTERRUPTION_REASON_PREEMPTED: _InterruptionReason.ValueType  # 1
     """It was preempted: its KV blocks were needed for others."""
     INTERRUPTION_REASON_WORKER_LOST: _InterruptionReason.ValueType  # 2
-    """Its worker was lost."""
+    """Its worker was lost, or sent nothing for so long that the sequence was moved to another one."""
 
 class InterruptionReason(_InterruptionReason, metaclass=_InterruptionReasonEnumTypeWrapper):
     """Why a running sequence was interrupted."""
@@ -46,7 +46,7 @@ INTERRUPTION_REASON_UNSPECIFIED: InterruptionReason.ValueType  # 0
 INTERRUPTION_REASON_PREEMPTED: InterruptionReason.ValueType  # 1
 """It was preempted: its KV blocks were needed for others."""
 INTERRUPTION_REASON_WORKER_LOST: InterruptionReason.ValueType  # 2
-"""Its worker was lost."""
+"""Its worker was lost, or sent nothing for so long that the sequence was moved to another one."""
 Global___InterruptionReason: _TypeAlias = InterruptionReason  # noqa: Y015
 
 @_typing.final
@@ -776,9 +776,9 @@ class Load(_message.Message):
     num_scheduled_tokens: _builtins.int
     """Since the scheduler's start: tokens that steps computed."""
     is_struggling: _builtins.bool
-    """Whether a worker sends nothing and is not given up yet: several send nothing at once, so that the scheduler itself, or its
-    network, may be the cause, or another one was given up a moment ago. Routers prefer other schedulers for new sequences, and
-    move those that stand still (Frame.stalls).
+    """Whether several workers send nothing at once, so that the scheduler itself, or its network, may be the cause; or sequences
+    stand still at one that cannot be given up yet, because another one was a moment ago. Routers prefer other schedulers for new
+    sequences, and move those that stand still (Frame.stalls).
     """
     num_deferred: _builtins.int
     """Number of waiting sequences, among num_waiting, that could not start even in an empty batch: they wait for a grammar, or for

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from itertools import islice
 from typing import Generic
 
 from services.scheduler.core.admission import Admission
@@ -357,15 +358,18 @@ class Scheduler(Generic[RequestT]):
         self,
         takers: Items[Scheduler[RequestT]] | None = None,
         may_move: Callable[[Sequence[RequestT]], bool] = lambda _: True,
+        most: int | None = None,
     ) -> list[Sequence[RequestT]]:
         """Removes sequences, and returns them in the order of arrival for other groups' schedulers to adopt. These are
         all sequences or, if `takers` is given, those that fit in the context of at least one of them, without those
-        that may not move. The `turn.step` of a returned sequence is what is left of its delay, in steps."""
-        sequences = [
+        that may not move. `most`: number of sequences to remove at most. The `turn.step` of a returned sequence is what
+        is left of its delay, in steps."""
+        able = (
             sequence
             for sequence in self._roster.by_arrival()
             if (takers is None or any(taker.fits(sequence.request) for taker in takers)) and may_move(sequence)
-        ]
+        )
+        sequences = list(islice(able, most))
         num_steps = self._roster.turns.num_steps
         for sequence in sequences:
             self._roster.remove(sequence)
@@ -373,6 +377,11 @@ class Scheduler(Generic[RequestT]):
         return sequences
 
     # -- State, for load reports and tests -----------------------------------------------------------------------------
+
+    @property
+    def num_free_places(self) -> int:
+        """Number of sequences that could run besides those that run and wait, as far as slots go."""
+        return max(0, self.config.max_num_seqs - self.num_running - self.num_waiting)
 
     @property
     def num_running(self) -> int:

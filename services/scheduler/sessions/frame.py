@@ -72,6 +72,9 @@ class FrameBuilder:
     def add_stall(self, sequence_id: int, attempt: int) -> None:
         self._stalls[sequence_id] = scheduler_pb2.Stall(sequence_id=sequence_id, attempt=attempt)
 
+    def drop_stall(self, sequence_id: int) -> None:
+        self._stalls.pop(sequence_id, None)
+
     def add_worker_loss(
         self, sequence_id: int, attempt: int, num_losses: int, *, is_unproved: bool, is_held: bool
     ) -> None:
@@ -90,7 +93,7 @@ class FrameBuilder:
     ) -> None:
         if self._stalls:
             # The sequence runs again.
-            self._stalls.pop(sequence_id, None)
+            self.drop_stall(sequence_id)
         if logprob is not None:
             self._logprobs.append((len(self._token_ids), logprob))
         self._sequence_ids.append(sequence_id)

@@ -90,6 +90,10 @@ class RouterSession:
         self._frame.add_stall(key.sequence_id, key.attempt)
         self._news.set()
 
+    def drop_stall(self, key: SequenceKey) -> None:
+        """Takes a stall back that is not sent yet."""
+        self._frame.drop_stall(key.sequence_id)
+
     def add_worker_loss(
         self, key: SequenceKey, num_losses: int, *, is_unproved: bool = False, is_held: bool = False
     ) -> None:

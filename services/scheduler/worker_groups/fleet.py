@@ -96,9 +96,9 @@ class Fleet:
 
     @property
     def is_struggling(self) -> bool:
-        """Whether a worker sends nothing, but is not given up yet, for example because several send nothing at once, so
-        that this scheduler itself may be the cause."""
-        return self._overseer.has_stranded
+        """Whether several workers send nothing at once, so that this scheduler itself may be the cause, or sequences
+        stand still at one that is not given up yet."""
+        return self._overseer.suspects_itself or any(one.num_unfinished for one in self.groups if one.silence > 1.0)
 
     @property
     def is_slow(self) -> bool:

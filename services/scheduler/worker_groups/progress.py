@@ -32,6 +32,8 @@ _OFFER_S = 1.0
 _CERTAIN_S = 30.0
 
 Kind = tuple[int, bool, bool, bool]
+# The kind of a plan that only ends sequences. It is not hard to predict, even for the first time.
+_NOTHING_TO_COMPUTE: Kind = (0, False, False, False)
 
 
 class Patience:
@@ -73,7 +75,7 @@ class Patience:
     @property
     def seconds(self) -> float:
         """Seconds without a result after which the worker is late; meaningful only if plans are in flight."""
-        is_first = any(kind not in self._known for kind, _ in self._in_flight)
+        is_first = any(kind not in self._known and kind != _NOTHING_TO_COMPUTE for kind, _ in self._in_flight)
         least_s = max(self._least_s, self._first_of_a_kind_s) if is_first else self._least_s
         return self._times_longer * max(least_s, _FACTOR * sum(seconds for _, seconds in self._in_flight))
 
@@ -111,23 +113,18 @@ class Overseer:
     """
 
     def __init__(self) -> None:
-        self._suspects_itself = False
+        self.suspects_itself = False
         self._not_before = float("-inf")
         # When the sequences of a stranded group are offered again, by the group's id().
         self._next_offers: dict[int, float] = {}
-
-    @property
-    def has_stranded(self) -> bool:
-        """Whether a group is late, but is not given up yet."""
-        return bool(self._next_offers)
 
     def judge(self, now: float, groups: Sequences[WatchedT]) -> tuple[WatchedT | None, list[Offer[WatchedT]]]:
         """Returns the group to give up at `now`, if any, and what to offer. A group's sequences are offered as soon as
         it is late, and again after a while, because it may be that nobody could take them before."""
         slow = [group for group in groups if group.silence > SLOW]
         late = [group for group in slow if group.silence > 1.0]
-        self._suspects_itself = len(slow) > 1 and bool(late)
-        hopeless = [group for group in late if group.late_s > _CERTAIN_S] if self._suspects_itself else late
+        self.suspects_itself = len(slow) > 1 and bool(late)
+        hopeless = [group for group in late if group.late_s > _CERTAIN_S] if self.suspects_itself else late
         given_up = None
         if hopeless and now >= self._not_before:
             self._not_before = now + _PAUSE_S
@@ -137,7 +134,7 @@ class Overseer:
     def _offers(self, now: float, stranded: list[WatchedT]) -> list[Offer[WatchedT]]:
         due = [group for group in stranded if now >= self._next_offers.get(id(group), now)]
         # If the scheduler itself is the cause, its other groups are no better. They are asked after other schedulers.
-        offers = [Offer(group, not self._suspects_itself or id(group) in self._next_offers) for group in due]
+        offers = [Offer(group, not self.suspects_itself or id(group) in self._next_offers) for group in due]
         self._next_offers = {id(group): self._next_offers.get(id(group), now) for group in stranded}
         self._next_offers |= {id(group): now + _OFFER_S for group in due}
         return offers

@@ -99,7 +99,8 @@ class StepLoop:
 
     def pump(self) -> None:
         """Sends plans until enough of them are in flight to hide the round trip, or nothing is left to plan. Makes and
-        sends each plan as late as possible, so that it includes the requests that have arrived by then."""
+        sends each plan as late as possible, so that it includes the requests that have arrived by then. Sends none to a
+        worker that is late: each further plan would give it more time."""
         for due in (self._pump_due, self._held):
             if due is not None:
                 due.cancel()
@@ -108,6 +109,8 @@ class StepLoop:
             return
         # Send grammars even if no plan can be sent now, because the worker compiles grammars while its steps run.
         self._send_preparations(self._core, self.link)
+        if self.silence > 1.0:
+            return
         while self._core.num_in_flight < self._run_ahead.depth:
             if not self._core.num_in_flight:
                 self.silent_s = 0.0

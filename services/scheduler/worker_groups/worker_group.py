@@ -145,7 +145,7 @@ class WorkerGroup:
         self._turn_rate.observe(now, self.core.counters.starts)
         if self._is_draining and self.steps.link is not None and not self.num_unfinished:
             self.steps.link.cancel()  # the worker waits for this
-        is_lost = not self.ready.is_set() and not self._is_draining
+        is_lost = not self.ready.is_set() and not self.is_claimed
         if is_lost and self.steps.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
@@ -158,20 +158,28 @@ class WorkerGroup:
             self.address,
             self.steps.silent_s,
         )
+        # Until its stream ends, nothing may go to it, although it is not silent any more.
+        self.ready.clear()
         self.steps.give_up()
 
     def relieve(self, now: float) -> None:
-        """Moves the sequences of a worker that sends nothing to other groups whose workers are not slow. The worker
-        keeps its plans in flight: their results bring nothing any more."""
+        """Moves sequences of a worker that sends nothing to other groups whose workers are not slow, as many as these
+        have free places. The others may still go on here, with their KV blocks. The worker keeps its plans in flight:
+        their results bring nothing to a sequence that has moved."""
         assert self.core is not None
         peers = [group for group in self._ready_peers() if group.silence <= SLOW]
 
         def may_move(sequence: Sequence[RoutedRequest]) -> bool:
             return sequence.request.stall_moves.may_move(now, len(sequence.token_ids))
 
-        moved = self._hand_over(self.core, peers, may_move)
+        running = {sequence.request.key for sequence in self.core.running}
+        most = sum(group.core.num_free_places for group in peers if group.core is not None)
+        moved = self._hand_over(self.core, peers, may_move, most)
         for sequence in moved:
             sequence.request.stall_moves.moved(now, len(sequence.token_ids))
+            sequence.request.key.session.drop_stall(sequence.request.key)
+        ran = [sequence for sequence in moved if sequence.request.key in running]
+        report_interruptions(ran, scheduler_pb2.INTERRUPTION_REASON_WORKER_LOST, self._spans)
         if moved:
             logger.warning("worker %s sends nothing: moved %d sequences to other workers", self.address, len(moved))
 
@@ -394,6 +402,8 @@ class WorkerGroup:
         is_proved = loss is not Loss.BROKEN
         self._accusations.accuse(self.address, self._boot_id, accused, failed, clock.now(), is_proved=is_proved)
         self._finish(self._accusations.judge(clock.now()))
+        for sequence in self.core.sequences:
+            sequence.request.stall_moves.lost_worker()
         # Sequences that fit no other group's context wait for this worker.
         self._hand_over(self.core, self._ready_peers())
         self._on_change()
@@ -421,19 +431,22 @@ class WorkerGroup:
         return True
 
     def _ready_peers(self) -> list[WorkerGroup]:
-        return [group for group in self._peers if group is not self and group.ready.is_set()]
+        """Returns the other groups that have workers; only those whose workers are not slow, if there are any."""
+        ready = [group for group in self._peers if group is not self and group.ready.is_set()]
+        return [group for group in ready if group.silence <= SLOW] or ready
 
     @staticmethod
     def _hand_over(
         core: Scheduler[RoutedRequest],
         groups: list[WorkerGroup],
         may_move: Callable[[Sequence[RoutedRequest]], bool] = lambda _: True,
+        most: int | None = None,
     ) -> list[Sequence[RoutedRequest]]:
-        """Spreads the sequences of `core` that may move over the groups in whose contexts they fit, and returns
-        them."""
+        """Spreads the sequences of `core` that may move, `most` at most, over the groups in whose contexts they fit.
+        Returns them."""
         takers = [(group, group.core) for group in groups if group.core is not None]
         cores = [taker for _, taker in takers]
-        drained = core.drain(cores, may_move)
+        drained = core.drain(cores, may_move, most)
         for (group, _), sequences in zip(takers, share_out(drained, cores), strict=True):
             group._adopt(sequences)
         return drained

@@ -47,3 +47,21 @@ def test_the_first_step_of_a_kind_may_take_longer(is_warm: bool, least: float) -
     patience.begin(boot_id=2, is_warm=is_warm)
     patience.sent(plan, 0.1)
     assert patience.seconds == least
+
+
+def test_a_plan_that_only_ends_sequences_gets_no_more_time() -> None:
+    """Not even the first one."""
+    core = scheduler()
+    core.submit(request("a"))
+    plan = core.schedule()
+    assert plan is not None
+    core.abort("a")
+    ending = core.schedule()
+    assert ending is not None
+    assert ending.num_tokens == 0
+    patience = Patience(2.0)
+    patience.begin(boot_id=1, is_warm=False)
+    patience.sent(ending, 0.0)
+    assert patience.seconds == 2.0
+    patience.sent(plan, 0.1)
+    assert patience.seconds == 30.0

@@ -7,7 +7,8 @@
 -- one.
 local openai_types = {[429] = 'rate_limit_error'}
 local openai_codes = {
-  [413] = '"request_too_large"', [429] = '"rate_limit_exceeded"', [431] = '"headers_too_large"', [503] = '"unavailable"', [504] = '"timeout"',
+  [413] = '"request_too_large"', [429] = '"rate_limit_exceeded"', [431] = '"headers_too_large"',
+  [503] = '"unavailable"', [504] = '"timeout"',
 }
 local anthropic_types = {
   [401] = 'authentication_error', [403] = 'permission_error', [404] = 'not_found_error', [413] = 'request_too_large',

@@ -10,7 +10,8 @@ from deploy.envoy.config import GatewayConfig
 
 @dataclass(frozen=True, slots=True)
 class SharedFiles:
-    # A private directory. Its path must leave room for a socket's name: see MAX_SOCKET_PATH_BYTES.
+    """`directory`: a private one. Its path must leave room for a socket's name: see MAX_SOCKET_PATH_BYTES."""
+
     directory: Path
 
     @property

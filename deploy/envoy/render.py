@@ -17,7 +17,7 @@ from deploy.envoy.endpoints import CLUSTER, envoy_address
 from deploy.envoy.files import SharedFiles
 from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, NO_GRPC, http_routes, service_names
+from deploy.envoy.routes import GRPC_PREFIXES, GRPC_WEB, NO_GRPC, error_formats, http_routes, service_names
 from deploy.envoy.tracing import CLUSTER as TRACE_CLUSTER
 from deploy.envoy.tracing import Tracing
 
@@ -197,7 +197,7 @@ def render(config: GatewayConfig, files: SharedFiles, tracing: Tracing | None = 
         grpc_prefixes=GRPC_PREFIXES,
         grpc_web=GRPC_WEB,
         http_routes=http_routes(),
-        api_prefixes=API_PREFIXES,
+        error_formats=error_formats(),
         local_replies=(*([_wrong_host(foreign)] if foreign else ()), too_large(config), *LOCAL_REPLIES),
         refused=(*([foreign] if foreign else ()), *browsers.refused),
         origins=browsers,

@@ -29,7 +29,7 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
     (inference_pb2.DESCRIPTOR.services_by_name["InferenceService"], "openai"),
 )
 
-# The error format of unknown paths, by path prefix; the first match counts.
+# The error format of paths by their prefix; the first match counts. `error_formats` adds the paths that have another.
 API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/v2/", "kserve"), ("/", "openai"))
 
 # Path prefixes of gRPC calls. The gateway forwards these calls unchanged, on the same port as HTTP requests.
@@ -159,6 +159,19 @@ def http_routes() -> tuple[HttpRoute, ...]:
         for (form, path, action, api), verbs in methods.items()
     )
     return tuple(sorted(routes, key=lambda route: (route.is_named, -len(route.path), not route.action)))
+
+
+def error_formats() -> tuple[tuple[Mapping[str, Any], str], ...]:
+    """Returns Envoy's matchers of paths, each with the API whose error format the paths use. Together they match every
+    path; the first match counts. A path that is itself a prefix has the prefix's format."""
+    prefixes = dict(API_PREFIXES)
+    others = [
+        (route.matcher, route.api)
+        for route in http_routes()
+        if route.path not in prefixes
+        and route.api != next(api for prefix, api in API_PREFIXES if route.path.startswith(prefix))
+    ]
+    return (*others, *(({"prefix": prefix}, api) for prefix, api in API_PREFIXES))
 
 
 def path_below(prefix: str) -> str | None:

@@ -29,7 +29,7 @@ async def refuse_large_bodies(path: Path, message: str) -> asyncio.Server:
     answer = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Envoy resets the connection if the client leaves.
+        # If the client leaves, Envoy closes the connection.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await _forget_request(reader)
             writer.write(answer)
@@ -40,7 +40,7 @@ async def refuse_large_bodies(path: Path, message: str) -> asyncio.Server:
 
 
 async def _forget_request(reader: asyncio.StreamReader) -> None:
-    """Raises IncompleteReadError if the request ends before its end."""
+    """Reads a whole request, and keeps nothing of it. Raises IncompleteReadError if the client leaves."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)
     left = int(length[1]) if length else 0

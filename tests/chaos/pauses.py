@@ -61,6 +61,19 @@ class Pause:
         return self.seconds - self.without_service
 
 
+def _gaps(call: Call) -> Iterator[tuple[float, float]]:
+    """Yields the times between two events of a stream, and between the request and the first one. Answers that came
+    whole have none."""
+    if len(call.events) > 1:
+        yield from pairwise([call.start, *(event.at for event in call.events)])
+
+
+def _whole(call: Call) -> Iterator[tuple[float, float]]:
+    """Yields the time of an answer that came whole."""
+    if len(call.events) == 1 and call.outcome == "ended" and call.status == 200:
+        yield call.start, call.events[0].at
+
+
 def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list[Pause]:
     """Returns the longest pauses, the longest first. Of pauses that overlap in time, only the longest counts."""
     found: list[Pause] = []
@@ -75,7 +88,7 @@ def longest_pauses(records: Sequence[Record], number: int, shape: Shape) -> list
 def standstills(records: Sequence[Record], max_rest: float, shape: Shape) -> list[Pause]:
     """Returns every pause in which the fleet took longer than `max_rest` seconds although somebody could have served
     the call, the longest pause first. Nobody sees the pauses of an answer that comes whole: it may take `max_rest`
-    seconds more, or twice as long if it met several faults."""
+    seconds more, or two times `max_rest` if it met several faults."""
     pauses, delays = _pauses(records, shape, least=max_rest), delays_of_whole_answers(records, shape, least=max_rest)
     return [
         *(pause for pause in pauses if pause.rest > max_rest),
@@ -89,12 +102,9 @@ def delays_of_whole_answers(records: Sequence[Record], shape: Shape, least: floa
     return _pauses(records, shape, _whole, least)
 
 
-def _pauses(
-    records: Sequence[Record], shape: Shape, gaps_of: Gaps | None = None, least: float = 0.0
-) -> Iterator[Pause]:
+def _pauses(records: Sequence[Record], shape: Shape, gaps_of: Gaps = _gaps, least: float = 0.0) -> Iterator[Pause]:
     """Yields all pauses since the first fault, the longest first. `gaps_of`: what counts as the gaps of a call.
     `least`: only pauses that are longer, in seconds."""
-    gaps_of = gaps_of or _gaps
     calls = [record for record in records if isinstance(record, Call)]
     usual = usual_gaps(calls, gaps_of)
     routers = {record.id: record.router for record in records if isinstance(record, Served)}
@@ -184,25 +194,12 @@ def _cause(faults: Sequence[Fault], start: float, end: float) -> Fault | None:
     return next((fault for fault in reversed(faults) if fault.start < start <= fault.end), None)
 
 
-def usual_gaps(calls: Iterable[Call], gaps_of: Gaps | None = None) -> dict[str, float]:
+def usual_gaps(calls: Iterable[Call], gaps_of: Gaps = _gaps) -> dict[str, float]:
     """Returns the longest gap of each request's streams in the calm phase, in seconds. `gaps_of`: what counts as the
     gaps of a call."""
     longest: dict[str, float] = {}
     for call in calls:
         if call.phase == "calm":
-            for start, end in (gaps_of or _gaps)(call):
+            for start, end in gaps_of(call):
                 longest[call.request] = max(longest.get(call.request, 0.0), end - start)
     return longest
-
-
-def _gaps(call: Call) -> Iterator[tuple[float, float]]:
-    """Yields the times between two events of a stream, and between the request and the first one. Answers that came
-    whole have none."""
-    if len(call.events) > 1:
-        yield from pairwise([call.start, *(event.at for event in call.events)])
-
-
-def _whole(call: Call) -> Iterator[tuple[float, float]]:
-    """Yields the time of an answer that came whole."""
-    if len(call.events) == 1 and call.outcome == "ended" and call.status == 200:
-        yield call.start, call.events[0].at

@@ -78,6 +78,9 @@ async def test_every_path_and_method_asks(gateway: Gateway) -> None:
     assert (await call(gateway.address, "OPTIONS", "/v1/chat/completions", headers=asked)).status == 403
     ollama = await models(gateway, "rebound.example", "/api/tags")
     assert (ollama.status, list(json.loads(ollama.body))) == (403, ["error"])
+    # Beside paths of KServe's API.
+    cohere = await models(gateway, "rebound.example", "/v2/embed")
+    assert (cohere.status, cohere.error["code"]) == (403, "host_not_allowed")
     anthropic = await models(gateway, "rebound.example", "/v1/messages")
     assert json.loads(anthropic.body)["error"]["type"] == "permission_error"
 

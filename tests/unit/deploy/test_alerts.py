@@ -245,12 +245,11 @@ def test_a_healthy_namespace_does_not_hide_the_trouble_of_another(name: str, tmp
     of_two = {}
     for namespace, case in (("prod", CASES[name][0]), ("staging", CASES[name][1])):
         for series, text in case.items():
-            factor = 100 if namespace == "staging" else 1
-            start, plus, growth = text.partition("+")
-            number, _, rest = growth.partition("x")
-            of_two[series.replace("{", f'{{namespace="{namespace}",')] = (
-                f"{start}+{factor * int(number)}x{rest}" if plus and "_" not in start else text
-            )
+            start, _, growth = text.partition("+")
+            if namespace == "staging" and growth:
+                number, _, count = growth.partition("x")
+                text = f"{start}+{100 * int(number)}x{count}"
+            of_two[series.replace("{", f'{{namespace="{namespace}",')] = text
     labels = expected(RULE[name], CASES[name][0])["exp_labels"] | {"namespace": "prod"}
     alert = {"exp_labels": labels, "exp_annotations": RULE[name]["annotations"]}
     found = {"alertname": name, "eval_time": f"{MINUTES}m", "exp_alerts": [alert]}

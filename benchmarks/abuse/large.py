@@ -98,4 +98,6 @@ ROWS = (
     Row("JSON bomb: 3,000,000 token ids", token_ids, REFUSED, "prompt"),
     Row("JSON bomb: 900,000 token ids", partial(token_ids, 900_000), (400,), "prompt"),
     Row("a body of 20 MB", lambda: posting("/v1/chat/completions", messages=HELLO, user="x" * 20_000_000), (413,)),
+    # Nearly the largest body that the gateway reads to its end.
+    Row("a body of 260 MB", lambda: posting("/v1/chat/completions", messages=HELLO, user="x" * 260_000_000), (413,)),
 )

@@ -109,7 +109,10 @@ BUGS = (
         "and not connection.is_ready", ""),
     Bug("a router does not connect to a scheduler that discovery finds again", Roster, "_remove",
         "del self._connections[connection.address]", "pass"),
-    Bug("a router that stops tells its clients nothing", router_main, "drain", "if not stopping.done():", "if False:"),
+    Bug("a router that stops tells its clients nothing", router_main, "drain",
+        'placement.fail_all(unavailable("The server stopped before the answer was complete. Try again."))', "pass"),
+    Bug("a router that stops waits for its requests for ever", router_main, "drain",
+        "if not stopping.done():", "if False:"),
     Bug("a router that stops ends its requests at once", router_main, "drain", "timeout=timeout_s)", "timeout=0)"),
     Bug("a router that stops keeps its streams", Placement, "stop", "await self.roster.stop()", "pass"),
     # The scheduler and its routers.

@@ -32,6 +32,8 @@ from tests.virtual.loop import World
 from tests.virtual.network import Host, Network, Stream, Watch
 
 SCHEDULER_WAIT_S = 60.0
+# What a router that runs does in time, it does within this time.
+_SOON_S = 0.01
 MAX_MODEL_LEN = 192
 # First token of a poisonous prompt. The second one is the number of tokens that the worker generates before it ends.
 POISON_MARK = 1
@@ -330,6 +332,13 @@ class RouterPart(Part, Watch):
 
     async def _end_requests(self, host: Host, placement: Placement, server: _RequestServer, seconds: float) -> bool:
         server.tells_at = host.loop.time() + seconds
+
+        def check() -> None:
+            if server.requests and server.cuts_at == math.inf:
+                self.world.problems.append(f"{host.name} waits for its requests longer than it was told to")
+
+        # If the router was paused meanwhile, it first does what was due before.
+        host.loop.call_at(server.tells_at + _SOON_S, lambda: host.loop.call_later(_SOON_S, check))
         await router_main.drain(placement, server, seconds)  # type: ignore[arg-type]
         await placement.stop()
         streams = [stream for stream in self.network.streams if stream.client is host and stream.is_whole]

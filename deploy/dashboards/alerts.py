@@ -11,6 +11,9 @@ from deploy.dashboards.queries import ALL_PARTS, NAMESPACE, of_all_parts, per_se
 from shared.metrics import Metric, catalog
 
 AVAILABILITY = 0.995  # objective: the share of choices that end as asked
+# Fewer failures in an hour or more wake nobody: of 60 choices in a quiet night, a single one is more than the objective
+# allows.
+_MIN_FAILED = 5
 _LAG_S = 0.2  # docs/adr/0021-answers-in-pieces.md
 
 
@@ -34,9 +37,11 @@ def _failing(window: str) -> str:
 
 
 def _burns(times: float, long: str, short: str) -> str:
-    """Whether the errors that the objective allows are used up so many times too fast, in both windows."""
+    """Whether the errors that the objective allows are used up so many times too fast, in both windows, and not by a
+    few errors alone."""
     limit = f"{times * (1 - AVAILABILITY):.3f}"
-    return f"{_failing(long)} > {limit} and {_failing(short)} > {limit}"
+    failed = f"sum by (namespace) ({_grew(catalog.REQUEST_SUCCESS, long, finished_reason='error')})"
+    return f"{_failing(long)} > {limit} and {_failing(short)} > {limit} and {failed} > {_MIN_FAILED - 0.5:g}"
 
 
 def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
@@ -192,8 +197,7 @@ ALERTS = (
     Alert(
         "PartNotScraped", f"up{{{ALL_PARTS}}} == 0", "15m", "warning",
         "Prometheus cannot scrape a part, so that the alerts on its metrics are silent.",
-        "Look whether it runs, and whether its network policy lets Prometheus in (Helm: `monitoringNamespace`). A "
-        "worker is scraped once its model is loaded: a load of more than 15 minutes fires this, too.",
+        "Look whether it runs, and whether its network policy lets Prometheus in (Helm: `monitoringNamespace`).",
     ),
     Alert(
         "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, NAMESPACE, window='5m')} > 1", "10m", "info",

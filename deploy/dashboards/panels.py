@@ -22,9 +22,15 @@ from grafana_foundation_sdk.models.dashboard import (
 
 from shared.metrics import catalog
 
-# The reader chooses the source and the models above the panels.
+# The reader chooses the source, the namespaces and the models above the panels.
 SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
-_MODELS = f"label_values({catalog.SCHEDULERS_READY.name}, model_name)"
+_READY = catalog.SCHEDULERS_READY.name
+# Name, label and query of each choice. Series have a namespace only if Prometheus found their part in Kubernetes. Else
+# the only choice is "All".
+_CHOICES = (
+    ("namespace", "Namespace", f"label_values({_READY}, namespace)"),
+    ("model", "Model", f'label_values({_READY}{{namespace=~"$namespace"}}, model_name)'),
+)
 _WITH_MODEL = {metric.name for metric in catalog.ALL if "model_name" in metric.labels}
 QUANTILES = (0.5, 0.9, 0.99)
 _WIDTH = 24  # of a dashboard, in Grafana's units
@@ -76,11 +82,12 @@ def to_json(board: Dashboard) -> str:
         .link(dashboard.DashboardLink("Quire").type(DashboardLinkType.DASHBOARDS).tags(["quire"]).as_dropdown(True).keep_time(True))
     )  # fmt: skip
     builder = builder.with_variable(dashboard.DatasourceVariable("source").label("Prometheus").type("prometheus"))
-    builder = builder.with_variable(
-        dashboard.QueryVariable("model").label("Model").datasource(SOURCE).query(_MODELS)
-        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
-        .multi(True).include_all(True).all_value(".*").current(VariableOption(True, "All", "$__all"))
-    )  # fmt: skip
+    for name, label, query in _CHOICES:
+        builder = builder.with_variable(
+            dashboard.QueryVariable(name).label(label).datasource(SOURCE).query(query)
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+            .multi(True).include_all(True).all_value(".*").current(VariableOption(True, "All", "$__all"))
+        )  # fmt: skip
     for row in board.rows:
         builder = builder.with_row(dashboard.Row(row.title))
         width = _WIDTH // min(4 if row.panels[0].is_tile else 3, len(row.panels))
@@ -90,13 +97,14 @@ def to_json(board: Dashboard) -> str:
     return json.dumps(found, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
-def of_chosen_models(expression: str) -> str:
-    """Restricts the metrics that have a model to those that the reader has chosen."""
+def of_chosen(expression: str) -> str:
+    """Restricts metrics to the namespaces that the reader has chosen, and those that have a model to these models."""
 
     def chosen(found: re.Match[str]) -> str:
         name = found[1]
         known = name in _WITH_MODEL or re.sub(r"_(total|bucket|count|sum)$", "", name) in _WITH_MODEL
-        return f'{name}{{model_name=~"$model",' if known else found[0]
+        of_models = 'model_name=~"$model",' if known else ""
+        return f'{name}{{namespace=~"$namespace",{of_models}'
 
     return re.sub(r"([a-z0-9_:]+)\{", chosen, expression)
 
@@ -108,7 +116,7 @@ def _built(panel: Panel) -> Any:
     if panel.goal is not None:
         built = built.thresholds(_thresholds(*panel.goal))
     for index, query in enumerate(panel.queries):
-        target = prometheus.Dataquery().expr(of_chosen_models(query.expression)).ref_id(chr(ord("A") + index))
+        target = prometheus.Dataquery().expr(of_chosen(query.expression)).ref_id(chr(ord("A") + index))
         built = built.with_target(target.datasource(SOURCE).legend_format(query.legend or "__auto"))
     return built
 

@@ -31,6 +31,7 @@ from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing
 
 if TYPE_CHECKING:
+    from services.worker.metrics import WorkerMetrics
     from services.worker.startup import LoadedWorker
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def _report(status: StatusReporter, error: Exception) -> None:
 
 
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
-    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
+    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if a port is taken,
     and ConfigError if Redis cannot be used as the options say. Raises StepThreadError if the step thread dies and
     DeviceLostError if the device is lost, even if this happens during shutdown."""
     stop = asyncio.Event()
@@ -118,6 +119,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     server = GrpcServer([SERVICE])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
     clock.report(Phase.START)
+    metrics = _serve_metrics(config, steps, clock, registry)
     addresses = await server.start(config.listen)
     steps.start()
     try:
@@ -127,17 +129,10 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         if not stop.is_set():
             worker = loaded.result()
             servicer.open(worker)
-            facts = {}
-            if config.metrics_port is not None:
-                from services.worker.metrics import serve_metrics
+            if metrics is not None and worker.runner.ops.device.type == "cuda":
+                from services.worker.gpu_metrics import GpuCollector
 
-                further = []
-                if worker.runner.ops.device.type == "cuda":
-                    from services.worker.gpu_metrics import GpuCollector
-
-                    further.append(GpuCollector(worker.runner.ops.device))
-                port = serve_metrics(steps.counters, clock, registry, config.metrics_host, config.metrics_port, further)
-                facts["metrics"] = f"{config.metrics_host}:{port}"
+                metrics.add(GpuCollector(worker.runner.ops.device))
             await server.set_serving(True)
             tell_model(worker.model.names[0], worker.model.config, status)
             limits = worker.runner.limits
@@ -154,7 +149,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
                 dtype=worker.model.dtype,
                 kv_tokens=str(limits.num_blocks * limits.block_size),
                 max_model_len=str(limits.max_model_len),
-                **facts,
+                **({} if metrics is None else {"metrics": metrics.address}),
             )
             await watch(steps, server, stop, ended)
     finally:
@@ -162,6 +157,16 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         await asyncio.gather(registry.leave(), drain(steps, server, servicer, ended, config.drain_timeout))
         await registry.close()
     raise_death(steps)
+
+
+def _serve_metrics(
+    config: WorkerConfig, steps: StepThread, clock: StartClock, registry: Registry
+) -> WorkerMetrics | None:
+    if config.metrics_port is None:
+        return None
+    from services.worker.metrics import WorkerMetrics
+
+    return WorkerMetrics.serve(steps.counters, clock, registry, config.metrics_host, config.metrics_port)
 
 
 def raise_death(steps: StepThread) -> None:

@@ -1,8 +1,9 @@
-"""Prometheus metrics of a worker. Each scrape reads the step thread's counters."""
+"""Prometheus metrics of a worker, from its start on. Each scrape reads the step thread's counters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.worker.progress import StartClock
@@ -11,6 +12,7 @@ from shared.discovery import DiscoveryCollector, Registry
 from shared.metrics import Metric, catalog, registry_of, start_metrics_server
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector
@@ -51,16 +53,20 @@ class StartCollector:
         yield seconds
 
 
-def serve_metrics(
-    counters: StepCounters,
-    clock: StartClock,
-    registry: Registry,
-    host: str,
-    port: int,
-    further: Iterable[Collector] = (),
-) -> int:
-    """Serves /metrics over HTTP. Returns the port; the system picks a free one if `port` is 0. `further`: collectors of
-    what only some workers have."""
-    own = StepCollector(counters), StartCollector(clock), DiscoveryCollector([], registry)
-    metrics = registry_of(*own, *further)
-    return start_metrics_server(host, port, metrics)
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """What a worker serves at /metrics. `address`: host:port."""
+
+    address: str
+    _registry: CollectorRegistry
+
+    @classmethod
+    def serve(
+        cls, counters: StepCounters, clock: StartClock, registry: Registry, host: str, port: int
+    ) -> WorkerMetrics:
+        """Serves /metrics over HTTP; the system picks a free port if `port` is 0. Raises OSError if it cannot."""
+        metrics = registry_of(StepCollector(counters), StartCollector(clock), DiscoveryCollector([], registry))
+        return cls(f"{host}:{start_metrics_server(host, port, metrics)}", metrics)
+
+    def add(self, collector: Collector) -> None:
+        self._registry.register(collector)

@@ -21,7 +21,7 @@ import yaml
 
 from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
-from deploy.dashboards.panels import of_chosen_models
+from deploy.dashboards.panels import of_chosen
 from deploy.dashboards.queries import of_all_parts, series
 from quire.cli.stack import SERVICES
 from services.worker.gpu_metrics import GpuCollector
@@ -175,13 +175,16 @@ def test_every_query_finds_data(prometheus: Prometheus, server: Server) -> None:
     work. The reader has chosen the model. Every query is above 0 at some moment, except for what MAY_BE_ZERO names and
     for comparisons of alerts."""
     panels = [panel for board in BOARDS for panel in board.panels if panel.needs not in ABSENT]
-    shown = {of_chosen_models(query.expression) for panel in panels for query in panel.queries}
+    shown = {of_chosen(query.expression) for panel in panels for query in panel.queries}
     assert sum('model_name=~"$model"' in query for query in shown) > 40
     compared = {*of_alerts()}
     queries = shown | compared | {*OF_GUIDES, *map(at_server, OF_GUIDES), *of_scalers(), *OF_LABELS}
     may_be_zero = compared | {query for query in queries if any(part in query for part in MAY_BE_ZERO)}
     assert all(any(part in query for query in shown) for part in MAY_BE_ZERO)
-    missing = {query: query.replace("$__rate_interval", WINDOW).replace("$model", "quire-chat") for query in queries}
+    choices = {"$__rate_interval": WINDOW, "$namespace": ".*", "$model": "quire-chat"}
+    missing = {query: query for query in queries}
+    for choice, value in choices.items():
+        missing = {query: asked.replace(choice, value) for query, asked in missing.items()}
     assert len(missing) > 90
     assert "$" not in "".join(missing.values())
 

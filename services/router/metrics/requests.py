@@ -24,6 +24,9 @@ _OF_REQUESTS = (
     catalog.REQUEST_NUM_PREEMPTIONS, catalog.RECOVERY_PAUSE, catalog.DELIVERY,
 )  # fmt: skip
 
+# Each has a series from the start: `rate()` does not see a counter's first value.
+_ERROR_STATUSES = tuple(kind.status.name.lower() for kind in ErrorKind)
+
 # Models and versions with series of their own. A fleet that gets a new version every day would otherwise have ever more
 # series, some 390 each.
 MAX_MODELS = 100
@@ -85,7 +88,7 @@ class RequestMetrics:
         self.models: dict[tuple[str, str], ModelMetrics] = {}
         self.event_loop_lag = Histogram(catalog.EVENT_LOOP_LAG)
         # Number of errors, by gRPC status in lower case.
-        self.errors: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter(dict.fromkeys(_ERROR_STATUSES, 0))
         # Number of unknown request fields that were ignored, by method.
         self.ignored_fields: Counter[str] = Counter()
 

@@ -13,18 +13,29 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shared.status import parse_status
+from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values
 from tests.integration.worker.process import OPTIONS, statuses, worker
 
-# Waits with the import of torch until the file GATE exists.
+# Waits with the import of torch until the file GATE exists. Not while Python looks for it: meanwhile no other thread
+# could import anything.
 PRELUDE = """
 import sys, time
+from importlib.machinery import PathFinder
 from pathlib import Path
 class Gate:
     def find_spec(self, name, path=None, target=None):
-        while name == "torch" and not Path(GATE).exists():
-            time.sleep(0.01)
+        if name != "torch":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            while not Path(GATE).exists():
+                time.sleep(0.01)
+            run(module)
+        spec.loader.exec_module = exec_module
+        return spec
 sys.meta_path.insert(0, Gate())
 """
 
@@ -36,11 +47,13 @@ async def health(channel: grpc.aio.Channel) -> str:
 
 async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> None:
     address, gate = f"unix:{tmp_path}/worker.sock", tmp_path / "gate"
-    arguments = (str(model_directory), "--listen", address, "--metrics-port", "0", *OPTIONS)
+    metrics = f"127.0.0.1:{free_port()}"
+    arguments = (str(model_directory), "--listen", address, "--metrics-port", metrics.rpartition(":")[2], *OPTIONS)
     with worker(*arguments, prelude=PRELUDE.replace("GATE", repr(str(gate)))) as (process, reports):
         async with grpc.aio.insecure_channel(address) as channel:
             # The server is there before torch is imported.
             assert await health(channel) == "NOT_SERVING"
+            assert "quire:worker_steps_total 0.0" in await asyncio.to_thread(scrape, metrics)
             gate.touch()
             found = await asyncio.to_thread(statuses, reports)
             assert found[-1].state == "ready"
@@ -54,7 +67,8 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             stream = await claimed(channel)
             result = await stream.step(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)))
             assert len(values(result.token_ids)) == 1
-            scraped = await asyncio.to_thread(scrape, found[-1].facts["metrics"])
+            assert found[-1].facts["metrics"] == metrics
+            scraped = await asyncio.to_thread(scrape, metrics)
             assert "quire:worker_steps_total 1.0" in scraped
             assert 'quire:worker_tokens_total{kind="scheduled"} 2.0' in scraped
             assert "quire:worker_sequences 1.0" in scraped

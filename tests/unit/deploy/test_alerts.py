@@ -193,14 +193,24 @@ def failing(*stretches: tuple[int, int]) -> Values:
     return {series % "error": " ".join(map(str, failed)), series % "stop": " ".join(map(str, stopped))}
 
 
+def quiet(num_failed: int) -> Values:
+    """Of a router with one choice per minute, the last `num_failed` of which fail."""
+    before = MINUTES - num_failed
+    series = 'vllm:request_success_total{job="router",finished_reason="%s"}'
+    return {
+        series % "error": f"0x{before} 1+1x{num_failed - 1}",
+        series % "stop": f"0+1x{before} {before}x{num_failed - 1}",
+    }
+
+
 # By alert, further series under which it is silent: just beside the limit, or over it in one of two windows alone.
 SILENT = {
     "GPUUnderused": (gauge(GPU, 0.75) | gauge(WAITING, 1),),
     # Answers of the admin interface fail, and those of clients do not.
     "GatewayErrors": (answers(0) | answers(900, prefix="admin"), answers(2, cut=2)),
     "NoHealthyRouter": (healthy(1) | healthy(0, cluster="traces"),),
-    "AvailabilityBurnsFast": (failing((6, 200)), failing((50, 200), (10, 0))),
-    "AvailabilityBurnsSlowly": (failing((35, 200)), failing((320, 200), (40, 0))),
+    "AvailabilityBurnsFast": (failing((6, 200)), failing((50, 200), (10, 0)), quiet(4)),
+    "AvailabilityBurnsSlowly": (failing((35, 200)), failing((320, 200), (40, 0)), quiet(4)),
 }
 
 
@@ -217,6 +227,16 @@ def test_alerts_are_silent_if_only_a_part_of_their_condition_holds(name: str, tm
         for case in SILENT[name]
     ]
     check(tmp_path, tests)
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", ["AvailabilityBurnsFast", "AvailabilityBurnsSlowly"])
+def test_errors_of_a_quiet_night_count_once_there_are_some(name: str, tmp_path: Path) -> None:
+    """Four failures alone are not enough (SILENT)."""
+    case = quiet(30)
+    found = {"alertname": name, "eval_time": f"{MINUTES}m", "exp_alerts": [expected(RULE[name], case)]}
+    given = [{"series": one, "values": text} for one, text in case.items()]
+    check(tmp_path, [{"interval": "1m", "input_series": given, "alert_rule_test": [found]}])
 
 
 @needs_promtool

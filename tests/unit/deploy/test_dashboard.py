@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
 from deploy.dashboards.files import files
-from deploy.dashboards.panels import of_chosen_models
+from deploy.dashboards.panels import of_chosen
 from services.router.errors import ErrorKind
 from services.router.metrics import ChoiceEnd, RequestMetrics, RouterCollector
 from services.router.metrics.requests import MAX_MODELS
@@ -50,19 +50,24 @@ def test_every_metric_is_asked_for_by_a_part_that_has_it() -> None:
         assert {*jobs} <= {part.value for part in metric.parts}, name
 
 
-def test_panels_show_the_models_that_the_reader_chooses() -> None:
-    assert of_chosen_models('sum(rate(vllm:generation_tokens_total{job="router"}[5m]))') == (
-        'sum(rate(vllm:generation_tokens_total{model_name=~"$model",job="router"}[5m]))'
+def test_panels_show_the_namespaces_and_models_that_the_reader_chooses() -> None:
+    assert of_chosen('sum(rate(vllm:generation_tokens_total{job="router"}[5m]))') == (
+        'sum(rate(vllm:generation_tokens_total{namespace=~"$namespace",model_name=~"$model",job="router"}[5m]))'
     )
-    without = 'process_resident_memory_bytes{job="router"} / quire:event_loop_lag_seconds_count{job="router"}'
-    assert of_chosen_models(without) == without
+    assert of_chosen('process_cpu_seconds_total{job="router"} / quire:event_loop_lag_seconds_count{job="router"}') == (
+        'process_cpu_seconds_total{namespace=~"$namespace",job="router"} / '
+        'quire:event_loop_lag_seconds_count{namespace=~"$namespace",job="router"}'
+    )
     for board in BOARDS:
         shown = json.loads(files()[f"deploy/grafana/dashboards/{board.uid}.json"])
-        source, model = shown["templating"]["list"]
+        source, namespace, model = shown["templating"]["list"]
         assert (source["name"], source["query"]) == ("source", "prometheus")
-        assert (model["name"], model["query"]) == ("model", "label_values(quire:schedulers_ready, model_name)")
-        assert model["datasource"]["uid"] == "${source}"
-        assert model["allValue"] == ".*"
+        assert [namespace["name"], model["name"]] == ["namespace", "model"]
+        assert namespace["query"] == "label_values(quire:schedulers_ready, namespace)"
+        assert model["query"] == 'label_values(quire:schedulers_ready{namespace=~"$namespace"}, model_name)'
+        for choice in (namespace, model):
+            assert choice["datasource"]["uid"] == "${source}"
+            assert choice["allValue"] == ".*"
 
 
 def test_names_are_prometheus_own() -> None:

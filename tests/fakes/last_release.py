@@ -1,5 +1,6 @@
-"""Installs the last release from its wheel. The last release is the last tag. As long as there is none, an early commit
-takes its place, and a later one for parts that register in Redis, which the early one cannot do."""
+"""Installs the last release from its wheel. The last release is the last tag before this commit. As long as there is
+none, an early commit takes its place, and a later one for parts that register in Redis, which the early one cannot do.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def install(directory: Path, *, knows_redis: bool = False) -> None:
     this source tree. `knows_redis`: as long as there is no tag, the commit whose parts can register in Redis. Raises
     MissingReleaseError."""
     first = _FIRST_WITH_REDIS if knows_redis else _FIRST_RELEASE
-    release = _git("describe", "--tags", "--abbrev=0") or first
+    # A commit that is a release itself has an earlier one before it.
+    release = _git("describe", "--tags", "--abbrev=0", "HEAD^") or first
     if _git("cat-file", "-e", f"{release}^{{commit}}") is None:
         raise MissingReleaseError(f"the last release, {release}, is not in the history of this source tree")
     with tempfile.TemporaryDirectory(prefix="last-release-") as temporary:

@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 # A call fails after this long. This includes the time that it waits for its turn, and for the connection.
 CALL_TIMEOUT_S = 2.0
-# Time for one Sentinel to name the primary. After it, the next one is asked.
+# Time for one Sentinel to name the primary, and for that server to answer. After it, the next Sentinel is asked.
 SENTINEL_TIMEOUT_S = 0.5
+PRIMARY_TIMEOUT_S = 1.0
 WARNING_INTERVAL_S = 60.0
 
 
@@ -36,7 +37,8 @@ class RedisUnavailableError(Exception):
 
 class RedisConnection:
     """Runs one script after the other. Connects when it is first used, and again after each failure. With Sentinels, it
-    asks them for the primary before each connection."""
+    asks them for the primary before each connection. A Sentinel that is cut off from the others can name a server that
+    is the primary no more, so what one says counts only once that server has answered that it is the primary."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class RedisConnection:
         # One object for all TLS connections: reading the certificates takes tens of milliseconds.
         self._tls = RedisSSLContext(cert_reqs="required", check_hostname=True, ca_certs=ca_file or None)
         self._timeout_seconds = timeout_seconds
-        # The Sentinel that has named the primary last comes first.
+        # The Sentinel that was right last comes first, and those that were asked in vain come last.
         self._sentinels = list(endpoint.addresses)
         self._connection: Connection | None = None
         self._local_host = ""
@@ -131,37 +133,59 @@ class RedisConnection:
 
     async def _connected(self) -> Connection:
         if self._connection is None:
-            is_sentinel = bool(self._endpoint.master_name)
-            host, port = await self._find_primary() if is_sentinel else self._endpoint.addresses[0]
-            self._connection = self._connection_to(host, port, self._credentials, self._endpoint.database)
-            await _open(self._connection)
-            if is_sentinel and (role := (await _call(self._connection, "ROLE"))[0]) != b"master":
-                raise RedisError(f"the Sentinels name {host}:{port} as the primary, but it is a {role.decode()}")
-            self._local_host = _local_host(self._connection.getpeername() or host, port)
+            if self._endpoint.master_name:
+                host, port = await self._connect_to_primary()
+            else:
+                host, port = self._endpoint.addresses[0]
+                await self._connect_to(host, port)
+            self._local_host = _local_host(self._opened.getpeername() or host, port)
             self.num_connections += 1
-        return self._connection
+        return self._opened
 
-    async def _find_primary(self) -> tuple[str, int]:
+    async def _connect_to(self, host: str, port: int) -> None:
+        self._connection = self._connection_to(host, port, self._credentials, self._endpoint.database)
+        await _open(self._connection)
+
+    async def _connect_to_primary(self) -> tuple[str, int]:
+        """Returns the primary's host and port, once it is connected."""
         troubles = []
         for sentinel in list(self._sentinels):
-            host, port = sentinel
-            connection = self._connection_to(host, port, self._sentinel_credentials, 0)
+            # At first to the end: if the call has no time left for the others, the next call begins with them.
+            self._sentinels.remove(sentinel)
+            self._sentinels.append(sentinel)
             try:
                 async with asyncio.timeout(SENTINEL_TIMEOUT_S):
-                    await _open(connection)
-                    named = await _call(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._endpoint.master_name)
+                    primary = await self._ask(sentinel)
+                async with asyncio.timeout(PRIMARY_TIMEOUT_S):
+                    await self._connect_to(*primary)
+                    role = (await _call(self._opened, "ROLE"))[0]
+                if role != b"master":
+                    raise RedisError(f"names {_address(*primary)}, which is a {role.decode()}")
             except (RedisError, OSError) as error:
-                troubles.append(f"{host}:{port}: {error or 'no answer'}")
-                continue
-            finally:
-                await connection.disconnect(nowait=True)
-            if named is None:
-                troubles.append(f"{host}:{port} does not know {self._endpoint.master_name}")
+                await self._disconnect()
+                troubles.append(f"{_address(*sentinel)}: {str(error) or 'no answer'}")
                 continue
             self._sentinels.remove(sentinel)
             self._sentinels.insert(0, sentinel)
-            return named[0].decode(), int(named[1])
+            return primary
         raise RedisError("no Sentinel names the primary: " + "; ".join(troubles))
+
+    async def _ask(self, sentinel: tuple[str, int]) -> tuple[str, int]:
+        """Returns what the Sentinel says is the primary."""
+        connection = self._connection_to(*sentinel, self._sentinel_credentials, 0)
+        try:
+            await _open(connection)
+            named = await _call(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._endpoint.master_name)
+        finally:
+            await connection.disconnect(nowait=True)
+        if named is None:
+            raise RedisError(f"does not know {self._endpoint.master_name}")
+        return named[0].decode(), int(named[1])
+
+    @property
+    def _opened(self) -> Connection:
+        assert self._connection is not None
+        return self._connection
 
     def _connection_to(self, host: str, port: int, credentials: dict[str, str | None], database: int) -> Connection:
         options: dict[str, Any] = {
@@ -195,6 +219,10 @@ async def _open(connection: Connection) -> None:
 async def _call(connection: Connection, *command: str | int) -> Any:
     await connection.send_command(*command)
     return await connection.read_response()
+
+
+def _address(host: str, port: int) -> str:
+    return f"{host}:{port}"
 
 
 def _local_host(peer: str, port: int) -> str:

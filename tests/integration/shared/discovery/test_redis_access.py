@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,51 @@ async def test_after_a_failover_known_parts_stay_and_all_register_at_the_new_pri
         sentinels.sentinels[0].start()
     await registry.leave()
     await registry.close()
+
+
+async def connected_through(*servers: RedisServer) -> None:
+    """Returns once a connection that asks these Sentinels, first to last, has found the primary."""
+    connection = RedisConnection(
+        parse_endpoint(f"redis+sentinel://{','.join(server.address for server in servers)}/main"),
+        sentinel_password=PASSWORD,
+    )
+
+    async def is_found() -> bool:
+        try:
+            await connection.run(LIST, KEYS)
+        except RedisUnavailableError:
+            return False
+        return True
+
+    async with asyncio.timeout(HANG_S):
+        while not await is_found():
+            pass
+    await connection.close()
+
+
+async def test_a_sentinel_that_is_cut_off_from_the_others_keeps_nobody_from_the_primary(
+    tmp_path: Path, sentinels: Sentinels
+) -> None:
+    """It names a server that is gone, or one that is a replica now."""
+    await until(sentinels.is_watched)
+    replica = next(server for server in sentinels.servers if server is not sentinels.primary)
+    for named in (free_port(), replica.port):
+        watched = (f"sentinel monitor main 127.0.0.1 {named} 2", f"requirepass {PASSWORD}")
+        stale = RedisServer(tmp_path, *watched, is_sentinel=True)
+        try:
+            await connected_through(stale, sentinels.sentinels[0])
+        finally:
+            stale.kill()
+
+
+async def test_sentinels_that_hang_keep_nobody_from_one_that_answers(sentinels: Sentinels) -> None:
+    """They take up the whole time of a call."""
+    hanging, answering, _ = sentinels.sentinels
+    hanging.pause()
+    try:
+        await connected_through(*[hanging] * 6, answering)
+    finally:
+        hanging.resume()
 
 
 async def test_sentinels_that_do_not_answer_are_named(sentinels: Sentinels) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker.checkpoint import check_start
@@ -56,19 +56,25 @@ def main(argv: Sequence[str]) -> int:
     configure_tracing("worker")
     status = StatusReporter(config.status_fd)
     try:
-        asyncio.run(serve(config, status))
+        if asyncio.run(serve(config, status)):
+            # A normal exit would take the interpreter from a thread inside torch, and C++ would abort the process.
+            _leave(0)
     except DeviceLostError as error:
         _report(status, error)
-        # Skip the normal exit: to free tensors, graphs and pinned memory, it would call the lost device, and such calls
-        # can hang.
-        _flush()
-        os._exit(1)
+        # To free tensors, graphs and pinned memory, a normal exit would call the lost device, and such calls can hang.
+        _leave(1)
     except (ConfigError, ModelError, StepThreadError, OSError) as error:
         _report(status, error)
         return 1
     finally:
         shutdown_tracing()
     return 0
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process at once, without a normal exit."""
+    _flush()
+    os._exit(status)
 
 
 def _flush() -> None:
@@ -91,10 +97,11 @@ def _report(status: StatusReporter, error: Exception) -> None:
     print(f"quire worker: {error}", file=sys.stderr)
 
 
-async def serve(config: WorkerConfig, status: StatusReporter) -> None:
-    """Serves until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if a port is taken,
-    and ConfigError if Redis cannot be used as the options say. Raises StepThreadError if the step thread dies and
-    DeviceLostError if the device is lost, even if this happens during shutdown."""
+async def serve(config: WorkerConfig, status: StatusReporter) -> bool:
+    """Serves until SIGTERM or SIGINT. Returns whether the step thread still runs, because it loads the model or a step
+    does not end. Raises ModelError if the model cannot be loaded, OSError if a port is taken, and ConfigError if
+    Redis cannot be used as the options say. Raises StepThreadError if the step thread dies and DeviceLostError if the
+    device is lost, even if this happens during shutdown."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -157,6 +164,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         await asyncio.gather(registry.leave(), drain(steps, server, servicer, ended, config.drain_timeout))
         await registry.close()
     raise_death(steps)
+    return steps.runs
 
 
 def _serve_metrics(
@@ -200,8 +208,8 @@ async def drain(
     steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event, timeout_s: float
 ) -> None:
     """Refuses new claims and waits up to `timeout_s` until the owner has moved its sequences away. Then waits up to
-    DRAIN_S for running steps to end. If the step thread has died, cuts the streams at once, because no step can end,
-    and schedulers should move their sequences to other workers."""
+    DRAIN_S for running steps to end, but not for a model that is being loaded. If the step thread has died, cuts the
+    streams at once, because no step can end, and schedulers should move their sequences to other workers."""
     await server.set_serving(False)
     leaving = asyncio.ensure_future(servicer.drain())
     died = asyncio.ensure_future(ended.wait())
@@ -214,7 +222,8 @@ async def drain(
     if not drained.done():
         await server.stop(0)
     await drained
-    await asyncio.to_thread(steps.stop, DRAIN_S)
+    if steps.loaded.done():
+        await asyncio.to_thread(steps.stop, DRAIN_S)
 
 
 async def _first_of(*events: asyncio.Event, within_s: float) -> None:

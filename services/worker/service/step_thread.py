@@ -97,6 +97,11 @@ class StepThread:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the thread has started and not ended."""
+        return self._thread.is_alive()
+
     def submit(self, recipient: Recipient, plan: StepPlan, late_after_s: float = DEFAULT_LATE_AFTER_S) -> None:
         """Queues a step. Callers must not have more than MAX_QUEUED_STEPS undelivered steps per recipient.
         `late_after_s`: seconds without a result after which the scheduler gives the worker up."""

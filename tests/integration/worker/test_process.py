@@ -39,6 +39,12 @@ class Gate:
 sys.meta_path.insert(0, Gate())
 """
 
+# Waits for ever instead of 10 s for a step thread that does not end.
+NO_DRAIN = """
+import services.worker.main
+services.worker.main.DRAIN_S = None
+"""
+
 
 async def health(channel: grpc.aio.Channel) -> str:
     response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
@@ -245,8 +251,11 @@ async def test_a_device_that_is_lost_while_the_worker_drains_is_reported(model_d
     assert errors.decode().splitlines()[-1] == f"quire worker: {last.detail}"
 
 
-def test_sigterm_while_loading_ends_the_process(model_directory: Path, tmp_path: Path) -> None:
-    with worker(str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS) as (process, reports):
+def test_sigterm_while_loading_does_not_wait_for_the_load(model_directory: Path, tmp_path: Path) -> None:
+    """Which would never end."""
+    arguments = (str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS)
+    never = PRELUDE.replace("GATE", repr(str(tmp_path / "never")))
+    with worker(*arguments, prelude=never + NO_DRAIN) as (process, reports):
         assert parse_status(reports.readline()).state == "starting"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=HANG_S)

@@ -145,7 +145,8 @@ def too_many(param: str, limit: int, given: int, what: str = "array") -> ApiErro
 
 
 def model_not_found(name: str, served: Sequence[str]) -> ApiError:
-    """Returns the error for a model that is not served. `served`: names of the models that are."""
+    """Returns the error for a model that is not served. `served`: names of the models that are, or of the other
+    versions of this one."""
     message = f"The model `{name[:256]}` does not exist.{served_models(served)}"
     return ApiError(ErrorKind.MODEL_NOT_FOUND, message, "model")
 

@@ -685,7 +685,7 @@ class ModelInferResponse(_message.Message):
     model_name: _builtins.str
     """The model name from the request."""
     model_version: _builtins.str
-    """Always empty; the model's metadata lists the versions."""
+    """The version that answered. Empty if the model has none."""
     id: _builtins.str
     """The id from the request."""
     @_builtins.property

@@ -2,8 +2,9 @@
 
 A model is served while a scheduler that announced it is connected and takes new requests. A model whose last scheduler
 has left is away: it is not listed any more, but requests for it still wait for a scheduler, because one that restarts
-announces it again within seconds. Every decision depends only on the connected schedulers, so routers agree without
-communicating.
+announces it again within seconds. So do requests for a version whose last scheduler was lost, although others could
+take them: only a version whose last scheduler drained gives its share to the others at once. Every decision depends
+only on the schedulers, so routers agree without communicating.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from services.router.dispatch.versions import Key, Offer, find
 from services.router.errors import ApiError, ErrorKind, model_not_found, served_models, unavailable
 from services.router.model import DEFAULT_WEIGHT, ModelInfo, ModelKey, ServedModel
 from services.router.text import Tokenizer
+from shared.model_label import model_label
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class ModelScheduler(Protocol):
 
     # Number of hellos received since the router's start.
     num_hellos: int
-    # Weight of the model's version.
+    # Weight of the model's version; once the scheduler is lost, its last weight.
     model_weight: int
 
     @property
@@ -49,7 +51,7 @@ class ModelScheduler(Protocol):
 
     @property
     def is_draining(self) -> bool:
-        """Whether the scheduler refuses new requests because it is stopping."""
+        """Whether the scheduler refuses new requests because it is stopping. Stays true once it has left."""
 
     @property
     def has_workers(self) -> bool:
@@ -93,6 +95,10 @@ class ModelDirectory:
         self._tokenizers: dict[str, Tokenizer] = {}
         # When the last scheduler of a known model left, in seconds on the clock.
         self._away_since: dict[ModelKey, float] = {}
+        # The model of each scheduler that was connected at the last change.
+        self._served_by: dict[ModelScheduler, ModelKey] = {}
+        # Models whose last scheduler was lost without a drain: their weight, and when that was.
+        self._lost: dict[ModelKey, tuple[int, float]] = {}
         self._name_conflicts: dict[str, tuple[str, ...]] = {}
         # Set at the next change of schedulers, then replaced.
         self._next_change = asyncio.Event()
@@ -121,10 +127,25 @@ class ModelDirectory:
         connected = {scheduler.info.key for scheduler in self._schedulers() if scheduler.info is not None}
         now = self._clock()
         self._away_since = {key: self._away_since.get(key, now) for key in self._known if key not in connected}
+        self._note_losses(now)
         self._forget()
         self._log_conflicts()
         self._next_change.set()
         self._next_change = asyncio.Event()
+
+    def _note_losses(self, now: float) -> None:
+        served = self._weights()
+        for scheduler, key in self._served_by.items():
+            if scheduler.info is None and not scheduler.is_draining:
+                self._lost.setdefault(key, (scheduler.model_weight, now))
+        self._lost = {
+            key: (weight, since)
+            for key, (weight, since) in self._lost.items()
+            if key in self._known and key not in served and now - since < self._wait
+        }
+        self._served_by = {
+            scheduler: scheduler.info.key for scheduler in self._schedulers() if scheduler.info is not None
+        }
 
     # Questions.
 
@@ -193,20 +214,28 @@ class ModelDirectory:
             message = f"The model `{name}` is not known: this router has just started, and may not know all models yet."
             raise unavailable(f"{message} Try again.")
         if model is None:
-            raise model_not_found(name, self.names)
+            raise self.not_found(name)
         return model
 
     def find_now(self, name: str) -> ServedModel:
-        """Returns the main version of a model as `find` does, without waiting. Raises ApiError."""
+        """Returns the main version of a model, of those that are served if there is one. Does not wait. Raises
+        ApiError."""
         self._forget()
-        model = self._find(name, None, may_be_away=True)
+        model = self._find(name, None, may_be_away=False) or self._find(name, None, may_be_away=True)
         if model is None:
-            raise model_not_found(name, self.names)
+            raise self.not_found(name)
         return model
+
+    def not_found(self, name: str) -> ApiError:
+        """Returns the error for a name that finds no model. It names what there is: of a model whose version is wrong,
+        the versions, and else the models."""
+        base, _, version = name.rpartition("@")
+        versions = [model_label(base, one) for one in self.versions(base)] if version else []
+        return model_not_found(name, versions or self.names)
 
     def _find(self, name: str, key: Key | None, may_be_away: bool) -> ServedModel | None:
         served = self._served()
-        model = find(served, name, key)
+        model = find([*served, *self._lost_now(served)] if may_be_away else served, name, key)
         if model is None and may_be_away:
             # Besides the models that are away, these are the models whose schedulers are all draining.
             versions = {(offer.name, offer.version) for offer in served}
@@ -222,19 +251,33 @@ class ModelDirectory:
         names = self.names or list(dict.fromkeys(key.name for key in self._known))
         return self._default or (names[0] if len(names) == 1 else None)
 
+    def _lost_now(self, served: list[Offer]) -> list[Offer]:
+        """Returns the versions that keep their share, because a scheduler of theirs may still come back."""
+        versions, now = {(offer.name, offer.version) for offer in served}, self._clock()
+        return [
+            Offer(self._known[key], weight)
+            for key, (weight, since) in self._lost.items()
+            if key in self._known and (key.name, key.version) not in versions and now - since < self._wait
+        ]
+
     def _served(self) -> list[Offer]:
         """Returns the versions that schedulers serve now: the default model first, then by name and version. During a
         rolling update, schedulers can serve one version with two tokenizers. Requests then get the one that was
         announced last."""
+        weights = self._weights()
+        newest = {
+            (key.name, key.version): Offer(model, weights[key]) for key, model in self._known.items() if key in weights
+        }
+        return sorted(newest.values(), key=lambda offer: (offer.name != self._default, offer.name, offer.version))
+
+    def _weights(self) -> dict[ModelKey, int]:
+        """Returns the models that schedulers serve now, and the weight of each."""
         weights: dict[ModelKey, int] = {}
         for scheduler in self._schedulers():
             if scheduler.info is not None and not scheduler.is_draining:
                 key = scheduler.info.key
                 weights[key] = min(scheduler.model_weight, weights.get(key, scheduler.model_weight))
-        newest = {
-            (key.name, key.version): Offer(model, weights[key]) for key, model in self._known.items() if key in weights
-        }
-        return sorted(newest.values(), key=lambda offer: (offer.name != self._default, offer.name, offer.version))
+        return weights
 
     @property
     def _is_settled(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
@@ -190,7 +191,14 @@ async def test_every_api_reaches_a_version_by_its_name(start_router: StartRouter
         assert len(v1.submits) + len(v2.submits) == 5
     kserve: Any = kserve_pb2_grpc.KserveServiceStub(api.channel)
     metadata = await kserve.GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model="a/versions/v2"))
-    assert json.loads(metadata.data)["versions"] == ["v1", "v2"]
+    described = json.loads(metadata.data)
+    assert (described["name"], described["versions"]) == ("a", ["v1", "v2"])
+    ready = await kserve.GetModelReady(kserve_pb2.GetModelReadyRequest(model="a/versions/v2"))
+    assert json.loads(ready.data) == {"name": "a", "ready": True}
+    for model, answering in (("a", "v1"), ("a/versions/v2", "v2")):
+        body = HttpBody(data=b'{"text_input": "a", "max_tokens": 1}')
+        pieces = [piece.data async for piece in kserve.Generate(kserve_pb2.GenerateRequest(model=model, body=body))]
+        assert json.loads(b"".join(pieces))["model_version"] == answering
     open_inference: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
     await until_ready(api, "a@v2")
     described = await open_inference.ModelMetadata(open_inference_pb2.ModelMetadataRequest(name="a-alias"))

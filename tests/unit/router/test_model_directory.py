@@ -273,9 +273,10 @@ async def test_a_name_that_is_announced_with_a_new_tokenizer_gets_the_new_one(to
     assert replace(old, max_model_len=64).key == old.key
 
 
-def weighted(tokenizer: Tokenizer, *weights: tuple[str, int]) -> Fleet:
+def weighted(tokenizer: Tokenizer, *weights: tuple[str, int], wait: float = 0.0) -> Fleet:
     """Returns a fleet with a scheduler of model "a" per pair of version and weight."""
-    fleet = fleet_of(tokenizer, *(model("a", f"a-{version}", version=version) for version, _ in weights))
+    infos = (model("a", f"a-{version}", version=version) for version, _ in weights)
+    fleet = fleet_of(tokenizer, *infos, wait=wait)
     for scheduler, (_, weight) in zip(fleet.schedulers, weights, strict=True):
         scheduler.model_weight = weight
     return fleet
@@ -314,7 +315,7 @@ async def test_requests_that_name_a_version_get_it_whatever_its_weight(tokenizer
     assert not (await fleet.models.find("a")).is_pinned
     assert (await fleet.models.find("a-v1@v1")).info.version == "v1"
     assert await fleet.listed() == ["a", "a-v1", "a@v1", "a@v2"], "no request for a-v2 would get it"
-    assert (await fleet.error("a@v3")).message == "The model `a@v3` does not exist. Served here: `a`."
+    assert (await fleet.error("a@v3")).message == "The model `a@v3` does not exist. Served here: `a@v1` and `a@v2`."
     only = weighted(tokenizer, ("v2", 0))
     assert (await only.error("a")).message == "The model `a` does not exist. Served here: `a@v2`."
     assert fleet.models.versions("a") == ["v1", "v2"]
@@ -333,13 +334,52 @@ async def test_without_a_conversation_requests_get_the_version_with_the_greatest
     assert (await fleet.models.find("a-v3")).info.version == "v3", "an alias of one version alone"
 
 
-async def test_a_version_that_drains_or_leaves_gives_its_conversations_to_the_others(tokenizer: Tokenizer) -> None:
+async def test_a_version_that_drains_gives_its_conversations_to_the_others(tokenizer: Tokenizer) -> None:
     fleet = weighted(tokenizer, ("v1", 90), ("v2", 10))
     fleet.schedulers[0].is_draining = True
     assert set((await versions_of(fleet, num_keys=100)).values()) == {"v2"}
     fleet.disconnect(0)
     assert set((await versions_of(fleet, num_keys=100)).values()) == {"v2"}
     assert (await fleet.models.find("a@v1")).info.version == "v1", "it waits for its scheduler"
+
+
+async def test_a_version_that_is_lost_keeps_its_conversations_until_nobody_waits_for_it(tokenizer: Tokenizer) -> None:
+    """And its embeddings: clients could not compare those of another version."""
+    fleet = weighted(tokenizer, ("v1", 90), ("v2", 10), wait=60.0)
+    before = await versions_of(fleet, num_keys=100)
+    fleet.now = 10.0
+    fleet.disconnect(0)
+    assert await versions_of(fleet, num_keys=100) == before
+    assert (await fleet.models.find("a")).info.version == "v1"
+    assert fleet.models.names == ["a"]
+    assert fleet.models.is_ready(fleet.models.find_now("a")), "some requests for it need not wait"
+    fleet.now = 69.0
+    fleet.connect(0, model("a", version="v1"))
+    fleet.disconnect(0)
+    fleet.now = 128.0
+    assert await versions_of(fleet, num_keys=100) == before
+    fleet.now = 129.0
+    assert set((await versions_of(fleet, num_keys=100)).values()) == {"v2"}
+    assert (await fleet.models.find("a")).info.version == "v2"
+
+
+@pytest.mark.parametrize("first", ["drains", "is lost"])
+async def test_whether_a_version_s_last_scheduler_was_lost_decides(tokenizer: Tokenizer, first: str) -> None:
+    fleet = weighted(tokenizer, ("v1", 90), ("v1", 90), ("v2", 10), wait=60.0)
+    fleet.schedulers[0].is_draining = first == "drains"
+    fleet.disconnect(0)
+    fleet.schedulers[1].is_draining = first == "is lost"
+    fleet.disconnect(1)
+    assert (await fleet.models.find("a")).info.version == ("v1" if first == "drains" else "v2")
+
+
+async def test_a_version_of_which_one_scheduler_drains_while_the_other_is_lost_is_waited_for(
+    tokenizer: Tokenizer,
+) -> None:
+    fleet = weighted(tokenizer, ("v1", 90), ("v1", 90), ("v2", 10), wait=60.0)
+    fleet.schedulers[0].is_draining = True
+    fleet.disconnect(1)
+    assert (await fleet.models.find("a")).info.version == "v1"
 
 
 async def test_another_version_can_continue_only_with_the_same_tokens(tokenizer: Tokenizer) -> None:

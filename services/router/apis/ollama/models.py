@@ -9,7 +9,7 @@ from pydantic import Field
 
 from services.router.apis.ollama.writer import timestamp
 from services.router.dispatch import Placement
-from services.router.errors import ApiError, ErrorKind, model_not_found
+from services.router.errors import ApiError, ErrorKind
 from services.router.http import Body
 from services.router.model import ModelInfo, ServedModel
 
@@ -41,7 +41,7 @@ async def find_named(placement: Placement, name: str) -> tuple[str, ServedModel]
         except ApiError as error:
             if error.kind is not ErrorKind.MODEL_NOT_FOUND:
                 raise
-    raise model_not_found(name, placement.models.names)
+    raise placement.models.not_found(name)
 
 
 def tagged(name: str) -> str:

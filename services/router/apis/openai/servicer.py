@@ -29,7 +29,7 @@ from services.router.apis.responses import (
     response_not_found,
 )
 from services.router.dispatch import Placement
-from services.router.errors import model_not_found, not_ready
+from services.router.errors import not_ready
 from services.router.http import (
     JSON,
     Body,
@@ -191,7 +191,7 @@ class OpenAIServicer:
 
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
         if not request.model:
-            raise model_not_found(request.model, self.placement.models.names)
+            raise self.placement.models.not_found(request.model)
         model = await self.placement.models.find(request.model, may_be_away=False)
         card = anthropic_card if metadata_of(context, ANTHROPIC_VERSION_HEADER) else _model_card
         return HttpBody(content_type=JSON, data=dump(card(model, request.model)))

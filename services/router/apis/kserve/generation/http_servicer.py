@@ -53,19 +53,18 @@ class KserveServicer:
         return _json(ServerMetadata(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS))
 
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
-        if not self.state.is_model_ready(*name_and_version(request.model)):
+        name, version = name_and_version(request.model)
+        if not self.state.is_model_ready(name, version):
             raise not_ready("No scheduler of this model is ready.")
-        return _json(ModelReady(name=request.model, ready=True))
+        return _json(ModelReady(name=name, ready=True))
 
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
         name, version = name_and_version(request.model)
         model = await self.state.model(name, version)
         versions = self.state.placement.models.versions(model.info.name)
-        inputs = [TensorMetadata(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()]
+        inputs = [TensorMetadata(name=tensor, datatype=datatype, shape=[1]) for tensor, datatype in input_tensors()]
         outputs = [TensorMetadata(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])]
-        return _json(
-            ModelMetadata(name=request.model, versions=versions, platform=SERVER_NAME, inputs=inputs, outputs=outputs)
-        )
+        return _json(ModelMetadata(name=name, versions=versions, platform=SERVER_NAME, inputs=inputs, outputs=outputs))
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         asked = await self._asked(request.body.data)
@@ -87,8 +86,8 @@ class KserveServicer:
         asked = await self.generation.read(len(data), lambda: given.asked(parts.binary))
         (name, version), request_id, wants_bytes = name_and_version(request.model), asked.id, given.wants_bytes
 
-        async def answer_of(text: str) -> HttpBody:
-            answer = InferAnswer(model_name=name, model_version="", outputs=[])
+        async def answer_of(text: str, version: str) -> HttpBody:
+            answer = InferAnswer(model_name=name, model_version=version, outputs=[])
             if request_id is not None:
                 answer.id = request_id
             output = OutputTensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])

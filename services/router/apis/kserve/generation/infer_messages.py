@@ -42,8 +42,8 @@ class GrpcGeneration:
         # Copy these fields: `answer` must not refer to the request, which can be large.
         name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
 
-        async def answer(text: str) -> pb.ModelInferResponse:
-            return response(name, request_id, text, is_raw=is_raw)
+        async def answer(text: str, version: str) -> pb.ModelInferResponse:
+            return response(name, version, request_id, text, is_raw=is_raw)
 
         return await self.generation.text(wanted, name, request.model_version, context, answer)
 
@@ -74,10 +74,10 @@ def asked(request: pb.ModelInferRequest) -> TextRequest:
         raise replace(error, param=paths.get(error.param or "", "inputs")) from None
 
 
-def response(model: str, request_id: str, text: str, *, is_raw: bool) -> pb.ModelInferResponse:
+def response(model: str, version: str, request_id: str, text: str, *, is_raw: bool) -> pb.ModelInferResponse:
     """Returns the answer. `model`: the model's name in the request. `is_raw`: whether the request has raw tensors; then
     the answer's tensor is raw, too."""
-    answer = pb.ModelInferResponse(model_name=model, id=request_id)
+    answer = pb.ModelInferResponse(model_name=model, model_version=version, id=request_id)
     output = answer.outputs.add(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
     if is_raw:
         answer.raw_output_contents.append(packed_text(text))

@@ -51,7 +51,7 @@ class GeneratedText(Reply):
     """A whole answer, or one event of a streamed answer, with its new text."""
 
     model_name: str = Field(description="The request's name of the model.")
-    model_version: str = Field(description="Always empty; the model's metadata lists the versions.")
+    model_version: str = Field(description="The version that answered; empty if the model has none.")
     id: str = may_lack("Id of the request, if it had one.")
     text_output: str
 
@@ -66,6 +66,6 @@ class OutputTensor(Reply):
 
 class InferAnswer(Reply):
     model_name: str = Field(description="The request's name of the model.")
-    model_version: str = Field(description="Always empty; the model's metadata lists the versions.")
+    model_version: str = Field(description="The version that answered; empty if the model has none.")
     id: str = may_lack("Id of the request, if it had one.")
     outputs: list[OutputTensor]

@@ -23,8 +23,8 @@ class GenerateWriter:
 
     stream_type = EVENT_STREAM
 
-    def __init__(self, model: str, asked: TextRequest) -> None:
-        self._head: dict[str, Any] = {"model_name": model, "model_version": ""}
+    def __init__(self, model: str, version: str, asked: TextRequest) -> None:
+        self._head: dict[str, Any] = {"model_name": model, "model_version": version}
         if asked.id is not None:
             self._head["id"] = asked.id
         self._is_one_event = asked.stream is False
@@ -80,19 +80,19 @@ class TextGeneration:
 
     async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> Prepared:
         """Prepares an answer over HTTP. Raises ApiError."""
-        writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context)) as span:
             request = await self._request(asked, name, version, context, span)
+            writer = GenerateWriter(name, request.model.info.version, asked)
             return span.prepared(self.answers.send, request, span, context, writer, stream=stream)
 
     async def text(
-        self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str], Awaitable[Any]]
+        self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str, str], Awaitable[Any]]
     ) -> Prepared:
-        """Prepares an answer that `answer_of` makes from the whole generated text. `answer_of` must not refer to the
-        request, which would then stay in memory until the answer is complete. Raises ApiError."""
-        writer = GenerateWriter(name, asked)
+        """Prepares an answer that `answer_of` makes from the whole generated text and the model's version. `answer_of`
+        must not refer to the request, which would then stay in memory until the answer is complete. Raises ApiError."""
         with self.tracing.request("text_completion", name, caller_of(context)) as span:
             request = await self._request(asked, name, version, context, span)
+            writer = GenerateWriter(name, request.model.info.version, asked)
             return span.prepared(self._text, request, span, writer, answer_of)
 
     async def _text(
@@ -100,10 +100,11 @@ class TextGeneration:
         request: GenerationRequest,
         span: RequestSpan,
         writer: GenerateWriter,
-        answer_of: Callable[[str], Awaitable[Any]],
+        answer_of: Callable[[str, str], Awaitable[Any]],
     ) -> Any:
+        version = request.model.info.version
         await self.answers.gather(request, span, writer.add)
-        return await answer_of(writer.text)
+        return await answer_of(writer.text, version)
 
     async def _request(
         self, asked: TextRequest, name: str, version: str, context: Any, span: RequestSpan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from deploy.envoy.routes import GRPC_PREFIXES
 from tests.fakes.tools import needs
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
@@ -67,8 +68,20 @@ def test_the_inference_pool_and_the_route_lead_to_the_gateways(given: Given) -> 
     assert manifests.selected(pool["spec"]["selector"]["matchLabels"]) == gateways
     ports = {port["containerPort"]: port["name"] for port in container_of(gateways[0])["ports"]}
     assert [ports[target["number"]] for target in pool["spec"]["targetPorts"]] == ["http"]
-    ((backend,),) = (rule["backendRefs"] for rule in route["spec"]["rules"])
-    service = manifests.named("Service", backend["name"])
-    assert manifests.selected(service["spec"]["selector"]) == gateways
-    (port,) = (port for port in service["spec"]["ports"] if port["port"] == backend["port"])
-    assert port["targetPort"] == "http"
+    protocols = []
+    for rule in route["spec"]["rules"]:
+        (backend,) = rule["backendRefs"]
+        service = manifests.named("Service", backend["name"])
+        assert manifests.selected(service["spec"]["selector"]) == gateways
+        (port,) = (port for port in service["spec"]["ports"] if port["port"] == backend["port"])
+        assert port["targetPort"] == "http"
+        protocols.append(port["appProtocol"])
+    assert protocols == ["kubernetes.io/h2c", "http"]
+
+
+def test_the_route_leads_every_path_of_grpc_to_a_port_that_speaks_http_2() -> None:
+    (route,) = rendering(WITH_GATEWAY_API[0]).of("HTTPRoute")
+    grpc, everything = ([match["path"]["value"] for match in rule["matches"]] for rule in route["spec"]["rules"])
+    assert everything == ["/"]
+    assert all(f"{path}/".startswith(GRPC_PREFIXES) for path in grpc)
+    assert all(any(f"{path}/".startswith(prefix) for path in grpc) for prefix in GRPC_PREFIXES)

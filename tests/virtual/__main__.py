@@ -26,11 +26,12 @@ def main() -> int:
     parser.add_argument("--faults", type=int, help="number of faults of each seed; default: 3 to 8, by seed")
     parser.add_argument("--drains", type=int, help="number of parts that are told to end; default: 0 to 2, by seed")
     parser.add_argument("--hides", type=int, help="number of losses of discovery; default: 0 to 3, by seed")
+    parser.add_argument("--hunts", type=int, help="number of requests that are hunted; default: 0 or 1, by seed")
     parser.add_argument("--poisons", type=int, help="number of poisonous requests; default: 0 to 2, by seed")
     parser.add_argument("--store", action="store_true", help="store the figures in benchmarks/results")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every fault and log line")
     options = parser.parse_args()
-    numbers = Numbers(options.faults, options.drains, options.hides, options.poisons)
+    numbers = Numbers(options.faults, options.drains, options.hides, options.hunts, options.poisons)
     if options.seed is not None:
         return _run_one(options.seed, options.verbose, numbers)
     seeds = range(options.first, options.first + options.seeds)

@@ -61,6 +61,15 @@ class Exits(Watch):
             if len(computed) == 1:
                 self._losses.append(_Loss(stream, computed.pop()))
 
+    def alone(self) -> dict[Stream, Prompt]:
+        """The streams on which plans of a single request are in flight, with its prompt."""
+        computed = {
+            stream: {plans.prompts[wire_id] for step in plans.in_flight.values() for wire_id in step}
+            for stream, plans in self._plans.items()
+            if stream.is_whole
+        }
+        return {stream: next(iter(prompts)) for stream, prompts in computed.items() if len(prompts) == 1}
+
     def num_for(self, prompt: Prompt) -> int:
         """Number of exits that a request with this prompt may be blamed for."""
         return sum(loss.prompt == prompt and not loss.was_cut for loss in self._losses)

@@ -30,12 +30,13 @@ _AT_ONCE_S = 0.0002
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many faults, drains, losses of discovery and poisonous requests a run has, and how many of its requests come
-    late, while faults strike. The seed draws what is None."""
+    """How many faults, drains, losses of discovery, hunts and poisonous requests a run has, and how many of its
+    requests come late, while faults strike. The seed draws what is None."""
 
     faults: int | None = None
     drains: int | None = None
     hides: int | None = None
+    hunts: int | None = None
     poisons: int | None = None
     late: int = 6
 
@@ -64,10 +65,11 @@ class Nemesis:
         self._parts = parts
         self._on_router_death = on_router_death
         self._rng = random.Random(world.random.random())
-        # Drains, discovery, exits by poison and substitutes have random numbers of their own: kinds and times of a
-        # seed's other faults do not depend on them.
+        # Drains, discovery, hunts, exits by poison and substitutes have random numbers of their own: kinds and times of
+        # a seed's other faults do not depend on them.
         self._rng_of_drains = random.Random(f"drains of {world.seed}")
         self._rng_of_discovery = random.Random(f"discovery of {world.seed}")
+        self._rng_of_hunts = random.Random(f"hunts of {world.seed}")
         self._rng_of_exits = random.Random(f"exits of {world.seed}")
         self._rng_of_substitutes = random.Random(f"substitutes of {world.seed}")
         # Number of faults so far, by kind. "nothing": there was nothing to act on.
@@ -111,6 +113,9 @@ class Nemesis:
                 self._count(self._hide())  # from processes that start
             else:
                 self._world.call_at(rng.uniform(start, end), partial(self._strike, self._hide))
+        rng = self._rng_of_hunts
+        for _ in range(rng.choice((0, 0, 0, 1)) if numbers.hunts is None else numbers.hunts):
+            self._world.call_at(rng.uniform(start, end), partial(self._hunt, end))
 
     def stop(self) -> None:
         """Ends every fault. Processes that were replaced or told to end are killed. Then every part runs, started again
@@ -204,6 +209,38 @@ class Nemesis:
 
         part.stop(rng.choice((0.05, 0.5, 4.0)), ended)
         return "drain"
+
+    def _hunt(self, end: float) -> None:
+        """Cuts the stream of a worker that computes one request alone, and later ends another worker that does. Only
+        the second one is an exit."""
+        if (found := self._alone(lambda _: True)) is None:
+            self._again(partial(self._hunt, end), end)
+            return
+        rng, (stream, prey) = self._rng_of_hunts, found
+        self._world.say(f"the stream from {stream.client.name} to {stream.server.name} is cut; its request is hunted")
+        self._network.cut(stream, rng.choice((0.0, 0.01)), rng.choice((0.0, 0.01, 0.5)))
+        self._count("cut")
+        self._world.call_later(rng.choice((0.0, 0.1, 1.0)), partial(self._catch, prey, end))
+
+    def _catch(self, prey: Prompt, end: float) -> None:
+        found = self._alone(lambda prompt: prompt == prey)
+        part = found and next((part for part in self._alive() if part.host is found[0].server), None)
+        if not part:
+            self._again(partial(self._catch, prey, end), end)
+            return
+        self._world.say(f"{part.host.name} computes the hunted request")
+        part.kill(0.001)
+        self._count("hunt")
+        self._world.call_later(self._rng_of_hunts.uniform(0.01, _SHORT_S), lambda: self._start(part))
+
+    def _alone(self, is_wanted: Callable[[Prompt], bool]) -> tuple[Stream, Prompt] | None:
+        """A request that a worker computes alone, and the stream to that worker."""
+        found = [(stream, prompt) for stream, prompt in self.exits.alone().items() if is_wanted(prompt)]
+        return self._rng_of_hunts.choice(found) if found else None
+
+    def _again(self, hunt: Callable[[], None], end: float) -> None:
+        if not self.is_over and self._world.now < end:
+            self._world.call_later(_TRY_AGAIN_S, hunt)
 
     def _hide(self) -> str:
         """Discovery loses parts for one of those that ask it: it has lost its data, or cannot be asked."""

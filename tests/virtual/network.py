@@ -233,7 +233,12 @@ class Stream:
     @property
     def is_whole(self) -> bool:
         """Whether nothing has ended the stream, on either side."""
-        return not self.is_cut and not self.is_cancelled and self.end is None
+        return not self.is_cut and not self.has_left
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has ended the stream, or knows that it has ended."""
+        return self.end is not None or self.is_cancelled
 
     @property
     def is_connected(self) -> bool:
@@ -307,7 +312,7 @@ class Stream:
     def _close(self) -> None:
         """Forgets a stream that both ends have left."""
         is_served = self.task is None or self.task.done() or self.server.loop.is_dead
-        is_left = self.end is not None or self.is_cancelled or self.client.loop.is_dead
+        is_left = self.has_left or self.client.loop.is_dead
         if is_served and is_left and not self._is_closed:
             self._is_closed = True
             if self in self.network.streams:
@@ -328,6 +333,11 @@ class SimulatedChannel:
         self._open: list[SimulatedStream] = []
 
     def open(self, method: Method[RequestT, ResponseT], *, wait_for_ready: bool = False) -> SimulatedStream:
+        """No part has two streams of a method to the same peer. It ends one before it opens the next."""
+        network, host = self._network, self._host
+        others = (each for each in network.streams if (each.client, each.address) == (host, self._address))
+        if any(other.method is method and not other.has_left for other in others):
+            network.world.problems.append(f"{host.name} opens a second stream to {self._address} beside its first")
         stream = SimulatedStream(Stream(self._network, self._host, self._address, method, wait_for_ready))
         self._open = [other for other in self._open if not other.is_over]
         self._open.append(stream)
@@ -355,7 +365,7 @@ class SimulatedStream:
 
     @property
     def is_over(self) -> bool:
-        return self._stream.is_cancelled or self._stream.end is not None
+        return self._stream.has_left
 
     async def write(self, message: Any, /) -> None:
         stream = self._stream

@@ -24,12 +24,12 @@ REPOSITORY = Path(__file__).parents[2]
 NUM_SEEDS = 200
 # Seeds that once broke a promise, with what the simulation had then.
 ONCE_BROKEN = (
-    (317, Numbers(drains=0, hides=0, poisons=0, late=0)),
-    (63067, Numbers(poisons=0, late=0)),
-    (70602, Numbers(late=0)),
-    (3430, Numbers()),
-    (8537, Numbers()),
-    (9382, Numbers()),
+    (317, Numbers(drains=0, hides=0, hunts=0, poisons=0, late=0)),
+    (63067, Numbers(hunts=0, poisons=0, late=0)),
+    (70602, Numbers(hunts=0, late=0)),
+    (3430, Numbers(hunts=0)),
+    (8537, Numbers(hunts=0)),
+    (9382, Numbers(hunts=0)),
 )
 
 
@@ -50,14 +50,14 @@ def test_a_seed_that_once_broke_a_promise_keeps_it(seed: int, numbers: Numbers) 
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_drains_alone_break_no_promise(seed: int) -> None:
     """There are too few for a request to be given up."""
-    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=2, hides=0, poisons=0))
+    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=2, hides=0, hunts=0, poisons=0))
     assert outcome.violation is None
     assert outcome.faults.get("drain") == 2
 
 
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_a_request_that_ends_its_workers_fails_and_no_other(seed: int) -> None:
-    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=0, hides=0, poisons=1))
+    outcome = run_seed(seed, numbers=Numbers(faults=0, drains=0, hides=0, hunts=0, poisons=1))
     assert outcome.violation is None
     assert outcome.num_blamed == 1
 

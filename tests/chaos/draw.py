@@ -24,12 +24,13 @@ ROLL, UPGRADE, KILL_ALL = "rolling restart", "rolling upgrade", "kill of a tier"
 MEMORY, DISK = "memory limit", "full disk"
 REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER = "Redis stopped", "Redis killed", "Redis emptied", "Redis failover"
 REDIS_GONE, REDIS_DOWN, REDIS_STALL = "Redis gone", "Redis link down", "Redis link stall"
+SENTINEL_STOP = "Sentinel stopped"
 OF_PARTS = (KILL, STOP, TERMINATE, MEMORY)
 OF_LINKS = (DOWN, CUT, DELAY, STALL)
 OF_TIERS = (ROLL, UPGRADE, KILL_ALL)
 # Faults that tell a part to end. It finishes what it has begun, or hands it over.
 GRACEFUL = (TERMINATE, ROLL, UPGRADE)
-OF_REDIS = (REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER, REDIS_GONE, REDIS_DOWN, REDIS_STALL)
+OF_REDIS = (REDIS_STOP, REDIS_KILL, REDIS_EMPTY, REDIS_FAILOVER, REDIS_GONE, REDIS_DOWN, REDIS_STALL, SENTINEL_STOP)
 # Faults after which a part starts anew.
 _RESTARTS = (KILL, TERMINATE, MEMORY)
 # Relative frequencies. "redis" stands for any of OF_REDIS.

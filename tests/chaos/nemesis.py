@@ -108,7 +108,7 @@ class Nemesis:
         return {
             draw.REDIS_STOP: redis.pause_primary, draw.REDIS_KILL: redis.kill_primary, draw.REDIS_EMPTY: redis.empty,
             draw.REDIS_FAILOVER: redis.fail_over, draw.REDIS_GONE: redis.pause_all, draw.REDIS_DOWN: redis.cut_off,
-            draw.REDIS_STALL: redis.stall,
+            draw.REDIS_STALL: redis.stall, draw.SENTINEL_STOP: redis.pause_sentinel,
         }[kind]  # fmt: skip
 
     async def _upgrade(self, names: Sequence[str]) -> None:

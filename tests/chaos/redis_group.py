@@ -95,8 +95,15 @@ class RedisGroup:
         """Makes the replica the primary, unless the Sentinels are doing so already or see no replica."""
         with contextlib.suppress(redis.ResponseError):
             await asyncio.to_thread(
-                self._running.sentinels[0].command, "SENTINEL", "FAILOVER", "main", password=PASSWORD
+                self._running.sentinels[-1].command, "SENTINEL", "FAILOVER", "main", password=PASSWORD
             )
+
+    async def pause_sentinel(self, seconds: float) -> None:
+        """Stops a Sentinel while the others make the replica the primary. It first does not answer, and then names the
+        server that was the primary, until it has heard of the other one."""
+        with _paused(self._running.sentinels[0]):
+            await self.fail_over(seconds)
+            await asyncio.sleep(seconds)
 
     async def pause_all(self, seconds: float) -> None:
         """Stops all servers and Sentinels for a while."""

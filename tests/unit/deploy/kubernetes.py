@@ -188,10 +188,16 @@ def kustomized(directory: Path, kustomization: str) -> Manifests:
 
 def helm(overlay: str = "cpu", release: str = RELEASE, **values: Any) -> Manifests:
     """What `helm template RELEASE deploy/kubernetes --values values/OVERLAY.yaml` prints, with further values."""
+    printed = charted(overlay, release, **values)
+    objects = [one for path, text in printed.items() if path.endswith(".yaml") for one in yaml.safe_load_all(text)]
+    return Manifests(tuple(one for one in objects if one), f"{release}-")
+
+
+def charted(overlay: str = "cpu", release: str = RELEASE, **values: Any) -> dict[str, str]:
+    """The text of each of the chart's templates, by its path."""
     helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
     path = MANIFESTS / "values" / f"{overlay}.yaml"
     given = (yaml.safe_load(path.read_text()) if path.exists() else {}) | values
     with helm_python.Chart.load(MANIFESTS) as chart:
-        printed = chart.render(values=given, name=release, namespace="default")
-    objects = [one for text in printed.values() for one in yaml.safe_load_all(text)]
-    return Manifests(tuple(one for one in objects if one), f"{release}-")
+        printed: dict[str, str] = chart.render(values=given, name=release, namespace="default")
+    return printed

@@ -18,6 +18,7 @@ from tests.unit.deploy.kubernetes import (
     ROOT,
     WORKLOADS,
     Manifests,
+    charted,
     container_of,
     environment_of,
     helm,
@@ -392,6 +393,18 @@ def test_the_inference_pool_asks_the_given_endpoint_picker() -> None:
         expected = {"name": "quire-endpoint-picker", "port": 9002} | given
         reference = {"name": expected["name"], "port": {"number": expected["port"]}}
         assert pool["spec"] == usual["spec"] | {"endpointPickerRef": usual["spec"]["endpointPickerRef"] | reference}
+
+
+def test_after_an_installation_helm_says_how_to_ask_a_question() -> None:
+    (notes,) = (text for path, text in charted(release="chat").items() if path.endswith("NOTES.txt"))
+    found = re.findall(
+        r"--namespace default port-forward service/(\S+) (\d+):(\d+)\n  curl http://localhost:(\d+)/", notes
+    )
+    ((service, local, port, asked),) = found
+    assert local == asked
+    assert int(port) in {one["port"] for one in helm(release="chat").named("Service", service)["spec"]["ports"]}
+    ((name, value),) = re.findall(r"get pods --selector (\S+)=(\S+)\n", notes)
+    assert {one["metadata"]["labels"][name] for one in helm(release="chat").objects} == {value}
 
 
 def test_the_linter_has_nothing_to_say() -> None:

@@ -129,11 +129,13 @@ def without_service(
     """Returns the seconds between two times in which nobody could have served the call: its gateway or router was down,
     suspended or cut off, or no worker of its model was in reach. A call without an answer so far could also have been
     sent to the other gateways and routers, unless its gateway holds it: a suspended one does, and one of the last
-    release that drains. `router`: which served it; None: unknown. A part that is told to end serves the calls that it
-    has begun to answer."""
+    release that drains. The client of a gRPC call waits for its gateway, whatever has happened to that. `router`: which
+    served it; None: unknown. A part that is told to end serves the calls that it has begun to answer."""
     group = next(group for group in shape.groups if call.request.endswith(f"({group.model})"))
     has_begun = any(event.at <= start for event in call.events)
-    is_held = any((fault.kind == STOP or fault.was_last_release) and call.gateway in fault.targets for fault in faults)
+    is_held = call.request.startswith("gRPC ") or any(
+        (fault.kind == STOP or fault.was_last_release) and call.gateway in fault.targets for fault in faults
+    )
     gateways = [call.gateway] if has_begun or is_held else shape.names("gateway")
     routers = [router] if has_begun and router is not None else shape.names("router")
     blocking = [fault for fault in faults if fault.kind in _BLOCKING and not (has_begun and fault.kind in GRACEFUL)]

@@ -11,7 +11,7 @@ from tests.chaos.catalog import HttpRequest
 from tests.chaos.checker import check
 from tests.chaos.fleet import Shape
 from tests.chaos.history import Event, Fault, Record, Served
-from tests.chaos.pauses import by_kind, longest_pauses
+from tests.chaos.pauses import Pause, by_kind, longest_pauses
 from tests.unit.chaos.test_checker import CHAT, REFERENCE, SHAPE, WHOLE, call
 
 
@@ -139,9 +139,19 @@ def test_a_pause_tells_how_long_nobody_could_have_served(
 def test_a_call_that_has_not_begun_can_go_to_any_gateway_and_router(
     gateways: int, kind: str, target: str, was_last_release: bool, without_service: float
 ) -> None:
-    events = (Event(14.0, WHOLE[0]), Event(14.1, WHOLE[1]))
-    waiting = dataclasses.replace(call("a", WHOLE), start=10.0, end=14.1, events=events)
-    fault = Fault(kind, (target,), 9.0, 13.0, was_last_release)
-    records: list[Record] = [waiting, Served("a", "router-0"), fault]
-    (pause,) = longest_pauses(records, 1, Shape(gateways=gateways, workers=2))
+    pause = pause_of_a_call_that_has_not_begun(gateways, Fault(kind, (target,), 9.0, 13.0, was_last_release))
     assert (pause.seconds, pause.without_service) == pytest.approx((4.0, without_service))
+
+
+@pytest.mark.parametrize(("request_name", "without_service"), [("gRPC Embed 0", 3.0), ("embeddings", 0.0)])
+def test_the_client_of_a_grpc_call_waits_for_its_gateway(request_name: str, without_service: float) -> None:
+    pause = pause_of_a_call_that_has_not_begun(2, Fault("kill", ("gateway-0",), 9.0, 13.0), request_name)
+    assert (pause.seconds, pause.without_service) == pytest.approx((4.0, without_service))
+
+
+def pause_of_a_call_that_has_not_begun(gateways: int, fault: Fault, request: str = "chat") -> Pause:
+    events = (Event(14.0, WHOLE[0]), Event(14.1, WHOLE[1]))
+    name = f"{request} (quire-chat)"
+    waiting = dataclasses.replace(call("a", WHOLE, request=name), start=10.0, end=14.1, events=events)
+    (pause,) = longest_pauses([waiting, Served("a", "router-0"), fault], 1, Shape(gateways=gateways, workers=2))
+    return pause

@@ -45,6 +45,23 @@ local function message_of(body)
   end
 end
 
+-- Tidies what the transcoder says of a body that is not the method's message: `options.n: invalid value "x" for type
+-- ...`, or `: Expected a value.` and the place in the body. Names the field as the error's param.
+local function tidied(body)
+  local from, to = body:find('is not valid: ', 1, true)
+  if from == nil then return body end
+  local message = message_of(body)
+  local at = body:find(message, 1, true)
+  if at == nil then return body end
+  local text = message:gsub('is not valid: : ', 'is not valid: ', 1):gsub('type%.googleapis%.com/', '')
+  local line = text:find('\\n', 1, true)
+  if line ~= nil then text = text:sub(1, line - 1) .. '"' end
+  local field = text:match('is not valid: ([%w_%.%[%]]+): ')
+  local rest = body:sub(at + #message)
+  if field ~= nil then rest = rest:gsub('"param":%s*null', '"param": "' .. field .. '"', 1) end
+  return body:sub(1, at - 1) .. text .. rest
+end
+
 -- Adds the request id, which Anthropic's errors contain. Ids that need escaping are left out: the client might have
 -- chosen the id.
 local function with_request_id(body, id)
@@ -92,8 +109,8 @@ function envoy_on_response(handle)
   -- handle:body waits for the body. Objects taken from the handle before, such as `headers`, are invalid after it.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
-  -- The transcoder's message begins with a field's name, which is empty if the whole body is invalid.
-  if bytes:find('is not valid: : ', 1, true) then body:setBytes((bytes:gsub('is not valid: : ', 'is not valid: ', 1))) end
+  local tidy = error_body == nil and tidied(bytes) or bytes
+  if tidy ~= bytes then body:setBytes(tidy) end
   -- In all other cases the body is Envoy's own and already has OpenAI's format.
   if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' or api ~= 'openai' then
     handle:headers():replace('content-type', 'application/json')

@@ -150,7 +150,7 @@ class GenerationOptions(_message.Message):
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     n: _builtins.int
-    """Number of answers to generate. 1 to 128, default 1."""
+    """Number of answers to generate. 1 to 128, or less if the server allows fewer (--max-n). Default 1."""
     cache_salt: _builtins.str
     """Requests share cached prefixes only with requests that have the same salt. This keeps tenants apart. An empty salt is a
     value like any other.

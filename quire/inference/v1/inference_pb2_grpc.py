@@ -101,7 +101,7 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Compares texts: returns the cosine similarities of their embeddings.
+        """Compares texts: returns the cosine similarities of their embeddings, or the scores of a cross-encoder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

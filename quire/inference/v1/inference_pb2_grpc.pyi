@@ -44,7 +44,7 @@ class InferenceServiceStub:
     whose `final` is set; a stream that ends without it was cut.
     """
     Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
-    """Compares texts: returns the cosine similarities of their embeddings."""
+    """Compares texts: returns the cosine similarities of their embeddings, or the scores of a cross-encoder."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
@@ -68,7 +68,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     whose `final` is set; a stream that ends without it was cut.
     """
     Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
-    """Compares texts: returns the cosine similarities of their embeddings."""
+    """Compares texts: returns the cosine similarities of their embeddings, or the scores of a cross-encoder."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -113,7 +113,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
-        """Compares texts: returns the cosine similarities of their embeddings."""
+        """Compares texts: returns the cosine similarities of their embeddings, or the scores of a cross-encoder."""
 
     @_abc_1.abstractmethod
     def Tokenize(

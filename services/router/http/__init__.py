@@ -7,7 +7,7 @@ from services.router.http.chats import ChatService, MessageWriter
 from services.router.http.json import Items, array, dump, dumps, in_pieces, texts_of
 from services.router.http.logprobs import TokenNames, chat_logprobs, finite
 from services.router.http.operation import Example, Operation, Shape
-from services.router.http.reader import parse_body, parse_with, parsing_work, read_body
+from services.router.http.reader import parse_body, parse_with, parsing_work, read_body, validate
 from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
 from services.router.http.sampling_fields import (
     TEMPERATURE,
@@ -69,5 +69,6 @@ __all__ = [
     "string_or_array",
     "texts_of",
     "union",
+    "validate",
     "write_pieces",
 ]

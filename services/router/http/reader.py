@@ -102,6 +102,12 @@ def parse_body(body: bytes, model: type[T]) -> T:
         raise invalid(f"We could not parse the JSON body of your request: {error}.") from None
     if not isinstance(value, dict):
         raise invalid(f"The JSON body of a request must be an object, but got {_json_name(value)} instead.")
+    return validate(value, model)
+
+
+def validate(value: dict[str, Any], model: type[T], *within: str) -> T:
+    """Converts parsed JSON to `model`. `within`: path of the field of the request that the JSON is in. Raises ApiError
+    if a field is missing, invalid or not implemented."""
     for _ in range(_MAX_REWRITES):
         try:
             return _built(model.model_validate(value))
@@ -109,7 +115,7 @@ def parse_body(body: bytes, model: type[T]) -> T:
             errors = error.errors(include_url=False)
         if not write_integers(value, errors):
             break
-    raise _describe(errors[0])
+    raise _describe(errors[0], within)
 
 
 def _built(parsed: T) -> T:
@@ -118,8 +124,8 @@ def _built(parsed: T) -> T:
     return parsed
 
 
-def _describe(error: ErrorDetails) -> ApiError:
-    param = _path(error["loc"])
+def _describe(error: ErrorDetails, within: tuple[str, ...]) -> ApiError:
+    param = _path((*within, *error["loc"]))
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "missing":
         return invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

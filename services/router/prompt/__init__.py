@@ -2,6 +2,7 @@
 
 from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import (
+    MAX_CALLS,
     MAX_DOCUMENTS,
     MAX_MESSAGES,
     check_length,
@@ -12,6 +13,7 @@ from services.router.prompt.encoding import (
 from services.router.prompt.prompt_template import PromptTemplate, templates_for
 
 __all__ = [
+    "MAX_CALLS",
     "MAX_DOCUMENTS",
     "MAX_MESSAGES",
     "PromptTemplate",

@@ -16,10 +16,15 @@ from services.router.template import no_chat_template, num_forms, text_of
 # Maximum number of messages. More are probably a mistake, and would take seconds to render.
 MAX_MESSAGES = 10_000
 MAX_DOCUMENTS = 1024
+# Maximum number of tool calls in one message.
+MAX_CALLS = 128
 # Cost of rendering a message besides its text. The unit is the cost of rendering one character of text.
 _MESSAGE_CHARS = 32
 # Cost of rendering a tool or a document, in the same unit: large enough that rendering even one runs on a thread.
 _TOOL_CHARS = 4096
+# Cost of an argument of the template, in the same unit. One with more values counts like a tool, because a template may
+# loop over it.
+_ARGUMENT_CHARS = 16
 
 
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -76,12 +81,16 @@ async def encode_chat(
         await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
     if template is None:
         raise no_chat_template(model.info.name)
-    size += _TOOL_CHARS * (len(tools or ()) + len(documents or ()))
+    size += _TOOL_CHARS * (len(tools or ()) + len(documents or ())) + _arguments_chars(template_kwargs or {})
     text = await template.render(size * num_forms(messages), arguments)
     if truncation is None and checks_length:
         return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
     (token_ids,) = await model.tokenizer.encode([text], add_special_tokens, [param])
     return token_ids if truncation is None else truncation.apply(token_ids, model.info.max_model_len, max_tokens)
+
+
+def _arguments_chars(arguments: Mapping[str, Any]) -> int:
+    return sum(_TOOL_CHARS if isinstance(value, (list, dict)) else _ARGUMENT_CHARS for value in arguments.values())
 
 
 def _call_arguments(message: Mapping[str, Any]) -> list[str]:

@@ -147,7 +147,14 @@ async def test_settings_are_read_once_and_beside_the_event_loop(
         ({"text_input": "x", "num_beams": 2}, "'num_beams' is not supported by this server."),
         ({"text_input": "x", "parameters": {"nothing": 1}}, "'nothing' is not supported by this server."),
         ({"text_input": "x", "sampling_parameters": "["}, "Invalid 'sampling_parameters'"),
-        ({"text_input": "x", "sampling_parameters": '{"top_p": 7}'}, "Invalid 'sampling_parameters'"),
+        (
+            {"text_input": "x", "sampling_parameters": '{"top_p": 7}'},
+            "Invalid 'sampling_parameters.top_p': integer above maximum value. Expected a value <= 1, but got 7 ",
+        ),
+        (
+            {"text_input": "x", "sampling_parameters": '{"stop": [1]}'},
+            "Invalid type for 'sampling_parameters.stop[0]': expected a string, but got an integer instead.",
+        ),
         ({"text_input": "x", "sampling_parameters": "[" * 8193}, "Invalid 'sampling_parameters': String should have"),
         (
             {"text_input": "x", "parameters": {"sampling_parameters": "[" * 8193}},

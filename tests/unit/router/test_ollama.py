@@ -51,6 +51,30 @@ def test_what_the_options_become() -> None:
     assert (request.model, request.messages) == ("m", [USER])
 
 
+def results_of(calls: list[tuple[str | None, str]], results: list[tuple[str | None, str | None]]) -> list[Any]:
+    """The (id, name) of the call to which each result belongs. `calls`, `results`: the ids and names that they give."""
+    asked = [
+        {"function": {"name": name, "arguments": {}}} | ({} if call_id is None else {"id": call_id})
+        for call_id, name in calls
+    ]
+    answers = [{"role": "tool", "content": "", "tool_call_id": call_id, "tool_name": name} for call_id, name in results]
+    rendered = chat(messages=[USER, {"role": "assistant", "tool_calls": asked}, *answers]).messages
+    return [(entry["tool_call_id"], entry["name"]) for entry in rendered[2:]]
+
+
+def test_a_result_belongs_to_the_oldest_call_without_one_that_it_can_mean() -> None:
+    calls = [("i", "a"), (None, "b"), ("j", "a"), ("j", "b")]
+    assert results_of(calls, [(None, None)] * 5) == [("i", "a"), ("call00002", "b"), ("j", "a"), ("j", "b"), ("", "")]
+    assert results_of(calls, [(None, "b"), (None, None), ("j", None)]) == [("call00002", "b"), ("i", "a"), ("j", "a")]
+    assert results_of(calls, [("j", "b"), ("j", None), ("j", None)]) == [("j", "b"), ("j", "a"), ("j", "")]
+    assert results_of(calls, [("i", "b"), ("k", None), (None, "c")]) == [("i", "b"), ("k", ""), ("", "c")]
+
+
+def test_a_message_has_at_most_as_many_calls_as_in_openai_s_api() -> None:
+    with pytest.raises(ApiError, match=r"Invalid 'messages\[0\].tool_calls': array too long. Expected at most 128"):
+        chat(messages=[{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": {}}}] * 129}])
+
+
 def test_a_penalty_of_zero_is_none() -> None:
     assert chat(options={"repeat_penalty": 0}).options.sampling.repetition_penalty == 1.0
 

@@ -226,6 +226,18 @@ def streamed(model: ServedModel, deltas: list[MessageDelta], **body: Any) -> lis
     return events_of(b"".join(joined(writer.events(delta)) for delta in deltas) + joined(writer.end(USAGE)))
 
 
+def test_the_first_events_are_sent_in_pieces_because_they_repeat_the_tools(model: ServedModel) -> None:
+    parameters = {"type": "object", "properties": {f"field{number}": {} for number in range(500)}}
+    tools = [{"type": "function", "name": f"t{number}", "parameters": parameters} for number in range(20)]
+    writer = writer_of(model, tools=tools)
+    first = writer.events(MessageDelta(0, content="a"))
+    assert not isinstance(first, bytes)
+    pieces = list(first)
+    assert len(pieces) > 10
+    assert [event["type"] for event in events_of(b"".join(pieces))[:2]] == ["response.created", "response.in_progress"]
+    assert isinstance(writer.events(MessageDelta(0, content="b")), bytes)
+
+
 def whole(model: ServedModel, deltas: list[MessageDelta], **body: Any) -> Any:
     message = Message()
     for delta in deltas:

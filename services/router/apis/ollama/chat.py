@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict, deque
+from itertools import product
 from typing import Any, Literal
 
 from pydantic import Field
@@ -11,7 +13,7 @@ from services.router.apis.ollama.options import OllamaBody, refuse
 from services.router.chat import ChatRequest, Tool, thought
 from services.router.errors import invalid
 from services.router.http import Body
-from services.router.prompt import MAX_MESSAGES
+from services.router.prompt import MAX_CALLS, MAX_MESSAGES
 
 
 class CalledFunction(Body):
@@ -31,7 +33,7 @@ class OllamaMessage(Body):
     content: str | None = Field(None, description="The text.")
     thinking: str | None = Field(None, description="Reasoning of the assistant.")
     images: list[Any] | None = Field(None, description="Not supported.")
-    tool_calls: list[CallParam] | None = Field(None, description="Tool calls of the assistant.")
+    tool_calls: list[CallParam] | None = Field(None, max_length=MAX_CALLS, description="Tool calls of the assistant.")
     tool_name: str | None = Field(
         None,
         description=(
@@ -82,8 +84,7 @@ def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
     result without an id belongs to the first call that has no result yet. If the result names a function, only calls of
     that function count."""
     rendered: list[dict[str, Any]] = []
-    # (id, name) of each call that has no result yet.
-    open_calls: list[tuple[str, str]] = []
+    open_calls = _OpenCalls()
     num_calls = 0
     for index, message in enumerate(messages):
         refuse(f"messages[{index}].images", message.images)
@@ -99,22 +100,39 @@ def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
                 num_calls += 1
                 # Mistral's templates require ids of nine letters and digits.
                 call_id = call.id or f"call{num_calls:05}"
-                open_calls.append((call_id, call.function.name))
+                open_calls.add(call_id, call.function.name)
                 arguments = json.dumps(call.function.arguments, ensure_ascii=False)
                 function = {"name": call.function.name, "arguments": arguments}
                 entry["tool_calls"].append({"id": call_id, "type": "function", "function": function})
         if message.role == "tool":
-            call_id, name = _answered(open_calls, message)
+            call_id, name = open_calls.take(message.tool_call_id, message.tool_name)
             entry |= {"tool_call_id": call_id, "name": name}
         rendered.append(entry)
     return rendered
 
 
-def _answered(open_calls: list[tuple[str, str]], message: OllamaMessage) -> tuple[str, str]:
-    """Returns (id, name) of the call to which a result belongs, and removes the call from `open_calls`. If there is no
-    such call, returns the result's own id and name."""
-    for position, (call_id, name) in enumerate(open_calls):
-        if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
-            del open_calls[position]
-            return call_id, name
-    return message.tool_call_id or "", message.tool_name or ""
+class _OpenCalls:
+    """The calls that have no result yet. Each is found by any of what a result can say of its call, so that the time of
+    a result does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[str, str]] = []
+        # Numbers of the calls with an id, a name, both, or neither of them given, oldest first.
+        self._numbers: defaultdict[tuple[str | None, str | None], deque[int]] = defaultdict(deque)
+        self._answered: set[int] = set()
+
+    def add(self, call_id: str, name: str) -> None:
+        for key in product((None, call_id), (None, name)):
+            self._numbers[key].append(len(self._calls))
+        self._calls.append((call_id, name))
+
+    def take(self, call_id: str | None, name: str | None) -> tuple[str, str]:
+        """Returns (id, name) of the oldest call to which a result belongs, and removes the call. If there is no such
+        call, returns the result's own id and name."""
+        numbers = self._numbers.get((call_id, name), deque())
+        while numbers:
+            number = numbers.popleft()
+            if number not in self._answered:
+                self._answered.add(number)
+                return self._calls[number]
+        return call_id or "", name or ""

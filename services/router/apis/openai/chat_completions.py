@@ -16,10 +16,7 @@ from services.router.chat import OPENAI_PATH, ChatRequest, ThinkingBudget, check
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.http import Body, string_or_array, union
 from services.router.parameters import MAX_LOGPROBS
-from services.router.prompt import MAX_MESSAGES
-
-# Maximum number of tool calls in one message.
-MAX_CALLS = 128
+from services.router.prompt import MAX_CALLS, MAX_MESSAGES
 
 
 class TextPart(Body):

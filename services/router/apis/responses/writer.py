@@ -44,7 +44,8 @@ class ResponseWriter:
 
     def events(self, delta: MessageDelta) -> Written:
         parts: list[Iterable[str]] = []
-        if not self._num_events:
+        is_first = not self._num_events
+        if is_first:
             parts.append(self._event("response.created", response=self._response.in_progress()))
             parts.append(self._event("response.in_progress", response=self._response.in_progress()))
         num_items = len(self._items)
@@ -53,9 +54,10 @@ class ResponseWriter:
         if delta.end_reason is not None:
             self._end_reason = delta.end_reason
             parts += [self._segment_event(event) for event in self._segmenter.close()]
-        # When an item ends, several events repeat the item's whole text. These long events are sent in pieces.
+        # The first events repeat the request's tools, and when an item ends, several events repeat its whole text.
+        # These long events are sent in pieces.
         texts = chain.from_iterable(parts)
-        return "".join(texts).encode() if num_items == len(self._items) else in_pieces(texts)
+        return in_pieces(texts) if is_first or num_items < len(self._items) else "".join(texts).encode()
 
     def end(self, usage: Usage) -> Written:
         response = self._response.ended(self._items, self._end_reason, usage)

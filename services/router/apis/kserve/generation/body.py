@@ -11,7 +11,7 @@ from pydantic import Field, Tag
 from services.router.constraints import MAX_BAD_WORDS
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
-from services.router.http import Body, SamplingFields, Seed, string_or_array, union
+from services.router.http import Body, SamplingFields, Seed, string_or_array, union, validate
 from services.router.parameters import (
     MAX_STOP_STRINGS,
     StopConditions,
@@ -87,11 +87,7 @@ class KserveGenerateParameters(Body, SamplingFields):
         given = _json_object(self.sampling_parameters)
         # Triton's examples write numbers as strings, so strings are parsed like JSON.
         values = {name: _value(name, value) for name, value in given.items()}
-        try:
-            inner = KserveGenerateParameters.model_validate(values)
-        except ValueError as error:
-            message = f"Invalid 'sampling_parameters': {str(error)[:256]}."
-            raise invalid(message, "sampling_parameters", "invalid_value") from None
+        inner = validate(values, KserveGenerateParameters, "sampling_parameters")
         inner.check_known()
         return self.over(inner)
 

@@ -49,6 +49,7 @@ COMMANDS = {
     "gateway": Command(
         "quire.cli.gateway", "gateway", "run one gateway: Envoy, HTTP and gRPC in front of routers", serves=True
     ),
+    "download": Command("quire.cli.download", "worker", "download what a worker needs of a model on the hub"),
     "models": Command("quire.cli.models", "worker", "list the architectures of models that Quire runs"),
     "estimate": Command(
         "quire.cli.estimate", "worker", "estimate a model's memory and the GPUs that hold it, from its config"

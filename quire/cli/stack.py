@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,13 +213,23 @@ def _holds_sockets(path: str) -> bool:
 
 
 def unknown_options(prog: str) -> dict[str, str]:
-    """Returns a warning for each QUIRE_ variable that is not an option of the stack. `prog`: the command's name in the
-    warning."""
-    return unknown_variables(os.environ, option_names() | vllm_options.OPTIONS.keys(), prog)
+    """Returns a warning for each QUIRE_ variable that no part has as an option, nor the stack if `prog` starts it.
+    Parts may share one environment. `prog`: the command, such as `quire worker`."""
+    known = option_names() | vllm_options.OPTIONS.keys()
+    if prog.removeprefix("quire ") in SERVICES:
+        known -= _names_of(_OF_STACK)
+    return unknown_variables(os.environ, known, prog)
+
+
+# What only the whole stack has.
+_OF_STACK = (ReplicaConfig, PresetConfig)
 
 
 def option_names() -> frozenset[str]:
-    classes = (*SERVICES.values(), ReplicaConfig, PresetConfig)
+    return _names_of((*SERVICES.values(), *_OF_STACK))
+
+
+def _names_of(classes: Iterable[type]) -> frozenset[str]:
     return frozenset(field.name for config_class in classes for field in dataclasses.fields(config_class))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -74,16 +75,40 @@ def ask_cuda() -> Cuda | str:
     return cuda
 
 
-def check_gpus(cuda: Cuda | str) -> Iterator[Finding]:
+def gpus_for(cuda: Cuda | str, device: str) -> list[tuple[int, Gpu]]:
+    """Returns the GPUs that workers with the option `--device` can get, with their numbers."""
+    kind, _, number = device.partition(":")
+    if isinstance(cuda, str) or kind == "cpu":
+        return []
+    return [(index, gpu) for index, gpu in enumerate(cuda.gpus) if number in ("", str(index))]
+
+
+def check_gpus(cuda: Cuda | str, device: str = "auto") -> Iterator[Finding]:
+    """`device`: as WorkerConfig.device."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", device) is None:
+        yield problem("gpu", f"--device {device}: there is no such device", "auto, cpu, cuda or cuda:N")
+        return
+    if device == "cpu":
+        yield unused("gpu", "models run on the CPU (--device cpu)")
+        return
     if isinstance(cuda, str):
         yield problem("gpu", cuda, "run nvidia-smi; if it hangs, restart the host; --device cpu does without GPUs")
         return
+    needs_gpu = device != "auto"
     if cuda.driver_cuda is None:
-        yield unused("gpu", "no NVIDIA driver (libcuda.so.1): models run on the CPU")
+        what = "no NVIDIA driver (libcuda.so.1)"
+        if needs_gpu:
+            yield problem("gpu", what, f"install NVIDIA's driver, or leave out --device {device}")
+        else:
+            yield unused("gpu", f"{what}: models run on the CPU")
         return
     if cuda.torch_cuda is None:
-        what = f"NVIDIA's driver is there, but torch {cuda.torch} is built for CPUs only: models run on the CPU"
-        yield warning("gpu", what, "install torch for CUDA: pip install torch, with the index of https://pytorch.org")
+        what = f"NVIDIA's driver is there, but torch {cuda.torch} is built for CPUs only"
+        remedy = "install torch for CUDA: pip install torch, with the index of https://pytorch.org"
+        if needs_gpu:
+            yield problem("gpu", what, remedy)
+        else:
+            yield warning("gpu", f"{what}: models run on the CPU", remedy)
         return
     if not cuda.gpus:
         why = cuda.error or "torch sees no GPU"
@@ -95,7 +120,11 @@ def check_gpus(cuda: Cuda | str) -> Iterator[Finding]:
         "driver",
         f"NVIDIA's driver supports CUDA {cuda.driver_cuda}; torch {cuda.torch} is built for CUDA {cuda.torch_cuda}",
     )
-    for index, gpu in enumerate(cuda.gpus):
+    found = gpus_for(cuda, device)
+    if not found:
+        what = f"--device {device}: there is no such GPU; torch sees {len(cuda.gpus)}"
+        yield problem("gpu", what, "count from cuda:0 on; CUDA_VISIBLE_DEVICES hides GPUs")
+    for index, gpu in found:
         yield _check_gpu(index, gpu)
 
 
@@ -118,7 +147,8 @@ def _check_gpu(index: int, gpu: Gpu) -> Finding:
     if gpu.free_bytes < gpu.num_bytes * UTILIZATION:
         share = int(gpu.free_bytes / gpu.num_bytes * 100) / 100
         what = f"{words}: less than the {UTILIZATION:.0%} that a worker takes"
-        return warning("gpu", what, f"end the other programs on it (nvidia-smi), or --gpu-memory-utilization {share}")
+        less = f", or --gpu-memory-utilization {share}" if share > 0 else ""
+        return warning("gpu", what, f"end the other programs on it (nvidia-smi){less}")
     return ok("gpu", words)
 
 

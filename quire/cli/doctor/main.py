@@ -83,8 +83,8 @@ def _of_worker(config: DoctorConfig) -> Iterator[Finding]:
     yield host.check_shared_memory()
     yield host.check_downloads(_downloads(config))
     cuda = gpu.ask_cuda()
-    yield from gpu.check_gpus(cuda)
-    if not isinstance(cuda, str) and cuda.gpus:
+    yield from gpu.check_gpus(cuda, config.device)
+    if gpu.gpus_for(cuda, config.device):
         yield gpu.check_compiler()
     yield network.check_hub(network.Hub.from_environment())
     worker = WorkerConfig(

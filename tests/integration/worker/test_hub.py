@@ -77,13 +77,27 @@ def test_the_download_job_of_kubernetes_gets_all_that_a_worker_needs(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = yaml.safe_load((HOME / "deploy/kubernetes/components/download/job.yaml").read_text())
+    hub.files["consolidated.safetensors"] = b"The same weights in the layout of Mistral's own code."
     program, *arguments = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    command = [str(Path(sys.executable).with_name(program)), *(NAME if one == "$(MODEL)" else one for one in arguments)]
-    subprocess.run(command, check=True, capture_output=True, timeout=HANG_S)
-    assert sorted(hub.downloads) == sorted(hub.files.keys() - {"training_log.csv"})
+    command = [str(Path(sys.executable).with_name(program)), *arguments]
+    monkeypatch.setenv("QUIRE_MODEL", NAME)
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANG_S)
+    assert sorted(hub.downloads) == sorted(hub.files.keys() - {"training_log.csv", "consolidated.safetensors"})
+    assert {path.name for path in Path(result.stdout.strip()).iterdir()} == set(hub.downloads)
 
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     assert start(tmp_path)[-1].state == "ready"
+
+
+def test_a_download_that_fails_is_told_in_one_sentence(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    command = [sys.executable, "-m", "quire.cli.main", "download"]
+    for words, status, message in (
+        ([], 2, "name a model of the Hugging Face hub"),
+        ([NAME], 1, f"{NAME} is no directory, and the Hugging Face hub has no such model (private? set HF_TOKEN)"),
+    ):
+        result = subprocess.run([*command, *words], capture_output=True, text=True, timeout=HANG_S)
+        assert (result.returncode, result.stderr.splitlines()[-1]) == (status, f"quire download: {message}")
 
 
 def test_a_private_model_needs_a_token(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

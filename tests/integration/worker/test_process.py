@@ -59,7 +59,9 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
         async with grpc.aio.insecure_channel(address) as channel:
             # The server is there before torch is imported.
             assert await health(channel) == "NOT_SERVING"
-            assert "quire:worker_steps_total 0.0" in await asyncio.to_thread(scrape, metrics)
+            scraped = await asyncio.to_thread(scrape, metrics)
+            assert "quire:worker_steps_total 0.0" in scraped
+            assert "quire:worker_ready 0.0" in scraped
             gate.touch()
             found = await asyncio.to_thread(statuses, reports)
             assert found[-1].state == "ready"
@@ -78,6 +80,7 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             assert "quire:worker_steps_total 1.0" in scraped
             assert 'quire:worker_tokens_total{kind="scheduled"} 2.0' in scraped
             assert "quire:worker_sequences 1.0" in scraped
+            assert "quire:worker_ready 1.0" in scraped
             phases = re.findall(r'^quire:worker_start_seconds{phase="(\w+)"} (\S+)$', scraped, re.MULTILINE)
             assert [phase for phase, _ in phases] == ["start", "find", "load", "measure"]
             assert all(float(seconds) > 0 for _, seconds in phases)

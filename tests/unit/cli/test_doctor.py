@@ -265,6 +265,41 @@ def test_drivers_and_gpus(cuda: Cuda | str, verdict: Verdict, words: str) -> Non
     assert bool(found.remedy) == (verdict in (Verdict.WARNING, Verdict.PROBLEM))
 
 
+TWO = replace(WITH_GPU, gpus=(replace(H100, refusal="it is a T4"), H100))
+FULL = replace(WITH_GPU, gpus=(replace(H100, free_bytes=0),))
+
+
+@pytest.mark.parametrize(
+    ("device", "cuda", "verdict", "words"),
+    [
+        ("cuda", NO_GPU, Verdict.PROBLEM, "no NVIDIA driver"),
+        ("cuda", replace(NO_GPU, driver_cuda="13.0"), Verdict.PROBLEM, "built for CPUs only"),
+        ("cpu", "CUDA's driver does not answer within 60 s", Verdict.UNUSED, "on the CPU"),
+        ("cpu", TWO, Verdict.UNUSED, "on the CPU"),
+        ("cuda:0", TWO, Verdict.PROBLEM, "it is a T4"),
+        ("cuda:1", TWO, Verdict.OK, "1: NVIDIA H100"),
+        ("cuda:2", TWO, Verdict.PROBLEM, "torch sees 2"),
+        ("gpu", WITH_GPU, Verdict.PROBLEM, "there is no such device"),
+    ],
+)
+def test_the_device_of_the_worker_decides(device: str, cuda: Cuda | str, verdict: Verdict, words: str) -> None:
+    found = [one for one in gpu.check_gpus(cuda, device) if one.subject == "gpu"]
+    assert [one.verdict for one in found] == [verdict]
+    assert words in found[0].what
+
+
+def test_a_model_is_judged_by_the_gpu_that_its_worker_gets() -> None:
+    small = replace(WITH_GPU, gpus=(replace(H100, num_bytes=1), H100))
+    verdicts = [check_model(WorkerConfig(device=f"cuda:{index}"), small).verdict for index in range(2)]
+    assert verdicts == [Verdict.PROBLEM, Verdict.OK]
+    assert "not known whether it fits" in check_model(WorkerConfig(device="cuda"), NO_GPU).what
+
+
+def test_nobody_is_told_to_use_nothing_of_a_gpu() -> None:
+    (found,) = (one for one in gpu.check_gpus(FULL) if one.subject == "gpu")
+    assert "--gpu-memory-utilization" not in found.remedy
+
+
 def test_a_full_gpu_comes_with_the_share_that_is_free() -> None:
     found = list(gpu.check_gpus(replace(WITH_GPU, gpus=(replace(H100, free_bytes=40 * GIB),))))[-1]
     assert "--gpu-memory-utilization 0.5" in found.remedy

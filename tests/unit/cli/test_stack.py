@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import tempfile
@@ -189,3 +190,13 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "QUIRE_BLOCKSIZE": "QUIRE_BLOCKSIZE is not an option of quire serve, so it is ignored; did you mean "
         "QUIRE_BLOCK_SIZE?"
     }
+
+
+def test_a_part_alone_knows_no_options_of_the_whole_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("QUIRE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("QUIRE_PRESET", "latency")
+    monkeypatch.setenv("QUIRE_SCHEDULING_POLICY", "fcfs")  # of another part
+    (sentence,) = unknown_options("quire worker").values()
+    assert sentence.startswith("QUIRE_PRESET is not an option of quire worker, so it is ignored")
+    assert unknown_options("quire serve") == {}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.dashboards.queries import ALL_PARTS, NAMESPACE, of_all_parts, per_second, quantile, series, total
+from deploy.dashboards.queries import ALL_PARTS, MODEL, NAMESPACE, of_all_parts, per_second, quantile, series, total
 from shared.metrics import Metric, catalog
 
 AVAILABILITY = 0.995  # objective: the share of choices that end as asked
-# Fewer failures in an hour or more wake nobody: of 60 choices in a quiet night, a single one is more than the objective
-# allows.
-_MIN_FAILED = 5
+# Fewer failures in an hour or more, or within five minutes, wake nobody: of 60 choices in a quiet night, a single one
+# is more than the objective allows. `increase` extrapolates, by a quarter if Prometheus scrapes once a minute.
+_MIN_FAILED, _MIN_FAILED_AT_ONCE = 5, 3
+_WINDOW_S = 300  # over which the gateways' answers are counted
 _LAG_S = 0.2  # docs/adr/0021-answers-in-pieces.md
 
 
@@ -32,16 +33,20 @@ class Alert:
 
 
 def _failing(window: str) -> str:
-    failed = per_second(catalog.REQUEST_SUCCESS, NAMESPACE, window=window, finished_reason="error")
-    return f"{failed} / {per_second(catalog.REQUEST_SUCCESS, NAMESPACE, window=window)}"
+    failed = per_second(catalog.REQUEST_SUCCESS, MODEL, window=window, finished_reason="error")
+    return f"{failed} / {per_second(catalog.REQUEST_SUCCESS, MODEL, window=window)}"
+
+
+def _num_failed(window: str) -> str:
+    return f"sum by ({', '.join(MODEL)}) ({_grew(catalog.REQUEST_SUCCESS, window, finished_reason='error')})"
 
 
 def _burns(times: float, long: str, short: str) -> str:
     """Whether the errors that the objective allows are used up so many times too fast, in both windows, and not by a
     few errors alone."""
     limit = f"{times * (1 - AVAILABILITY):.3f}"
-    failed = f"sum by (namespace) ({_grew(catalog.REQUEST_SUCCESS, long, finished_reason='error')})"
-    return f"{_failing(long)} > {limit} and {_failing(short)} > {limit} and {failed} > {_MIN_FAILED - 0.5:g}"
+    least = f"{_num_failed(long)} > {_MIN_FAILED - 0.5:g}"
+    return f"{_failing(long)} > {limit} and {_failing(short)} > {limit} and {least}"
 
 
 def _grew(metric: Metric, window: str, part: str = "", **labels: str) -> str:
@@ -52,7 +57,7 @@ def _of_gateways(name: str, *labels: str) -> str:
     """Returns how fast a counter of Envoy grows for requests of clients. Envoy counts those to its admin interface with
     another prefix, and readiness checks not at all."""
     inside = ",".join(('job="gateway"', 'envoy_http_conn_manager_prefix="gateway"', *labels))
-    return f"sum by (namespace) (rate({name}{{{inside}}}[5m]))"
+    return f"sum by (namespace) (rate({name}{{{inside}}}[{_WINDOW_S // 60}m]))"
 
 
 _ANSWERS = _of_gateways("envoy_http_downstream_rq_xx")
@@ -62,7 +67,7 @@ _CUT_OFF = _of_gateways("envoy_http_rq_reset_after_downstream_response_started")
 _READY = series(catalog.SCHEDULERS_READY)
 # Routers of the release before do not say the model.
 _WAS_READY = series(catalog.SCHEDULERS_READY, model_name=None)
-_OF_MODELS = "max by (namespace, model_name)"
+_OF_MODELS = f"max by ({', '.join(MODEL)})"
 _NOT_READY = f"{_OF_MODELS} (max_over_time({_WAS_READY}[30m])) > 0 unless {_OF_MODELS} ({_READY}) > 0"
 _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
@@ -81,8 +86,8 @@ ALERTS = (
         "lower --max-num-seqs or --max-model-len.",
     ),
     Alert(
-        "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, NAMESPACE, '5m')} > 30", "5m", "critical",
-        "One request in a hundred takes longer than 30 s.",
+        "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, MODEL, '5m')} > 30", "5m", "critical",
+        "One request in a hundred for a model takes longer than 30 s.",
         "Compare queue, prefill and decode times (dashboard overview). Queue: add workers. Prefill: raise "
         "--max-num-batched-tokens or --target-tbt-ms. Decode: long answers, or too many at once (--max-num-seqs).",
     ),
@@ -102,7 +107,8 @@ ALERTS = (
     Alert(
         "GPUUnderused", f"{_GPU_USE} < 0.7 and {_WAITING} > 0", "15m", "info",
         "GPUs have time left although sequences wait.",
-        "Something before them is the limit: routers (event loop lag), a small --max-num-seqs, or a full KV cache.",
+        "Something before them is the limit: routers (event loop lag), a small --max-num-seqs, or a full KV cache. "
+        "With several models in a namespace, first look whose sequences wait: other GPUs than theirs may be idle.",
         needs="a GPU",
     ),
     Alert(
@@ -113,8 +119,10 @@ ALERTS = (
         needs="a GPU",
     ),
     Alert(
-        "LowSuccessRate", f"{_failing('5m')} > {1 - AVAILABILITY:.3f}", "5m", "critical",
-        f"More than {1 - AVAILABILITY:.1%} of the choices end with an error that is the server's fault.",
+        "LowSuccessRate",
+        f"{_failing('5m')} > {1 - AVAILABILITY:.3f} and {_num_failed('5m')} > {_MIN_FAILED_AT_ONCE - 0.4:g}",
+        "5m", "critical",
+        f"More than {1 - AVAILABILITY:.1%} of a model's choices end with an error that is the server's fault.",
         "The routers' logs name each such error with its request id; the panel Errors shows their kinds.",
     ),
     Alert(
@@ -128,7 +136,10 @@ ALERTS = (
         "As for LowSuccessRate, today.",
     ),
     Alert(
-        "GatewayErrors", f"({_ERRORS} + {_CUT_OFF}) / {_ANSWERS} > {1 - AVAILABILITY:.3f}", "5m", "critical",
+        "GatewayErrors",
+        f"({_ERRORS} + {_CUT_OFF}) / {_ANSWERS} > {1 - AVAILABILITY:.3f} "
+        f"and ({_ERRORS} + {_CUT_OFF}) * {_WINDOW_S} > {_MIN_FAILED_AT_ONCE - 0.4:g}",
+        "5m", "critical",
         f"More than {1 - AVAILABILITY:.1%} of the gateways' answers over HTTP are 5xx errors, or are cut off because "
         "their router was lost.",
         "If LowSuccessRate is silent, routers do not make these errors: look whether routers restart again and again, "
@@ -137,17 +148,17 @@ ALERTS = (
     ),
     Alert(
         "SlowFirstToken",
-        f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, NAMESPACE, '5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
+        f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, MODEL, '5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
         "10m", "warning",
-        "One request in twenty waits longer than 200 ms for its first token.",
+        "One request in twenty for a model waits longer than 200 ms for its first token.",
         "Compare the time in the queue with the prefill (dashboard overview). Long prompts: look at the prefix hits. "
         "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
     ),
     Alert(
         "SlowTokens",
-        f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, NAMESPACE, '5m')} > {catalog.PER_TOKEN_TARGET_S}",
+        f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, MODEL, '5m')} > {catalog.PER_TOKEN_TARGET_S}",
         "10m", "warning",
-        "One token in twenty comes later than 30 ms after the one before.",
+        "One token in twenty of a model comes later than 30 ms after the one before.",
         "Lower --target-tbt-ms so that prompts wait more, or --max-num-seqs so that fewer sequences share a step. "
         "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
     ),
@@ -170,6 +181,16 @@ ALERTS = (
         "refused with 503, and with 404 once its schedulers have been gone for five minutes.",
         "Look at the logs of this model's schedulers and workers. If the model was removed on purpose, the alert ends "
         "after half an hour.",
+    ),
+    Alert(
+        "ModelNotReady", f"{_OF_MODELS} ({_READY}) == 0", "30m", "critical",
+        "A model whose schedulers run has had no worker for half an hour.",
+        "Look at the logs of its workers, and at how far they are: `kubectl get pods`, or the panel Start of workers.",
+    ),
+    Alert(
+        "WorkerNotReady", f"max_over_time({series(catalog.WORKER_READY)}[30m]) == 0", "1h", "warning",
+        "A worker has not been ready for an hour: it loads its model, or starts again and again.",
+        "Its log says how far it is, or why it ends. Large models take long to download: see docs/kubernetes.md.",
     ),
     Alert(
         "StaleDiscovery", f"max by (job, kind) ({of_all_parts(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",

@@ -12,6 +12,8 @@ ALL_PARTS = 'job=~"gateway|router|scheduler|worker"'
 # Label of what belongs together: Prometheus may watch a release in each of several namespaces. Without Kubernetes, no
 # series has it, and all of them belong together.
 NAMESPACE = ("namespace",)
+# A release may serve several models, and one must not hide the trouble of another.
+MODEL = ("namespace", "model_name")
 _SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
 
 

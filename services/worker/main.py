@@ -174,7 +174,7 @@ def _serve_metrics(
         return None
     from services.worker.metrics import WorkerMetrics
 
-    return WorkerMetrics.serve(steps.counters, clock, registry, config.metrics_host, config.metrics_port)
+    return WorkerMetrics.serve(steps, clock, registry, config.metrics_host, config.metrics_port)
 
 
 def raise_death(steps: StepThread) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.worker.progress import StartClock
-from services.worker.service import StepCounters
+from services.worker.service import StepThread
 from shared.discovery import DiscoveryCollector, Registry
 from shared.metrics import Metric, catalog, registry_of, start_metrics_server
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class StepCollector:
-    def __init__(self, counters: StepCounters) -> None:
-        self._counters = counters
+    def __init__(self, steps: StepThread) -> None:
+        self._steps = steps
 
     def collect(self) -> Iterable[Family]:
-        counters = self._counters
+        counters = self._steps.counters
         samples: tuple[tuple[Metric, tuple[str, ...], float], ...] = (
             (catalog.WORKER_STEPS, (), counters.num_steps),
             (catalog.WORKER_STEP_SECONDS, (), counters.step_seconds),
@@ -37,9 +37,13 @@ class StepCollector:
         for metric, labels, value in samples:
             families.setdefault(metric, metric.counter()).add_metric(labels, value)
         yield from families.values()
-        sequences = catalog.WORKER_SEQUENCES.gauge()
-        sequences.add_metric([], counters.num_sequences)
-        yield sequences
+        for metric, number in (
+            (catalog.WORKER_SEQUENCES, counters.num_sequences),
+            (catalog.WORKER_READY, self._steps.is_ready),
+        ):
+            gauge = metric.gauge()
+            gauge.add_metric([], number)
+            yield gauge
 
 
 class StartCollector:
@@ -61,11 +65,9 @@ class WorkerMetrics:
     _registry: CollectorRegistry
 
     @classmethod
-    def serve(
-        cls, counters: StepCounters, clock: StartClock, registry: Registry, host: str, port: int
-    ) -> WorkerMetrics:
+    def serve(cls, steps: StepThread, clock: StartClock, registry: Registry, host: str, port: int) -> WorkerMetrics:
         """Serves /metrics over HTTP; the system picks a free port if `port` is 0. Raises OSError if it cannot."""
-        metrics = registry_of(StepCollector(counters), StartCollector(clock), DiscoveryCollector([], registry))
+        metrics = registry_of(StepCollector(steps), StartCollector(clock), DiscoveryCollector([], registry))
         return cls(f"{host}:{start_metrics_server(host, port, metrics)}", metrics)
 
     def add(self, collector: Collector) -> None:

@@ -280,6 +280,10 @@ WORKER_START_SECONDS = Metric(
     "load (weights), measure_memory, warm_up (kernels), record (CUDA graphs), measure (steps).",
     (Part.WORKER,), ("phase",),
 )  # fmt: skip
+WORKER_READY = Metric(
+    "quire:worker_ready", "gauge", "1 while the worker has its model and its steps end in time, and 0 otherwise.",
+    (Part.WORKER,),
+)  # fmt: skip
 WORKER_SEQUENCES = Metric("quire:worker_sequences", "gauge", "Sequences that hold a slot.", (Part.WORKER,))
 GPU_UTILIZATION = Metric(
     "quire:gpu_utilization_ratio", "gauge", "Part of the last second or less in which the GPU ran kernels, 0 to 1. "

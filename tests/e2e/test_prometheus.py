@@ -108,7 +108,7 @@ def of_alerts() -> Iterator[str]:
     have data if the labels match, and if the gateway has the series."""
     expressions = {alert.name: alert.expression for alert in ALERTS}
     for name in ("MemoryGrows", "QueueLongerThanBatch", "GatewayErrors"):
-        left, right = expressions[name].rsplit(" > ", 1)
+        left, right = expressions[name].split(" and ")[0].rsplit(" > ", 1)
         yield f"{left} > bool {right}"
     yield expressions["NoHealthyRouter"].replace(" == ", " == bool ")
 
@@ -117,16 +117,19 @@ def of_scalers() -> tuple[str, ...]:
     """What KEDA, and prometheus-adapter for the HPA, ask for: of all models and of one. Without a cluster, series have
     no namespace."""
     components = ROOT / "deploy" / "kubernetes" / "components"
-    (rule,) = yaml.safe_load((components / "hpa-queue" / "adapter-rules.yaml").read_text())["rules"]["external"]
-    (trigger,) = yaml.safe_load((components / "keda" / "scaled-object.yaml").read_text())["spec"]["triggers"]
-    keda = trigger["metadata"]["query"]
-    return (
-        rule["seriesQuery"].replace('namespace!=""', 'namespace=""'),
-        rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace=""'),
-        rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="",model_name="quire-chat"'),
-        keda,
-        keda.replace("}", ',model_name="quire-chat"}'),
-    )
+    rules = yaml.safe_load((components / "hpa-queue" / "adapter-rules.yaml").read_text())["rules"]["external"]
+    triggers = yaml.safe_load((components / "keda" / "scaled-object.yaml").read_text())["spec"]["triggers"]
+    of_keda = [trigger["metadata"]["query"] for trigger in triggers]
+    queries = [
+        query
+        for rule in rules
+        for query in (
+            rule["seriesQuery"].replace('namespace!=""', 'namespace=""'),
+            rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace=""'),
+            rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="",model_name="quire-chat"'),
+        )
+    ]
+    return (*queries, *of_keda, *(query.replace("}", ',model_name="quire-chat"}') for query in of_keda))
 
 
 pytestmark = needs(PROMETHEUS, "Prometheus")

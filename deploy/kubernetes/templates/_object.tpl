@@ -97,12 +97,14 @@ model: {{ quote .model.name }}
 {{- else if has $object.kind (list "HorizontalPodAutoscaler" "ScaledObject") }}
 {{- $_ := set $spec.scaleTargetRef "name" (print $prefix $spec.scaleTargetRef.name) }}
 {{- if eq $object.kind "ScaledObject" }}
-{{- $_ := set (first $spec.triggers).metadata "serverAddress" .root.Values.prometheus }}
+{{- range $trigger := $spec.triggers }}
+{{- $_ := set $trigger.metadata "serverAddress" $.root.Values.prometheus }}
+{{- end }}
 {{- end }}
 {{- if .model.name }}
 {{- $_ := include "quire.queue" (dict "object" $object "options" (.model.options | default dict)) }}
 {{- end }}
-{{- $_ := include "quire.scaler" (dict "object" $object "scaler" (.model.scaler | default dict)) }}
+{{- $_ := include "quire.scaler" (dict "object" $object "scaler" (.model.scaler | default dict) "options" (.model.options | default dict)) }}
 {{- else if eq $object.kind "HTTPRoute" }}
 {{- $_ := set $spec "parentRefs" .root.Values.parentRefs }}
 {{- range $rule := $spec.rules }}
@@ -165,18 +167,21 @@ model: {{ quote .model.name }}
 {{- $missing := "scaling of a model with a name needs options.served-model-name" }}
 {{- if eq .object.kind "ScaledObject" }}
 {{- $name := first (splitList "," (required $missing (get .options "served-model-name"))) }}
-{{- $metadata := (first .object.spec.triggers).metadata }}
-{{- $_ := set $metadata "query" (replace "}" (printf ",model_name=%q}" $name) $metadata.query) }}
+{{- range $trigger := .object.spec.triggers }}
+{{- $_ := set $trigger.metadata "query" (replace "}" (printf ",model_name=%q}" $name) $trigger.metadata.query) }}
+{{- end }}
 {{- else }}
-{{- $metric := first .object.spec.metrics }}
+{{- range $metric := .object.spec.metrics }}
 {{- if $metric.external }}
-{{- $name := first (splitList "," (required $missing (get .options "served-model-name"))) }}
+{{- $name := first (splitList "," (required $missing (get $.options "served-model-name"))) }}
 {{- $_ := set $metric.external.metric "selector" (dict "matchLabels" (dict "model_name" $name)) }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
 
-{{- /* Sets the bounds and the threshold of a scaler. Takes: object, scaler (minimum, maximum and threshold, or fewer). */ -}}
+{{- /* Sets the bounds and the thresholds of a scaler. Takes: object, scaler (minimum, maximum and threshold, or fewer),
+       options (of the workers). */ -}}
 {{- define "quire.scaler" }}
 {{- $spec := .object.spec }}
 {{- $keda := eq .object.kind "ScaledObject" }}
@@ -196,6 +201,15 @@ model: {{ quote .model.name }}
 {{- else }}
 {{- $metric := first $spec.metrics }}
 {{- $_ := set (get $metric (lower $metric.type)).target "averageValue" $threshold }}
+{{- end }}
+{{- end }}
+{{- /* Four in five of the sequences that a worker runs at once. */ -}}
+{{- if get .options "max-num-seqs" }}
+{{- $most := include "quire.text" (ceil (mulf 0.8 (get .options "max-num-seqs"))) }}
+{{- if $keda }}
+{{- $_ := set (last $spec.triggers).metadata "threshold" $most }}
+{{- else if gt (len $spec.metrics) 1 }}
+{{- $_ := set (last $spec.metrics).external.target "averageValue" $most }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -240,6 +254,12 @@ model: {{ quote .model.name }}
 {{- end }}
 {{- $options = .model.options }}
 {{- $resources = .model.resources }}
+{{- else if eq $part "download" }}
+{{- $_ := required "download needs options.model" .model.options.model }}
+{{- $options = pick .model.options "model" "revision" "download-dir" }}
+{{- end }}
+{{- /* Where the job runs first, the cloud may make the volume: it must be a place where workers run, too. */ -}}
+{{- if has $part (list "worker" "download") }}
 {{- if .model.nodeSelector }}
 {{- $_ := set $pod "nodeSelector" .model.nodeSelector }}
 {{- end }}
@@ -271,8 +291,6 @@ model: {{ quote .model.name }}
 {{- else if and .model.name $values.redis }}
 {{- fail "with redis, each model that has a name needs options.served-model-name" }}
 {{- end }}
-{{- else if eq $part "download" }}
-{{- $_ := set $environment "MODEL" (required "download needs options.model" .model.options.model) }}
 {{- end }}
 {{- if and $values.redis (has $part (list "gateway" "router" "scheduler" "worker")) }}
 {{- $_ := set $environment "QUIRE_REDIS" (printf "redis://%sredis:6379" $all) }}

@@ -102,6 +102,11 @@ class StepThread:
         """Whether the thread has started and not ended."""
         return self._thread.is_alive()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model is loaded, and steps end in time."""
+        return self.runs and self.loaded.done() and self.loaded.exception() is None and not self.is_late()
+
     def submit(self, recipient: Recipient, plan: StepPlan, late_after_s: float = DEFAULT_LATE_AFTER_S) -> None:
         """Queues a step. Callers must not have more than MAX_QUEUED_STEPS undelivered steps per recipient.
         `late_after_s`: seconds without a result after which the scheduler gives the worker up."""

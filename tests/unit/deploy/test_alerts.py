@@ -94,6 +94,7 @@ READY, SILENCE = (
     'quire:schedulers_ready{job="router",model_name="a"}',
     'quire:discovery_silence_seconds{job="router",kind="scheduler"}',
 )
+READY_C, WORKER = READY.replace('"a"', '"c"'), 'quire:worker_ready{job="worker",instance="w"}'
 LABELS_WITHOUT_ROUTERS = {"severity": "critical", "job": "router"}
 # For each alert: series under which it fires, and series under which it does not.
 CASES: dict[str, tuple[Values, Values]] = {
@@ -124,8 +125,10 @@ CASES: dict[str, tuple[Values, Values]] = {
     "ModelWithoutScheduler": (
         lost(10) | gauge(READY, 1),
         lost(40) | gauge(READY, 1) | lost_series('quire:schedulers_ready{job="router"}', 10)
-        | gauge('quire:schedulers_ready{job="router",model_name="c"}', 0),
+        | gauge(READY_C, 0),
     ),
+    "ModelNotReady": (gauge(READY_C, 0) | gauge(READY, 1), gauge(READY_C, 1) | gauge(READY, 1)),
+    "WorkerNotReady": (gauge(WORKER, 0), gauge(WORKER, 1)),
     "StaleDiscovery": (gauge(SILENCE, 31), gauge(SILENCE, 29)),
     "StreamsLost": (counted("quire:streams_lost_total", 1), counted("quire:streams_lost_total", 0)),
     "MemoryGrows": (memory(1000), memory(100)),
@@ -203,11 +206,22 @@ def quiet(num_failed: int) -> Values:
     }
 
 
+def one_error() -> Values:
+    """Of a gateway with one answer per minute, the last two of which are 5xx errors."""
+    labels = 'job="gateway",envoy_http_conn_manager_prefix="gateway"'
+    counts = {"2": f"0+1x{MINUTES - 2} {MINUTES - 2}x1", "5": f"0x{MINUTES - 2} 1+1x1"}
+    return {
+        f'envoy_http_downstream_rq_xx{{{labels},envoy_response_code_class="{first}"}}': text
+        for first, text in counts.items()
+    } | {f"envoy_http_rq_reset_after_downstream_response_started{{{labels}}}": f"0x{MINUTES}"}
+
+
 # By alert, further series under which it is silent: just beside the limit, or over it in one of two windows alone.
 SILENT = {
     "GPUUnderused": (gauge(GPU, 0.75) | gauge(WAITING, 1),),
     # Answers of the admin interface fail, and those of clients do not.
-    "GatewayErrors": (answers(0) | answers(900, prefix="admin"), answers(2, cut=2)),
+    "GatewayErrors": (answers(0) | answers(900, prefix="admin"), answers(2, cut=2), one_error()),
+    "LowSuccessRate": (quiet(2),),
     "NoHealthyRouter": (healthy(1) | healthy(0, cluster="traces"),),
     "AvailabilityBurnsFast": (failing((6, 200)), failing((50, 200), (10, 0)), quiet(4)),
     "AvailabilityBurnsSlowly": (failing((35, 200)), failing((320, 200), (40, 0)), quiet(4)),
@@ -251,26 +265,34 @@ def test_what_fails_at_gateways_alone_is_no_failure_of_routers(case: Values, tmp
     check(tmp_path, [{"interval": "1m", "input_series": given, "alert_rule_test": found}])
 
 
+OF_MODELS = (
+    "HighRequestLatency", "LowSuccessRate", "AvailabilityBurnsFast", "AvailabilityBurnsSlowly", "SlowFirstToken",
+    "SlowTokens",
+)  # fmt: skip
+OF_NAMESPACES = ("HighQueueDepth", "GPUSaturated", "GatewayErrors", "NoReadyScheduler", "ModelWithoutScheduler")
+
+
 @needs_promtool
 @pytest.mark.parametrize(
-    "name",
+    ("name", "label"),
     [
-        *("HighRequestLatency", "HighQueueDepth", "GPUSaturated", "LowSuccessRate", "AvailabilityBurnsFast"),
-        *("AvailabilityBurnsSlowly", "GatewayErrors", "SlowFirstToken", "SlowTokens", "NoReadyScheduler"),
-        "ModelWithoutScheduler",
+        *((name, "namespace") for name in (*OF_MODELS, *OF_NAMESPACES)),
+        *((name, "model_name") for name in OF_MODELS),
     ],
 )
-def test_a_healthy_namespace_does_not_hide_the_trouble_of_another(name: str, tmp_path: Path) -> None:
+def test_a_healthy_namespace_or_model_does_not_hide_the_trouble_of_another(
+    name: str, label: str, tmp_path: Path
+) -> None:
     """Its traffic may be a hundred times that of the other."""
     of_two = {}
-    for namespace, case in (("prod", CASES[name][0]), ("staging", CASES[name][1])):
+    for value, case in (("sick", CASES[name][0]), ("healthy", CASES[name][1])):
         for series, text in case.items():
             start, _, growth = text.partition("+")
-            if namespace == "staging" and growth:
+            if value == "healthy" and growth:
                 number, _, count = growth.partition("x")
                 text = f"{start}+{100 * int(number)}x{count}"
-            of_two[series.replace("{", f'{{namespace="{namespace}",')] = text
-    labels = expected(RULE[name], CASES[name][0])["exp_labels"] | {"namespace": "prod"}
+            of_two[series.replace("{", f'{{{label}="{value}",')] = text
+    labels = expected(RULE[name], CASES[name][0])["exp_labels"] | {label: "sick"}
     alert = {"exp_labels": labels, "exp_annotations": RULE[name]["annotations"]}
     found = {"alertname": name, "eval_time": f"{MINUTES}m", "exp_alerts": [alert]}
     given = [{"series": one, "values": text} for one, text in of_two.items()]
@@ -308,7 +330,7 @@ def test_a_model_whose_workers_are_gone_is_without_scheduler_though_one_is_conne
 def test_alerts_wait_as_long_as_they_say(tmp_path: Path) -> None:
     """The condition of each case holds from the start or, if it looks back, after 5 minutes at the latest."""
     tests = []
-    units = {"s": 1, "m": 60}
+    units = {"s": 1, "m": 60, "h": 3600}
     for alert in ALERTS:
         case = CASES[alert.name][0]
         seconds = int(alert.after[:-1]) * units[alert.after[-1]]
@@ -329,8 +351,9 @@ def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     labels = dict(rule["labels"])
     kept = {
         "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (),
-        "ModelWithoutScheduler": ("model_name",), "NoHealthyRouter": ("job", "instance", "envoy_cluster_name"),
-        "PartNotScraped": ("job", "instance"),
+        "ModelWithoutScheduler": ("model_name",), "ModelNotReady": ("model_name",),
+        "NoHealthyRouter": ("job", "instance", "envoy_cluster_name"),
+        "PartNotScraped": ("job", "instance"), "WorkerNotReady": ("job", "instance"),
     }  # fmt: skip
     names = kept.get(rule["alert"], ("job", "instance") if rule["expr"].split("{")[0] in _KEPT_WHOLE else ())
     for series in case:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quire.cli.download import DownloadConfig
 from quire.cli.stack import SERVICES
 from tests.fakes.tools import needs
 from tests.unit.deploy.kubernetes import (
@@ -134,8 +137,7 @@ def test_prometheus_may_be_in_another_namespace() -> None:
     }
     assert namespaces == {"metrics"}
     (scaler,) = manifests.of("ScaledObject")
-    (trigger,) = scaler["spec"]["triggers"]
-    assert trigger["metadata"]["serverAddress"] == address
+    assert [one["metadata"]["serverAddress"] for one in scaler["spec"]["triggers"]] == [address] * 2
 
 
 def test_two_releases_in_one_namespace_do_not_select_each_others_pods() -> None:
@@ -164,8 +166,17 @@ def test_images_options_and_pull_secrets_reach_every_part() -> None:
     router = container_of(manifests.named("Deployment", f"{RELEASE}-router"))
     assert environment_of(router)["QUIRE_DRAIN_TIMEOUT"] == "120"
     (job,) = manifests.of("Job")
-    assert environment_of(container_of(job))["MODEL"] == "m"
+    assert environment_of(container_of(job)) == {"QUIRE_MODEL": "m", "HF_HOME": "/models"}
     assert plain(job["metadata"]["name"]) == "download"
+
+
+def test_a_model_is_downloaded_as_its_workers_find_it_and_where_they_run() -> None:
+    options = {"model": "m", "revision": "v1", "download-dir": "/models/hub", "max-model-len": 8192}
+    place = {"nodeSelector": {"gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    (job,) = helm(models=[{"name": "", "options": options, "download": True, **place}]).of("Job")
+    asked = parse(DownloadConfig, [], environment_of(container_of(job)))
+    assert asked == DownloadConfig("m", "v1", "/models/hub")
+    assert {key: pod_of(job)[key] for key in place} == place
 
 
 def test_a_job_with_other_pods_has_another_name() -> None:
@@ -231,8 +242,8 @@ def test_a_limit_or_request_replaces_that_of_the_manifest_alone() -> None:
     ],
 )
 def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) -> None:
-    worker = helm(models=[{"name": "", "options": {"some-option": value}}]).named("StatefulSet", f"{RELEASE}-worker")
-    assert environment_of(container_of(worker))["QUIRE_SOME_OPTION"] == text
+    worker = helm(models=[{"name": "", "options": {"step-log": value}}]).named("StatefulSet", f"{RELEASE}-worker")
+    assert environment_of(container_of(worker))["QUIRE_STEP_LOG"] == text
 
 
 @pytest.mark.parametrize(
@@ -253,6 +264,10 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"models": [{"name": "", "scaling": "magic"}]}, "scaling"),
         ({"mdoels": []}, "mdoels"),
         ({"gateway": {"options": {"--port": 1}}}, "--port"),
+        ({"gateway": {"options": {"max-model-len": 1}}}, "max-model-len"),
+        ({"router": {"options": {"max-nn": 1}}}, "max-nn"),
+        ({"models": [{"name": "", "options": {"preset": "latency"}}]}, "preset"),
+        ({"models": [{"name": "", "schedulerOptions": {"model": "m"}}]}, "invalid propertyName 'model'"),
         ({"gateway": {"resources": {"memory": "1Gi"}}}, "memory"),
         ({"gateway": {"serviceType": "Public"}}, "serviceType"),
         ({"router": {"serviceType": "NodePort"}}, "serviceType"),
@@ -274,6 +289,13 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
 def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(helm_python.HelmError, match=words):
         helm(**values)
+
+
+@pytest.mark.parametrize("part", SERVICES)
+def test_the_schema_knows_the_options_of_each_part(part: str) -> None:
+    schema = json.loads((MANIFESTS / "values.schema.json").read_text())
+    names = {field.name.replace("_", "-") for field in dataclasses.fields(SERVICES[part])} - {"status-fd"}
+    assert set(schema["definitions"][f"{part}Options"]["propertyNames"]["enum"]) == names
 
 
 @pytest.mark.parametrize(
@@ -318,13 +340,28 @@ def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:
         for name in ("a", "b")
     ]
     queries = {
-        one["spec"]["scaleTargetRef"]["name"]: one["spec"]["triggers"][0]["metadata"]["query"]
+        one["spec"]["scaleTargetRef"]["name"]: [trigger["metadata"]["query"] for trigger in one["spec"]["triggers"]]
         for one in helm(models=models).of("ScaledObject")
     }
     assert queries == {
-        f"{RELEASE}-{name}-worker": f'sum(vllm:num_requests_waiting{{job="scheduler",model_name="{name}-1"}})'
+        f"{RELEASE}-{name}-worker": [
+            f'sum(vllm:num_requests_{state}{{job="scheduler",model_name="{name}-1"}})'
+            for state in ("waiting", "running")
+        ]
         for name in ("a", "b")
     }
+
+
+@pytest.mark.parametrize(("most", "kept"), [(None, "205"), (256, "205"), (32, "26"), (1, "1")])
+def test_scalers_keep_workers_that_run_four_in_five_of_the_most_sequences(most: int | None, kept: str) -> None:
+    options = {} if most is None else {"max-num-seqs": most}
+    (hpa,) = helm(models=[{"name": "", "options": options, "scaling": "hpa-queue"}]).of(*SCALERS)
+    assert [one["external"]["target"]["averageValue"] for one in hpa["spec"]["metrics"]] == ["10", kept]
+    (keda,) = helm(models=[{"name": "", "options": options, "scaling": "keda"}]).of(*SCALERS)
+    assert [one["metadata"]["threshold"] for one in keda["spec"]["triggers"]] == ["10", kept]
+    (gpu,) = helm(models=[{"name": "", "options": options, "scaling": "hpa-gpu"}]).of(*SCALERS)
+    (usual,) = helm(**scaled("hpa-gpu")).of(*SCALERS)
+    assert gpu["spec"]["metrics"] == usual["spec"]["metrics"]
 
 
 @pytest.mark.parametrize(
@@ -342,7 +379,7 @@ def test_a_scaler_has_the_given_bounds_and_threshold(scaling: str, threshold: fl
         expected["triggers"][0]["metadata"]["threshold"] = text
     else:
         expected = usual | {"minReplicas": 2, "maxReplicas": 40}
-        (metric,) = expected["metrics"]
+        metric = expected["metrics"][0]
         metric[metric["type"].lower()]["target"]["averageValue"] = text
     assert given == expected
     assert given != spec()
@@ -357,7 +394,7 @@ def test_the_gateway_alone_has_the_given_type_of_service() -> None:
 
 def test_every_part_has_the_given_environment() -> None:
     models = [{"name": "", "options": {"model": "m", "device": "cpu"}, "download": True}]
-    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317", "OTEL_TRACES_SAMPLER_ARG": 0.5, "MODEL": "n"}
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317", "OTEL_TRACES_SAMPLER_ARG": 0.5, "QUIRE_MODEL": "n"}
     for workload in helm(models=models, environment=given, redis=True).of(*WORKLOADS):
         part, variables = workload["metadata"]["labels"][COMPONENT], environment_of(container_of(workload))
         if part == "redis":
@@ -365,7 +402,8 @@ def test_every_part_has_the_given_environment() -> None:
             continue
         assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
         assert variables["OTEL_TRACES_SAMPLER_ARG"] == "0.5"
-        assert variables["MODEL"] == ("m" if part == "download" else "n"), "the chart's own values come first"
+        own = part in ("download", "worker")
+        assert variables["QUIRE_MODEL"] == ("m" if own else "n"), "the chart's own values come first"
         names = [entry["name"] for entry in container_of(workload)["env"]]
         assert len(names) == len(set(names))
 
@@ -403,8 +441,23 @@ def test_after_an_installation_helm_says_how_to_ask_a_question() -> None:
     ((service, local, port, asked),) = found
     assert local == asked
     assert int(port) in {one["port"] for one in helm(release="chat").named("Service", service)["spec"]["ports"]}
+    assert "ReadWriteMany" not in notes
     ((name, value),) = re.findall(r"get pods --selector (\S+)=(\S+)\n", notes)
     assert {one["metadata"]["labels"][name] for one in helm(release="chat").objects} == {value}
+
+
+@pytest.mark.parametrize(
+    ("model", "is_warned"),
+    [
+        ({"workers": 2}, True),
+        ({"scaling": "keda"}, True),
+        ({"workers": 1}, False),
+        ({"workers": 2, "storage": {"accessModes": ["ReadWriteMany"]}}, False),
+    ],
+)
+def test_helm_says_so_if_workers_share_a_volume_of_one_node(model: dict[str, Any], is_warned: bool) -> None:
+    (notes,) = (text for path, text in charted(models=[{"name": "", **model}]).items() if path.endswith("NOTES.txt"))
+    assert ("share a volume with ReadWriteOnce" in notes) == is_warned
 
 
 def test_the_linter_has_nothing_to_say() -> None:

@@ -4,6 +4,7 @@ would find."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import yaml
 
 from quire.cli.stack import SERVICES
 from services.scheduler.main import SERVICE as SCHEDULER_SERVICE
+from services.worker.config import WorkerConfig
 from services.worker.main import SERVICE as WORKER_SERVICE
 from shared.grpc_server import LIVENESS, READINESS
 from tests.fakes.ports import free_port
@@ -269,15 +271,15 @@ def test_a_model_among_several_has_a_download_and_a_scaler_of_its_own() -> None:
     manifests = rendered("models-gpu")
     worker = manifests.named("StatefulSet", "chat-worker")
     job = manifests.named("Job", "chat-download")
-    assert environment_of(container_of(job))["MODEL"] == environment_of(container_of(worker))["QUIRE_MODEL"]
+    assert environment_of(container_of(job))["QUIRE_MODEL"] == environment_of(container_of(worker))["QUIRE_MODEL"]
     volumes = [next(one for one in pod_of(of)["volumes"] if one["name"] == "models") for of in (job, worker)]
     assert volumes[0] == volumes[1]
     scaler = manifests.named("HorizontalPodAutoscaler", "chat-worker")["spec"]
     assert scaler["scaleTargetRef"]["name"] == "chat-worker"
     assert "replicas" not in worker["spec"]
-    (metric,) = scaler["metrics"]
     served = environment_of(container_of(worker))["QUIRE_SERVED_MODEL_NAME"]
-    assert metric["external"]["metric"]["selector"] == {"matchLabels": {"model_name": served}}
+    selectors = [metric["external"]["metric"]["selector"] for metric in scaler["metrics"]]
+    assert selectors == [{"matchLabels": {"model_name": served}}] * 2
 
 
 def test_a_job_that_has_ended_goes_so_that_a_changed_one_can_be_applied() -> None:
@@ -293,7 +295,9 @@ def test_a_job_that_has_ended_goes_so_that_a_changed_one_can_be_applied() -> Non
 def test_all_scalers_remove_workers_one_at_a_time() -> None:
     components = MANIFESTS / "components"
     (keda,) = yaml.safe_load_all((components / "keda" / "scaled-object.yaml").read_text())
-    assert keda["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher", "without Prometheus, no worker goes"
+    fallback = {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
+    assert keda["spec"]["fallback"] == fallback, "without Prometheus, no worker comes or goes"
+    assert [trigger["metadata"]["ignoreNullValues"] for trigger in keda["spec"]["triggers"]] == ["false"] * 2
     behaviors = [keda["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]]
     for name in ("hpa-gpu", "hpa-queue"):
         (scaler,) = yaml.safe_load_all((components / name / "hpa.yaml").read_text())
@@ -347,24 +351,24 @@ def test_scaling_goes_by_metrics_that_exist(scaler: str) -> None:
     rules = MANIFESTS / "components" / scaler / "adapter-rules.yaml"
     if rules.exists():
         text = rules.read_text()
-        ((name,), (exposed,)) = (re.findall(pattern, text) for pattern in (r"\{as: (\w+)\}", r"'([a-z]+:\w+)\{"))
-        (metric,) = one["spec"]["metrics"]
-        assert metric[metric["type"].lower()]["metric"]["name"] == name
-        assert name == exposed.replace("vllm:", "quire_").replace(":", "_")
+        names, exposed = (re.findall(pattern, text) for pattern in (r"\{as: (\w+)\}", r"'([a-z]+:\w+)\{"))
+        assert [metric[metric["type"].lower()]["metric"]["name"] for metric in one["spec"]["metrics"]] == names
+        assert names == [name.replace("vllm:", "quire_").replace(":", "_") for name in exposed]
     named = set(re.findall(r"(?:vllm|quire):\w+", text))
     assert named
     assert named <= METRICS
 
 
 def test_scalers_have_the_targets_of_the_documentation() -> None:
-    """10 waiting sequences for each worker, or 80 % of its GPU's time."""
+    """10 waiting sequences for each worker, or 80 % of its GPU's time, or of the sequences that it runs at once."""
     of = {scaler: rendered("gpu", (scaler,)).of("HorizontalPodAutoscaler", "ScaledObject") for scaler in SCALERS}
     found = {scaler: [one["spec"] for one in ones] for scaler, ones in of.items()}
-    ((queue,), (gpu,)) = (found["hpa-queue"][0]["metrics"], found["hpa-gpu"][0]["metrics"])
+    ((queue, running), (gpu,)) = (found["hpa-queue"][0]["metrics"], found["hpa-gpu"][0]["metrics"])
     assert queue["external"]["target"] == {"type": "AverageValue", "averageValue": "10"}
+    most = math.ceil(0.8 * WorkerConfig().max_num_seqs)
+    assert running["external"]["target"] == {"type": "AverageValue", "averageValue": str(most)}
     assert gpu["pods"]["target"] == {"type": "AverageValue", "averageValue": "800m"}
-    (trigger,) = found["keda"][0]["triggers"]
-    assert trigger["metadata"]["threshold"] == "10"
+    assert [trigger["metadata"]["threshold"] for trigger in found["keda"][0]["triggers"]] == ["10", str(most)]
 
 
 @pytest.mark.parametrize("scaler", SCALERS)

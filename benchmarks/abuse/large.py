@@ -64,7 +64,7 @@ def token_ids(count: int = 3_000_000) -> Attack:
     return posting("/v1/completions", prompt=[10] * count)
 
 
-def ollama_calls(messages: int = 64, results: int = 9_000) -> Attack:
+def ollama_calls(messages: int = 54, results: int = 9_000) -> Attack:
     """No result belongs to any of the calls."""
     call = {"function": {"name": "a", "arguments": {}}}
     asking = [{"role": "assistant", "tool_calls": [call] * 128}] * messages
@@ -75,7 +75,7 @@ def template_arguments(count: int = 60_000) -> Attack:
     return posting("/v1/chat/completions", messages=HELLO, chat_template_kwargs={f"a{n}": n for n in range(count)})
 
 
-def repeated_tools(tools: int = 128, fields: int = 500) -> Attack:
+def repeated_tools(tools: int = 128, fields: int = 250) -> Attack:
     """The first events of the answer repeat them."""
     parameters = {"type": "object", "properties": {f"f{number}": {} for number in range(fields)}}
     functions = [{"type": "function", "name": f"t{number}", "parameters": parameters} for number in range(tools)]
@@ -108,9 +108,9 @@ ROWS = (
     Row("Ollama: 250,000 options", partial(ollama_options, 250_000), (400,)),
     Row("chat: 800,000 unknown fields", unknown_fields, REFUSED),
     Row("chat: 250,000 unknown fields", partial(unknown_fields, 250_000), (400,)),
-    Row("Ollama: 8,192 calls and 9,000 results of others", ollama_calls, (200, 400)),
+    Row("Ollama: 6,912 calls and 9,000 results of others", ollama_calls, (200, 400)),
     Row("chat: 60,000 arguments of the template", template_arguments, (200, 400)),
-    Row("responses: 128 tools of 500 fields, streamed", repeated_tools, (200, 400)),
+    Row("responses: 128 tools of 250 fields, streamed", repeated_tools, (200, 400)),
     Row("JSON bomb: 100,000 arrays in one another", nested, REFUSED),
     Row("JSON bomb: a number of 1,000,000 digits", long_number, REFUSED),
     Row("JSON bomb: a string of 15 MB", long_message, REFUSED),

@@ -75,6 +75,11 @@ def template_arguments(count: int = 60_000) -> Attack:
     return posting("/v1/chat/completions", messages=HELLO, chat_template_kwargs={f"a{n}": n for n in range(count)})
 
 
+def template_list(count: int = 400_000) -> Attack:
+    kwargs = {"names": [str(number) for number in range(count)]}
+    return posting("/v1/chat/completions", messages=HELLO, max_tokens=2, chat_template_kwargs=kwargs)
+
+
 def repeated_tools(tools: int = 128, fields: int = 250) -> Attack:
     """The first events of the answer repeat them."""
     parameters = {"type": "object", "properties": {f"f{number}": {} for number in range(fields)}}
@@ -110,6 +115,7 @@ ROWS = (
     Row("chat: 250,000 unknown fields", partial(unknown_fields, 250_000), (400,)),
     Row("Ollama: 6,912 calls and 9,000 results of others", ollama_calls, (200, 400)),
     Row("chat: 60,000 arguments of the template", template_arguments, (200, 400)),
+    Row("chat: a list of 400,000 strings for the template", template_list, (200, 400)),
     Row("responses: 128 tools of 250 fields, streamed", repeated_tools, (200, 400)),
     Row("JSON bomb: 100,000 arrays in one another", nested, REFUSED),
     Row("JSON bomb: a number of 1,000,000 digits", long_number, REFUSED),

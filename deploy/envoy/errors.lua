@@ -48,11 +48,9 @@ end
 -- Tidies what the transcoder says of a body that is not the method's message: `options.n: invalid value "x" for type
 -- ...`, or `: Expected a value.` and the place in the body. Names the field as the error's param.
 local function tidied(body)
-  local from, to = body:find('is not valid: ', 1, true)
-  if from == nil then return body end
   local message = message_of(body)
   local at = body:find(message, 1, true)
-  if at == nil then return body end
+  if at == nil or message:find('is not valid: ', 1, true) == nil then return body end
   local text = message:gsub('is not valid: : ', 'is not valid: ', 1):gsub('type%.googleapis%.com/', '')
   local line = text:find('\\n', 1, true)
   if line ~= nil then text = text:sub(1, line - 1) .. '"' end

@@ -37,6 +37,8 @@ SERVICES: dict[str, type] = {
     "scheduler": SchedulerConfig,
     "worker": WorkerConfig,
 }
+# Options of the whole stack, which no part has.
+_OF_STACK = (ReplicaConfig, PresetConfig)
 # The kind of part that each kind calls. It has an option of this name.
 CALLED = {"gateway": "router", "router": "scheduler", "scheduler": "worker"}
 # Options that the stack sets itself.
@@ -219,10 +221,6 @@ def unknown_options(prog: str) -> dict[str, str]:
     if prog.removeprefix("quire ") in SERVICES:
         known -= _names_of(_OF_STACK)
     return unknown_variables(os.environ, known, prog)
-
-
-# What only the whole stack has.
-_OF_STACK = (ReplicaConfig, PresetConfig)
 
 
 def option_names() -> frozenset[str]:

@@ -86,7 +86,7 @@ def gpus_for(cuda: Cuda | str, device: str) -> list[tuple[int, Gpu]]:
 def check_gpus(cuda: Cuda | str, device: str = "auto") -> Iterator[Finding]:
     """`device`: as WorkerConfig.device."""
     if re.fullmatch(r"auto|cpu|cuda(:\d+)?", device) is None:
-        yield problem("gpu", f"--device {device}: there is no such device", "auto, cpu, cuda or cuda:N")
+        yield problem("gpu", f"--device {device}: there is no such device", "use auto, cpu, cuda or cuda:N")
         return
     if device == "cpu":
         yield unused("gpu", "models run on the CPU (--device cpu)")

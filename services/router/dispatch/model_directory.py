@@ -97,7 +97,7 @@ class ModelDirectory:
         self._away_since: dict[ModelKey, float] = {}
         # The model of each scheduler that was connected at the last change.
         self._served_by: dict[ModelScheduler, ModelKey] = {}
-        # Models whose last scheduler was lost without a drain: their weight, and when that was.
+        # Of the known models, those whose last scheduler was lost without a drain: their weight, and when that was.
         self._lost: dict[ModelKey, tuple[int, float]] = {}
         self._name_conflicts: dict[str, tuple[str, ...]] = {}
         # Set at the next change of schedulers, then replaced.
@@ -134,15 +134,12 @@ class ModelDirectory:
         self._next_change = asyncio.Event()
 
     def _note_losses(self, now: float) -> None:
-        served = self._weights()
+        """Takes note of models whose last scheduler has left without a drain, and drops those that are served again."""
         for scheduler, key in self._served_by.items():
             if scheduler.info is None and not scheduler.is_draining:
                 self._lost.setdefault(key, (scheduler.model_weight, now))
-        self._lost = {
-            key: (weight, since)
-            for key, (weight, since) in self._lost.items()
-            if key in self._known and key not in served and now - since < self._wait
-        }
+        for key in self._lost.keys() & self._weights().keys():
+            del self._lost[key]
         self._served_by = {
             scheduler: scheduler.info.key for scheduler in self._schedulers() if scheduler.info is not None
         }
@@ -257,7 +254,7 @@ class ModelDirectory:
         return [
             Offer(self._known[key], weight)
             for key, (weight, since) in self._lost.items()
-            if key in self._known and (key.name, key.version) not in versions and now - since < self._wait
+            if (key.name, key.version) not in versions and now - since < self._wait
         ]
 
     def _served(self) -> list[Offer]:
@@ -317,6 +314,7 @@ class ModelDirectory:
         forgotten = [*away[:-_MAX_AWAY], *(key for key in away[-_MAX_AWAY:] if self._away_since[key] < oldest)]
         for key in forgotten:
             del self._known[key], self._away_since[key]
+            self._lost.pop(key, None)
         used = {key.tokenizer_sha256 for key in self._known} if forgotten else set()
         for key in forgotten:
             if key.tokenizer_sha256 not in used:

@@ -41,7 +41,7 @@ def download(
         redundant = {found for found in names if fnmatch(found, _CONSOLIDATED)}
         redundant = redundant if redundant < set(names) else set()
         if not files:
-            # Of the files on this machine, those are enough that an earlier download took.
+            # The hub does not answer. The files of an earlier download are enough, which may have left these out.
             redundant = {_CONSOLIDATED}
         missing = sum(file.file_size or 0 for file in files if file.will_download and file.filename not in redundant)
         bar = _reporting_bar(missing, progress) if missing else None

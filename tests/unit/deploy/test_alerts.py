@@ -206,7 +206,7 @@ def quiet(num_failed: int) -> Values:
     }
 
 
-def one_error() -> Values:
+def two_errors() -> Values:
     """Of a gateway with one answer per minute, the last two of which are 5xx errors."""
     labels = 'job="gateway",envoy_http_conn_manager_prefix="gateway"'
     counts = {"2": f"0+1x{MINUTES - 2} {MINUTES - 2}x1", "5": f"0x{MINUTES - 2} 1+1x1"}
@@ -220,7 +220,7 @@ def one_error() -> Values:
 SILENT = {
     "GPUUnderused": (gauge(GPU, 0.75) | gauge(WAITING, 1),),
     # Answers of the admin interface fail, and those of clients do not.
-    "GatewayErrors": (answers(0) | answers(900, prefix="admin"), answers(2, cut=2), one_error()),
+    "GatewayErrors": (answers(0) | answers(900, prefix="admin"), answers(2, cut=2), two_errors()),
     "LowSuccessRate": (quiet(2),),
     "NoHealthyRouter": (healthy(1) | healthy(0, cluster="traces"),),
     "AvailabilityBurnsFast": (failing((6, 200)), failing((50, 200), (10, 0)), quiet(4)),

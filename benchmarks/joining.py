@@ -179,13 +179,13 @@ def _joined(start: Callable[[], Part], kind: str) -> float:
     return seconds
 
 
-def _second_model(fleet: Fleet) -> tuple[float, float]:
-    """Adds the parts of another model and lets them end. Returns the seconds from the moment at which the scheduler has
-    a worker until the model is listed, and from SIGTERM until it is not."""
+def _second_model(fleet: Fleet, end: signal.Signals) -> tuple[float, float]:
+    """Adds the parts of another model, and sends its scheduler the signal `end`. Returns the seconds from the moment at
+    which the scheduler has a worker until the model is listed, and from the signal until it is not."""
     worker, scheduler = fleet.worker(SECOND_MODEL), fleet.scheduler(SECOND_MODEL)
     until(lambda: scheduler.serves(SCHEDULER_SERVICE))
     listed = seconds_until(lambda: SECOND_MODEL in fleet.models())
-    scheduler.process.signal(signal.SIGTERM)
+    scheduler.process.signal(end)
     gone = seconds_until(lambda: fleet.models() == {MODEL})
     scheduler.process.wait()
     worker.end()
@@ -210,8 +210,11 @@ def measure(rounds: int = 10) -> dict[str, float]:
             }
             for kind, start in starts.items():
                 figures |= _figures(f"{kind}_in_use", [_joined(start, kind) for _ in range(rounds)])
-            changes = [_second_model(fleet) for _ in range(rounds)]
-        figures |= _figures("model_listed", [listed for listed, _ in changes])
-        figures |= _figures("model_gone", [gone for _, gone in changes])
+            ends, losses = (
+                [_second_model(fleet, end) for _ in range(rounds)] for end in (signal.SIGTERM, signal.SIGKILL)
+            )
+        figures |= _figures("model_listed", [listed for listed, _ in (*ends, *losses)])
+        figures |= _figures("model_gone", [gone for _, gone in ends])
+        figures |= _figures("model_lost", [gone for _, gone in losses])
         figures |= {"requests_answered": len(clients.answers), "requests_failed": len(clients.failures)}
     return figures

@@ -31,7 +31,7 @@ MODEL = str(HOME / "quire" / "models" / "quire-chat")
 # From a kill to the new plan.
 KILL_S = 0.25
 # A worker that sends nothing is given up after max(2 s, 5 x the predicted step), and the scheduler looks every 100 ms.
-# A scheduler is given up after max(2 s, 5 x its longest pause).
+# A scheduler is given up after max(2 s, 5 x the longest pause that it recently made three times).
 SUSPENDED_S, SUSPENDED_STEPS, TICK_S = 2.0, 5, 0.1
 RECOMPUTATION = 1.2
 # A scheduler gives up one worker in this time (services/scheduler/worker_groups/progress.py), and a router is more

@@ -60,7 +60,8 @@ class RouterConfig(PartOptions):
     scheduler_silence: float = option(
         2.0,
         "Minimum number of seconds without a message after which a scheduler counts as hung, and its sequences move to "
-        "other schedulers. The limit is five times its longest recent pause if that is longer, up to 10 s.",
+        "other schedulers. The limit is five times the longest pause that it recently made three times, if that is "
+        "longer, up to 10 s.",
         minimum=0.1,
     )
     tokenizer_threads: int = option(2, "Threads that tokenize long texts.", minimum=1, maximum=64)

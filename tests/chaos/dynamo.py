@@ -40,8 +40,8 @@ STREAMS = ("chat, streamed", "completion, logprobs", "gRPC Chat 0", "gRPC Chat 1
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`victim`: the part to kill. `dynamo`: what Dynamo calls it, and how many of 800 requests failed there. Quire's
-    worker has no engine process of its own."""
+    """`victim`: the part to kill. `dynamo`: what Dynamo calls it, and how many of 800 requests failed there; "–" where
+    its table has no such row. Quire's worker has no engine process of its own."""
 
     name: str
     shape: Shape
@@ -53,7 +53,8 @@ class Scenario:
 _ONE_OF_EACH = Shape(routers=1, schedulers=1, workers=1)
 SCENARIOS = (
     Scenario("the only router", _ONE_OF_EACH, "router-0", "frontend", "144"),
-    Scenario("one of two routers", Shape(2, 1, 1), "router-0", "frontend, with four workers", "128"),
+    Scenario("the only router, with four workers", Shape(1, 1, 4), "router-0", "frontend, with four workers", "128"),
+    Scenario("one of two routers", Shape(2, 1, 1), "router-0", "–", "–"),
     Scenario("the only scheduler", _ONE_OF_EACH, "scheduler-0", "processor", "216"),
     Scenario("the only worker", _ONE_OF_EACH, "worker-0", "single worker / its engine process", "280 / 680"),
     Scenario("one of four workers", Shape(1, 1, 4), "worker-0", "one of four workers", "4"),

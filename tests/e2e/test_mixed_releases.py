@@ -87,16 +87,16 @@ async def deployment(directory: Path, router: Path, scheduler: Path, worker: Pat
 
 
 @asynccontextmanager
-async def found_in_redis(directory: Path, old: Path) -> AsyncIterator[Deployment]:
-    """Runs a gateway and a scheduler of the last release with a router and a worker of this one. All of them find each
+async def found_in_redis(directory: Path, one: Path, other: Path) -> AsyncIterator[Deployment]:
+    """Runs a gateway and a scheduler of one release with a router and a worker of the other. All of them find each
     other in Redis."""
     redis, port = RedisServer(directory), free_port()
     known = ("--redis", redis.url)
     parts = (
-        Part(ROOT, ("worker", "--listen", f"unix:{directory}/worker", *known)),
-        Part(old, ("scheduler", "--listen", f"unix:{directory}/scheduler", *known)),
-        Part(ROOT, ("router", "--listen", f"unix:{directory}/router", *known)),
-        Part(old, ("gateway", "--host", "127.0.0.1", "--port", str(port), *known)),
+        Part(other, ("worker", "--listen", f"unix:{directory}/worker", *known)),
+        Part(one, ("scheduler", "--listen", f"unix:{directory}/scheduler", *known)),
+        Part(other, ("router", "--listen", f"unix:{directory}/router", *known)),
+        Part(one, ("gateway", "--host", "127.0.0.1", "--port", str(port), *known)),
     )
     try:
         async with running(parts, f"127.0.0.1:{port}") as client:
@@ -132,10 +132,20 @@ async def test_old_and_new_parts_work_together_and_lose_nothing(old: Path, tmp_p
         await loses_nothing(parts)
 
 
+@pytest.fixture(scope="module")
+def old_with_redis(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the last release is installed whose parts can register in Redis."""
+    return installed(tmp_path_factory.mktemp("old"), knows_redis=True)
+
+
+# These add the hop from gateway to router, and parts of both releases that register.
 @needs_redis
-async def test_old_and_new_parts_find_each_other_in_redis(tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    async with found_in_redis(tmp_path, installed(old, knows_redis=True)) as parts:
+@pytest.mark.parametrize("old_gateway", [False, True], ids=["new_gateway", "old_gateway"])
+async def test_old_and_new_parts_find_each_other_in_redis(
+    old_with_redis: Path, tmp_path: Path, old_gateway: bool
+) -> None:
+    one, other = (old_with_redis, ROOT) if old_gateway else (ROOT, old_with_redis)
+    async with found_in_redis(tmp_path, one, other) as parts:
         await loses_nothing(parts)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks.abuse import bombs, large, malformed
+from benchmarks.abuse import apis, bombs, large, malformed
 from benchmarks.abuse.attack import Answer, Row, Target
 from benchmarks.abuse.connections import (
     silent_readers,
@@ -29,6 +29,17 @@ SMALLER = (
     Row("text", partial(large.long_text, 50_000), (200, *large.REFUSED), "prompt"),
     Row("nested", large.nested, large.REFUSED),
     Row("number", large.long_number, large.REFUSED),
+)
+# Of the other APIs, what is refused once it has been counted, and a little of what is taken.
+OTHERS = (
+    *(row for row in apis.ROWS if 400 in row.statuses and "MB" not in row.name),
+    Row("embeddings", partial(apis.embedded, 20), (200,)),
+    Row("scores", partial(apis.scored, 20), (200,)),
+    Row("ranking", partial(apis.ranked, 20), (200,)),
+    Row("conversations", partial(apis.conversations, 4), (200,)),
+    Row("detokenize", partial(apis.detokenized, 5000), (200,)),
+    Row("gRPC embed", partial(apis.embed_ids, 4, 100), (200,)),
+    Row("gRPC score", partial(apis.typed_scores, 20), (200,)),
 )
 # Those that are refused at once: others take two seconds of a processor's time each.
 BOMBS = (
@@ -57,7 +68,9 @@ async def answers(target: Target, rows: Sequence[Row]) -> dict[str, Answer]:
 
 
 @pytest.mark.parametrize(
-    "rows", [malformed.ROWS, BOMBS, SMALLER, CONNECTIONS], ids=["malformed", "bombs", "large", "connections"]
+    "rows",
+    [malformed.ROWS, BOMBS, SMALLER, OTHERS, CONNECTIONS],
+    ids=["malformed", "bombs", "large", "others", "connections"],
 )
 async def test_hostile_requests_get_their_answer_and_harm_nobody(server: Server, rows: Sequence[Row]) -> None:
     found = await answers(Target("127.0.0.1", server.direct_port), rows)

@@ -17,7 +17,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -157,9 +157,17 @@ def not_built_yet(sources: Sequence[str]) -> str:
     return f"{', '.join(sources[:-1])} and {sources[-1]} are not implemented yet; leave them out"
 
 
-def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
+def resolve(
+    config_class: type[T],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    expand: Callable[[Mapping[str, Any], Mapping[str, str], Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> T:
     """Builds a config object from `argv`, the environment and the file that --config names. If that fails, prints the
-    error and exits: with status 2 for a bad flag, 1 for a bad value."""
+    error and exits: with status 2 for a bad flag, 1 for a bad value. `expand`: takes flags, environment and file as
+    `build` does, and returns the file with further options."""
     parser = OptionParser(prog=prog, description=description)
     parser.add_argument(
         "--config", metavar="FILE", help="TOML file with options; keys are the names of the flags", default=None
@@ -171,7 +179,8 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
         known = {flag(field)[2:] for field in dataclasses.fields(config_class)}
         if unknown := sorted(file.keys() - known):
             raise ConfigError(f"{unknown[0]} in the configuration file is not an option of {prog}")
-        return build(config_class, arguments, file=file)
+        expanded = file if expand is None else expand(arguments, os.environ, file)
+        return build(config_class, arguments, file=expanded)
     except ConfigError as error:
         stop(prog, str(error))
 

@@ -14,6 +14,7 @@ AVAILABILITY = 0.995  # objective: the share of choices that end as asked
 # Fewer failures in an hour or more, or within five minutes, wake nobody: of 60 choices in a quiet night, a single one
 # is more than the objective allows. `increase` extrapolates, by a quarter if Prometheus scrapes once a minute.
 _MIN_FAILED, _MIN_FAILED_AT_ONCE = 5, 3
+_FAILING = f"{1 - AVAILABILITY:.3f}"  # the share of failures that the objective allows
 _WINDOW_S = 300  # over which the gateways' answers are counted
 _LAG_S = 0.2  # docs/adr/0021-answers-in-pieces.md
 
@@ -21,7 +22,8 @@ _LAG_S = 0.2  # docs/adr/0021-answers-in-pieces.md
 @dataclass(frozen=True, slots=True)
 class Alert:
     """`after`: how long the expression must hold, as Prometheus writes it. `meaning`: a sentence on what happens;
-    `remedy`: what to look at and do. `needs`: as in `Panel`."""
+    `remedy`: what to look at and do. `needs`: as in `Panel`. `limit`: the number that operators may change, written as
+    in the expression, where it follows a > or <, and in the meaning if that has it. The Helm chart replaces both."""
 
     name: str
     expression: str
@@ -30,6 +32,7 @@ class Alert:
     meaning: str
     remedy: str
     needs: str = ""
+    limit: str = ""
 
 
 def _failing(window: str) -> str:
@@ -72,7 +75,7 @@ _NOT_READY = f"{_OF_MODELS} (max_over_time({_WAS_READY}[30m])) > 0 unless {_OF_M
 _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
 _WAITING = total(catalog.NUM_REQUESTS_WAITING, NAMESPACE)
-_GPU_USE = f"avg by (namespace) ({series(catalog.GPU_UTILIZATION)})"
+_GPU_USE = f"avg by ({', '.join(MODEL)}) ({series(catalog.GPU_UTILIZATION)})"
 _HELD_UP = (
     f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
     f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
@@ -84,17 +87,20 @@ ALERTS = (
         "The KV cache is nearly full: new sequences wait, and running ones may be preempted.",
         "Look at the preemptions and at why sequences wait (dashboard KV cache). Add workers, set --swap-space, or "
         "lower --max-num-seqs or --max-model-len.",
+        limit="0.95",
     ),
     Alert(
         "HighRequestLatency", f"{quantile(0.99, catalog.E2E_REQUEST_LATENCY, MODEL, '5m')} > 30", "5m", "critical",
         "One request in a hundred for a model takes longer than 30 s.",
         "Compare queue, prefill and decode times (dashboard overview). Queue: add workers. Prefill: raise "
         "--max-num-batched-tokens or --target-tbt-ms. Decode: long answers, or too many at once (--max-num-seqs).",
+        limit="30",
     ),
     Alert(
         "HighQueueDepth", f"{_WAITING} > 100", "2m", "warning",
         "More than 100 sequences wait.",
         "Add workers, or let clients send less: at --max-num-queued-reqs requests are refused with 429.",
+        limit="100",
     ),
     Alert(
         "QueueLongerThanBatch",
@@ -105,25 +111,26 @@ ALERTS = (
         "KV cache has room.",
     ),
     Alert(
-        "GPUUnderused", f"{_GPU_USE} < 0.7 and {_WAITING} > 0", "15m", "info",
-        "GPUs have time left although sequences wait.",
-        "Something before them is the limit: routers (event loop lag), a small --max-num-seqs, or a full KV cache. "
-        "With several models in a namespace, first look whose sequences wait: other GPUs than theirs may be idle.",
-        needs="a GPU",
+        "GPUUnderused",
+        f"{_GPU_USE} < 0.7 and {total(catalog.NUM_REQUESTS_WAITING, MODEL)} > 0", "15m", "info",
+        "A model's GPUs have time left although sequences wait.",
+        "Something before them is the limit: routers (event loop lag), a small --max-num-seqs, or a full KV cache.",
+        needs="a GPU", limit="0.7",
     ),
     Alert(
         "GPUSaturated", f"{_GPU_USE} > 0.95", "15m", "info",
-        "GPUs may have no time left for a burst of requests.",
+        "A model's GPUs may have no time left for a burst of requests.",
         "Utilization is the share of time in which any kernel runs, so a single long answer can bring it near 1. If "
         "running sequences are near --max-num-seqs, too, add workers before the queue grows.",
-        needs="a GPU",
+        needs="a GPU", limit="0.95",
     ),
     Alert(
         "LowSuccessRate",
-        f"{_failing('5m')} > {1 - AVAILABILITY:.3f} and {_num_failed('5m')} > {_MIN_FAILED_AT_ONCE - 0.4:g}",
+        f"{_failing('5m')} > {_FAILING} and {_num_failed('5m')} > {_MIN_FAILED_AT_ONCE - 0.4:g}",
         "5m", "critical",
-        f"More than {1 - AVAILABILITY:.1%} of a model's choices end with an error that is the server's fault.",
+        f"The share of a model's choices that end with a server error is more than {_FAILING}.",
         "The routers' logs name each such error with its request id; the panel Errors shows their kinds.",
+        limit=_FAILING,
     ),
     Alert(
         "AvailabilityBurnsFast", _burns(14.4, "1h", "5m"), "2m", "critical",
@@ -137,30 +144,33 @@ ALERTS = (
     ),
     Alert(
         "GatewayErrors",
-        f"({_ERRORS} + {_CUT_OFF}) / {_ANSWERS} > {1 - AVAILABILITY:.3f} "
+        f"({_ERRORS} + {_CUT_OFF}) / {_ANSWERS} > {_FAILING} "
         f"and ({_ERRORS} + {_CUT_OFF}) * {_WINDOW_S} > {_MIN_FAILED_AT_ONCE - 0.4:g}",
         "5m", "critical",
-        f"More than {1 - AVAILABILITY:.1%} of the gateways' answers over HTTP are 5xx errors, or are cut off because "
-        "their router was lost.",
+        "The share of the gateways' HTTP answers that are 5xx errors, or are cut off because their router was lost, is "
+        f"more than {_FAILING}.",
         "If LowSuccessRate is silent, routers do not make these errors: look whether routers restart again and again, "
         "or cannot be reached (NoHealthyRouter). The gateway's access log has the reason of each error in `flags` and "
         "`details`. A 504 comes from a client's own deadline.",
+        limit=_FAILING,
     ),
     Alert(
         "SlowFirstToken",
         f"{quantile(0.95, catalog.TIME_TO_FIRST_TOKEN, MODEL, '5m')} > {catalog.FIRST_TOKEN_TARGET_S}",
         "10m", "warning",
-        "One request in twenty for a model waits longer than 200 ms for its first token.",
+        f"One request in twenty for a model waits longer than {catalog.FIRST_TOKEN_TARGET_S} s for its first token.",
         "Compare the time in the queue with the prefill (dashboard overview). Long prompts: look at the prefix hits. "
-        "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
+        "Another limit may suit your model (Helm: `alerts`).",
+        limit=f"{catalog.FIRST_TOKEN_TARGET_S}",
     ),
     Alert(
         "SlowTokens",
         f"{quantile(0.95, catalog.INTER_TOKEN_LATENCY, MODEL, '5m')} > {catalog.PER_TOKEN_TARGET_S}",
         "10m", "warning",
-        "One token in twenty of a model comes later than 30 ms after the one before.",
+        f"One token in twenty of a model comes later than {catalog.PER_TOKEN_TARGET_S} s after the one before.",
         "Lower --target-tbt-ms so that prompts wait more, or --max-num-seqs so that fewer sequences share a step. "
-        "Another limit may suit your model: change it in deploy/dashboards/alerts.py.",
+        "Another limit may suit your model (Helm: `alerts`).",
+        limit=f"{catalog.PER_TOKEN_TARGET_S}",
     ),
     Alert(
         "NoReadyScheduler", f"max by (namespace) ({_READY}) == 0 or absent({_READY})", "30s", "critical",
@@ -194,8 +204,9 @@ ALERTS = (
     ),
     Alert(
         "StaleDiscovery", f"max by (job, kind) ({of_all_parts(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",
-        "DNS or Redis has not answered for half a minute. Known parts stay in use; new ones are not found.",
+        "DNS or Redis has not answered for 30 s. Known parts stay in use; new ones are not found.",
         "Look at Redis, its Sentinels or the name server, and at the network between.",
+        limit="30",
     ),
     Alert(
         "StreamsLost", f"sum by (namespace) ({_grew(catalog.STREAMS_LOST, '5m')}) > 0", "0m", "critical",
@@ -222,7 +233,8 @@ ALERTS = (
     ),
     Alert(
         "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, NAMESPACE, window='5m')} > 1", "10m", "info",
-        "More than one sequence per second is paused because its client does not read.",
+        "More sequences per second than 1 are paused because their clients do not read.",
         "The answers are kept and go on when the clients read. Look for proxies that buffer or clients that hang.",
+        limit="1",
     ),
 )  # fmt: skip

@@ -40,6 +40,8 @@ _LEFT_OUT = """
 _ALERTS = f"""# Alerts
 
 Prometheus reads them from [rules.yml](../deploy/prometheus/rules.yml). {_WRITTEN_BY}
+Helm's value `alerts` changes an alert by its name: its limit if it has one, its duration and its severity, or it leaves
+the alert out. Elsewhere, change the rules.
 
 """
 _RULES = """# Alerts, with what to do in docs/alerts.md. Written by `python -m deploy.dashboards`.
@@ -94,6 +96,7 @@ def _rule(alert: Alert, indent: int = 6) -> str:
         f"    summary: {_folded(alert.meaning, indent + 6)}",
         f"    description: {_folded(alert.remedy, indent + 6)}",
         f"    runbook_url: docs/alerts.md#{alert.name.lower()}",
+        *((f'    limit: "{alert.limit}"',) if alert.limit else ()),
     )
     return "".join(f"{' ' * indent}{line}\n" for line in lines)
 
@@ -107,8 +110,9 @@ def _folded(text: str, indent: int) -> str:
 
 def _section(alert: Alert) -> str:
     needs = f" Needs {alert.needs}." if alert.needs else ""
+    limit = f" Limit: {alert.limit}." if alert.limit else ""
     lasting = "at once" if alert.after == "0m" else f"after {alert.after}"
     return (
-        f"## {alert.name}\n\n{alert.meaning} Severity: {alert.severity}, {lasting}.{needs}\n\n"
+        f"## {alert.name}\n\n{alert.meaning} Severity: {alert.severity}, {lasting}.{limit}{needs}\n\n"
         f"**What to do.** {alert.remedy}\n\n```promql\n{alert.expression}\n```\n"
     )

@@ -17,7 +17,6 @@ from quire.cli import gateway, vllm_options
 from quire.cli.display import PlainDisplay
 from quire.cli.http_probe import ask
 from quire.cli.part import PartSpec
-from quire.cli.presets import PresetConfig
 from quire.cli.replicas import ReplicaConfig
 from quire.cli.stack import SERVICES, WIRING, Stack, part_environment, part_specs, socket_address, stack_directory
 from quire.cli.stack_options import build_stack, read_options
@@ -226,7 +225,6 @@ def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] 
     from --help the options in `decided`, which users cannot set for this command."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
-    add_options(parser.add_argument_group("purpose"), PresetConfig)
     add_options(parser.add_argument_group("number of parts"), ReplicaConfig)
     for name in reversed(SERVICES):
         add_options(parser.add_argument_group(name), SERVICES[name])

@@ -20,7 +20,6 @@ from typing import Any
 from deploy.envoy.config import GatewayConfig
 from quire.cli import vllm_options
 from quire.cli.part import PartSpec
-from quire.cli.presets import PresetConfig
 from quire.cli.replicas import ReplicaConfig, part_names
 from quire.cli.runtime_directory import runtime_directory
 from services.router.config import RouterConfig
@@ -37,8 +36,6 @@ SERVICES: dict[str, type] = {
     "scheduler": SchedulerConfig,
     "worker": WorkerConfig,
 }
-# Options of the whole stack, which no part has.
-_OF_STACK = (ReplicaConfig, PresetConfig)
 # The kind of part that each kind calls. It has an option of this name.
 CALLED = {"gateway": "router", "router": "scheduler", "scheduler": "worker"}
 # Options that the stack sets itself.
@@ -219,12 +216,12 @@ def unknown_options(prog: str) -> dict[str, str]:
     Parts may share one environment. `prog`: the command, such as `quire worker`."""
     known = option_names() | vllm_options.OPTIONS.keys()
     if prog.removeprefix("quire ") in SERVICES:
-        known -= _names_of(_OF_STACK)
+        known -= _names_of((ReplicaConfig,))
     return unknown_variables(os.environ, known, prog)
 
 
 def option_names() -> frozenset[str]:
-    return _names_of((*SERVICES.values(), *_OF_STACK))
+    return _names_of((*SERVICES.values(), ReplicaConfig))
 
 
 def _names_of(classes: Iterable[type]) -> frozenset[str]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from deploy.envoy.config import ANY, GatewayConfig
 from quire.cli import vllm_options
 from quire.cli.host_share import Share, Workers, share_host
-from quire.cli.presets import PresetConfig, expand
 from quire.cli.replicas import ReplicaConfig
 from quire.cli.served_models import TABLES, check_names, divide_options, field_keys, names_of, read_tables
 from quire.cli.stack import SERVICES, WIRING, Group, Stack, option_names, variable
@@ -20,6 +19,7 @@ from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
 from shared.config import ConfigError, build, read_file
+from shared.presets import Preset
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,7 +30,7 @@ T = TypeVar("T", bound="DataclassInstance")
 _OF_ALL_MODELS = field_keys((GatewayConfig, RouterConfig)) | {"workers-on-host", "host-memory-bytes"}
 # Keys of a model's table in the configuration file.
 MODEL_KEYS = (
-    field_keys((SchedulerConfig, WorkerConfig)) | {"schedulers", "workers", "data-parallel-size", "preset"}
+    field_keys((SchedulerConfig, WorkerConfig)) | {"schedulers", "workers", "data-parallel-size"}
 ) - _OF_ALL_MODELS
 
 
@@ -73,15 +73,16 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     gateway, router = built(GatewayConfig, flags, common), built(RouterConfig, flags, common)
     models: list[_Model] = []
     for one in options:
-        preset = built(PresetConfig, one.flags, one.file, one.origin)
-        if preset is not None and preset.preset is not None:
-            with_preset, note = expand(preset.preset, one.flags, environment, one.file)
-            one = dataclasses.replace(one, file=with_preset)
-            notes.append(f"{one.origin}{note}")
-        scheduler = built(SchedulerConfig, one.flags, one.file, one.origin)
-        worker = built(WorkerConfig, one.flags, one.file, one.origin)
+        preset = Preset()
+        file_with_preset = preset.expand(one.flags, environment, one.file)
+        if preset.note:
+            notes.append(f"{one.origin}{preset.note}")
+        scheduler = built(SchedulerConfig, one.flags, file_with_preset, one.origin)
+        worker = built(WorkerConfig, one.flags, file_with_preset, one.origin)
         replicas = built(ReplicaConfig, one.flags, one.file, one.origin)
         if worker is not None and scheduler is not None and replicas is not None:
+            # The parts get the preset's options as flags.
+            worker, scheduler = dataclasses.replace(worker, preset=None), dataclasses.replace(scheduler, preset=None)
             models.append(_Model(worker, scheduler, replicas))
         try:
             name = worker.model if worker is not None else str(one.flags.get("model", ""))

@@ -33,6 +33,7 @@ class SchedulerLoad:
     num_host_cache_queries: int = 0
     num_host_cache_hits: int = 0
     is_slow: bool = False
+    enable_prefix_caching: bool | None = None
 
     @property
     def num_device_cache_hits(self) -> int:

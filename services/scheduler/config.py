@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
-from shared.discovery import PartOptions
+from shared.presets import PresetOptions
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerConfig(PartOptions):
+class SchedulerConfig(PresetOptions):
     listen: tuple[str, ...] = option(
         ("127.0.0.1:50052",), "Address to serve gRPC on, host:port or unix:/path. Repeatable."
     )
@@ -105,7 +105,7 @@ class SchedulerConfig(PartOptions):
     log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
-        PartOptions.__post_init__(self)
+        PresetOptions.__post_init__(self)
         name, at, version = self.worker_model.partition("@")
         if (at and not (name and version)) or "@" in version:
             raise ConfigError(f"--worker-model is {self.worker_model!r}: use NAME or NAME@VERSION, with one @ at most")

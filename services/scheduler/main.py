@@ -20,6 +20,7 @@ from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.metrics import registry_of, start_metrics_server
+from shared.presets import OF_SCHEDULERS, Preset
 from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing
 
@@ -33,10 +34,17 @@ SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_nam
 
 
 def main(argv: Sequence[str]) -> int:
+    preset = Preset(OF_SCHEDULERS)
     config = resolve(
-        SchedulerConfig, argv, prog=PROG, description="Runs one scheduler: continuous batching and KV block tables."
+        SchedulerConfig,
+        argv,
+        prog=PROG,
+        description="Runs one scheduler: continuous batching and KV block tables.",
+        expand=preset.expand,
     )
     configure_logging("scheduler", config.log_level, config.log_format)
+    if preset.note:
+        logger.info("%s", preset.note)
     status = StatusReporter(config.status_fd)
     if not config.worker and not config.redis:
         status.failed("no worker given")

@@ -163,6 +163,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             load.num_used_host_blocks += core.memory.host.num_used
             load.num_host_blocks += core.memory.host.num_slots
             load.block_size = core.config.block_size
+            load.enable_prefix_caching = core.config.enable_prefix_caching
         # These counts include those of groups that were removed.
         for engine in self._fleet.engines.all:
             load.num_prompt_tokens += engine.counters.prompt_tokens

@@ -9,11 +9,11 @@ from services.worker.implementations import IMPLEMENTATIONS
 from services.worker.pooling import CHOICES as POOLING_CHOICES
 from services.worker.quantization import ALIASES, CHOICES, REFUSALS
 from shared.config import ConfigError, option
-from shared.discovery import PartOptions
+from shared.presets import PresetOptions
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerConfig(PartOptions):
+class WorkerConfig(PresetOptions):
     model: str = option(
         "",
         "Model directory, GGUF file, or name on the Hugging Face hub. If left out, the bundled model, quire-chat.",
@@ -184,7 +184,7 @@ class WorkerConfig(PartOptions):
     max_lora_rank: int = option(16, "Highest rank of a LoRA adapter.", not_built=True)
 
     def __post_init__(self) -> None:
-        PartOptions.__post_init__(self)
+        PresetOptions.__post_init__(self)
         if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.model_version):
             raise ConfigError(
                 f"--model-version is {self.model_version!r}: use at most 64 letters, digits, dots, hyphens, underscores"

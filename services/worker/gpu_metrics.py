@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shared.metrics import Metric, catalog
+from shared.metrics import Metric, catalog, without_empty_version
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -22,8 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 class GpuCollector:
-    def __init__(self, device: torch.device) -> None:
-        """`device`: a CUDA device."""
+    def __init__(self, device: torch.device, model: str, version: str) -> None:
+        """`device`: a CUDA device. `model`, `version`: what the worker serves."""
+        self._model = (model, version)
         self._handle: Any = None
         self._gpu = ""
         try:
@@ -51,5 +52,5 @@ class GpuCollector:
         for metric, ask in questions:
             with contextlib.suppress(nvml.NVMLError):
                 gauge = metric.gauge()
-                gauge.add_metric([self._gpu], ask())
-                yield gauge
+                gauge.add_metric([*self._model, self._gpu], ask())
+                yield without_empty_version(gauge)

@@ -27,6 +27,7 @@ from shared.discovery import Kind, Registry
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
+from shared.presets import Preset
 from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing
 
@@ -47,10 +48,17 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def main(argv: Sequence[str]) -> int:
+    preset = Preset()
     config = resolve(
-        WorkerConfig, argv, prog="quire worker", description="Runs one worker: weights, KV cache and sampling."
+        WorkerConfig,
+        argv,
+        prog="quire worker",
+        description="Runs one worker: weights, KV cache and sampling.",
+        expand=preset.expand,
     )
     configure_logging("worker", config.log_level, config.log_format)
+    if preset.note:
+        logger.info("%s", preset.note)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limit_spinning()  # torch is imported later
     configure_tracing("worker")
@@ -139,7 +147,8 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> bool:
             if metrics is not None and worker.runner.ops.device.type == "cuda":
                 from services.worker.gpu_metrics import GpuCollector
 
-                metrics.add(GpuCollector(worker.runner.ops.device))
+                device = worker.runner.ops.device
+                metrics.add(GpuCollector(device, worker.model.names[0], config.model_version))
             await server.set_serving(True)
             tell_model(worker.model.names[0], worker.model.config, status)
             limits = worker.runner.limits

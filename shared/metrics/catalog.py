@@ -191,7 +191,8 @@ ENGINE_SLEEP_STATE = Metric(
     "do not sleep.", _SCHEDULER, (*MODEL, "sleep_state"),
 )  # fmt: skip
 CACHE_CONFIG_INFO = Metric(
-    "vllm:cache_config_info", "gauge", "1; the labels are the size of the KV cache.", (Part.SCHEDULER,),
+    "vllm:cache_config_info", "gauge", "1; the labels are the size of the KV cache. At the server, of all workers of "
+    "the model together.", _SCHEDULER,
     (*MODEL, "block_size", "num_gpu_blocks", "num_cpu_blocks", "enable_prefix_caching"),
 )  # fmt: skip
 
@@ -287,17 +288,17 @@ WORKER_READY = Metric(
 WORKER_SEQUENCES = Metric("quire:worker_sequences", "gauge", "Sequences that hold a slot.", (Part.WORKER,))
 GPU_UTILIZATION = Metric(
     "quire:gpu_utilization_ratio", "gauge", "Part of the last second or less in which the GPU ran kernels, 0 to 1. "
-    "Only with a GPU.", (Part.WORKER,), ("gpu",),
+    "Only with a GPU.", (Part.WORKER,), (*MODEL, "gpu"),
 )  # fmt: skip
 GPU_MEMORY_USED = Metric(
     "quire:gpu_memory_used_bytes", "gauge", "Memory of the GPU in use, by all processes. Only with a GPU.",
-    (Part.WORKER,), ("gpu",),
+    (Part.WORKER,), (*MODEL, "gpu"),
 )  # fmt: skip
 GPU_MEMORY_TOTAL = Metric(
-    "quire:gpu_memory_total_bytes", "gauge", "Memory of the GPU. Only with a GPU.", (Part.WORKER,), ("gpu",)
+    "quire:gpu_memory_total_bytes", "gauge", "Memory of the GPU. Only with a GPU.", (Part.WORKER,), (*MODEL, "gpu")
 )
 GPU_POWER = Metric(
-    "quire:gpu_power_watts", "gauge", "Power that the GPU draws. Only with a GPU.", (Part.WORKER,), ("gpu",)
+    "quire:gpu_power_watts", "gauge", "Power that the GPU draws. Only with a GPU.", (Part.WORKER,), (*MODEL, "gpu")
 )
 
 # -- Every part

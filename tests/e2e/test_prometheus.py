@@ -328,7 +328,7 @@ def test_what_needs_a_gpu_finds_data_of_a_stand_in(tmp_path: Path, monkeypatch: 
     nvml.install(
         monkeypatch, nvml.nvml(nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=percent, memory=20))
     )
-    port = start_metrics_server("127.0.0.1", 0, registry_of(GpuCollector(nvml.DEVICE)))
+    port = start_metrics_server("127.0.0.1", 0, registry_of(GpuCollector(nvml.DEVICE, "chat", "")))
     with running_prometheus(tmp_path, {"worker": [f"127.0.0.1:{port}"]}) as prometheus:
         wait_until(lambda: all(prometheus.highest(query) > 0 for query in queries), 0.2)
         assert not prometheus.has_data(saturated)

@@ -74,8 +74,13 @@ model: {{ quote .model.name }}
 {{- $spec := $object.spec }}
 {{- if eq $object.kind "Service" }}
 {{- $_ := set $spec "selector" (merge $spec.selector $own) }}
-{{- if and (eq $metadata.name (print $all "gateway")) (ne .root.Values.gateway.serviceType "ClusterIP") }}
+{{- if eq $metadata.name (print $all "gateway") }}
+{{- if ne .root.Values.gateway.serviceType "ClusterIP" }}
 {{- $_ := set $spec "type" .root.Values.gateway.serviceType }}
+{{- end }}
+{{- if .root.Values.gateway.serviceAnnotations }}
+{{- $_ := set $metadata "annotations" .root.Values.gateway.serviceAnnotations }}
+{{- end }}
 {{- end }}
 {{- else if eq $object.kind "NetworkPolicy" }}
 {{- $group := dict "app.kubernetes.io/instance" .root.Release.Name }}
@@ -123,11 +128,9 @@ model: {{ quote .model.name }}
 {{- if has $object.kind (list "ServiceMonitor" "PrometheusRule") }}
 {{- $_ := set $metadata "labels" (merge $metadata.labels .root.Values.monitoringLabels) }}
 {{- end }}
-{{- if and (eq $object.kind "PrometheusRule") .root.Values.runbooks }}
+{{- if eq $object.kind "PrometheusRule" }}
 {{- range $group := $spec.groups }}
-{{- range $rule := $group.rules }}
-{{- $_ := set $rule.annotations "runbook_url" (print (trimSuffix "/" $.root.Values.runbooks) "/" $rule.annotations.runbook_url) }}
-{{- end }}
+{{- $_ := include "quire.alerts" (dict "group" $group "values" $.root.Values) }}
 {{- end }}
 {{- end }}
 {{- if has $object.kind (list "Deployment" "StatefulSet" "Job") }}
@@ -136,30 +139,98 @@ model: {{ quote .model.name }}
 {{- range $constraint := $pod.spec.topologySpreadConstraints }}
 {{- $_ := set $constraint.labelSelector "matchLabels" (merge $constraint.labelSelector.matchLabels $own) }}
 {{- end }}
+{{- if $pod.spec.affinity }}
+{{- range $term := $pod.spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution }}
+{{- $selector := $term.podAffinityTerm.labelSelector }}
+{{- $_ := set $selector "matchLabels" (merge $selector.matchLabels $own) }}
+{{- end }}
+{{- end }}
 {{- if $pod.spec.serviceAccountName }}
 {{- $_ := set $pod.spec "serviceAccountName" .root.Release.Name }}
 {{- end }}
-{{- range $volume := $pod.spec.volumes }}
-{{- if $volume.persistentVolumeClaim }}
-{{- $_ := set $volume.persistentVolumeClaim "claimName" (print $prefix $volume.persistentVolumeClaim.claimName) }}
-{{- end }}
+{{- if .model }}
+{{- $_ := include "quire.storage" (dict "object" $object "prefix" $prefix "storage" (.model.storage | default dict)) }}
 {{- end }}
 {{- if $spec.serviceName }}
 {{- $_ := set $spec "serviceName" (print $prefix $spec.serviceName) }}
 {{- end }}
 {{- end }}
-{{- if and (eq $object.kind "PersistentVolumeClaim") .model.storage }}
-{{- $storage := .model.storage }}
-{{- if $storage.size }}
-{{- $_ := set $spec.resources.requests "storage" $storage.size }}
-{{- end }}
-{{- if $storage.accessModes }}
-{{- $_ := set $spec "accessModes" $storage.accessModes }}
-{{- end }}
-{{- if $storage.storageClassName }}
-{{- $_ := set $spec "storageClassName" $storage.storageClassName }}
+{{- if eq $object.kind "PersistentVolumeClaim" }}
+{{- $_ := include "quire.claim" (dict "spec" $spec "storage" (.model.storage | default dict)) }}
 {{- end }}
 {{- end }}
+
+{{- /* Sets the size, the modes and the class of a claim. Takes: spec (of the claim), storage (of the model). */ -}}
+{{- define "quire.claim" }}
+{{- if .storage.size }}
+{{- $_ := set .spec.resources.requests "storage" .storage.size }}
+{{- end }}
+{{- if .storage.accessModes }}
+{{- $_ := set .spec "accessModes" .storage.accessModes }}
+{{- end }}
+{{- if .storage.storageClassName }}
+{{- $_ := set .spec "storageClassName" .storage.storageClassName }}
+{{- end }}
+{{- end }}
+
+{{- /* Gives a workload of a model the volume of the model's files. Takes: object, prefix (of the model's names), storage
+       (of the model). */ -}}
+{{- define "quire.storage" }}
+{{- $spec := .object.spec }}
+{{- $kind := .storage.kind | default "shared" }}
+{{- if and .storage.existingClaim (ne $kind "shared") }}
+{{- fail (printf "storage.existingClaim is shared by all workers, and storage.kind is %s" $kind) }}
+{{- end }}
+{{- $volumes := list }}
+{{- range $volume := $spec.template.spec.volumes }}
+{{- if not $volume.persistentVolumeClaim }}
+{{- $volumes = append $volumes $volume }}
+{{- else if eq $kind "shared" }}
+{{- $name := $.storage.existingClaim | default (print $.prefix $volume.persistentVolumeClaim.claimName) }}
+{{- $volumes = append $volumes (dict "name" $volume.name "persistentVolumeClaim" (dict "claimName" $name)) }}
+{{- else if eq $.object.kind "Job" }}
+{{- fail "download needs a volume that the job and the workers share: storage.kind shared" }}
+{{- else if eq $kind "ephemeral" }}
+{{- $empty := dict }}
+{{- if $.storage.size }}
+{{- $_ := set $empty "sizeLimit" $.storage.size }}
+{{- end }}
+{{- $volumes = append $volumes (dict "name" $volume.name "emptyDir" $empty) }}
+{{- else }}
+{{- $claim := dict "accessModes" (list "ReadWriteOnce") "resources" (dict "requests" (dict "storage" "50Gi")) }}
+{{- $_ := include "quire.claim" (dict "spec" $claim "storage" $.storage) }}
+{{- $_ := set $spec "volumeClaimTemplates" (list (dict "metadata" (dict "name" $volume.name) "spec" $claim)) }}
+{{- end }}
+{{- end }}
+{{- $_ := set $spec.template.spec "volumes" $volumes }}
+{{- end }}
+
+{{- /* Changes alerts as the values say, and drops those that they switch off. Takes: group (of rules), values. */ -}}
+{{- define "quire.alerts" }}
+{{- $rules := list }}
+{{- range $rule := .group.rules }}
+{{- $own := get ($.values.alerts | default dict) $rule.alert | default dict }}
+{{- if $.values.runbooks }}
+{{- $_ := set $rule.annotations "runbook_url" (print (trimSuffix "/" $.values.runbooks) "/" $rule.annotations.runbook_url) }}
+{{- end }}
+{{- if hasKey $own "limit" }}
+{{- $limit := required (printf "the alert %s has no limit that can be changed" $rule.alert) $rule.annotations.limit }}
+{{- $text := include "quire.text" $own.limit }}
+{{- $_ := set $rule "expr" (regexReplaceAll (printf "([<>]) %s( |$)" (regexQuoteMeta $limit)) $rule.expr (printf "${1} %s${2}" $text)) }}
+{{- $summary := regexReplaceAll (printf "(^|[^0-9.])%s([^0-9]|$)" (regexQuoteMeta $limit)) $rule.annotations.summary (printf "${1}%s${2}" $text) }}
+{{- $_ := set $rule "annotations" (merge (dict "limit" $text "summary" $summary) $rule.annotations) }}
+{{- end }}
+{{- if $own.for }}
+{{- $_ := set $rule "for" $own.for }}
+{{- end }}
+{{- if $own.severity }}
+{{- $_ := set $rule.labels "severity" $own.severity }}
+{{- end }}
+{{- if or (not (hasKey $own "enabled")) $own.enabled }}
+{{- $rules = append $rules $rule }}
+{{- end }}
+{{- end }}
+{{- $_ := set .group "rules" $rules }}
 {{- end }}
 
 {{- /* Lets a scaler count the queue of one model only. Takes: object, options (of the workers). */ -}}
@@ -204,8 +275,10 @@ model: {{ quote .model.name }}
 {{- end }}
 {{- end }}
 {{- /* Four in five of the sequences that a worker runs at once. */ -}}
-{{- if get .options "max-num-seqs" }}
-{{- $most := include "quire.text" (ceil (mulf 0.8 (get .options "max-num-seqs"))) }}
+{{- $of_presets := dict "throughput" 512 "latency" 32 "long-context" 16 }}
+{{- $at_once := get .options "max-num-seqs" | default (get $of_presets (get .options "preset" | toString)) }}
+{{- if $at_once }}
+{{- $most := include "quire.text" (ceil (mulf 0.8 $at_once)) }}
 {{- if $keda }}
 {{- $_ := set (last $spec.triggers).metadata "threshold" $most }}
 {{- else if gt (len $spec.metrics) 1 }}
@@ -237,37 +310,46 @@ model: {{ quote .model.name }}
 {{- $_ := set $pod "imagePullSecrets" $secrets }}
 {{- end }}
 {{- $options := dict }}
-{{- $resources := dict }}
+{{- /* What the values say about the pods. */ -}}
+{{- $own := dict }}
 {{- if has $part (list "gateway" "router") }}
-{{- $own := get $values $part }}
+{{- $own = get $values $part }}
 {{- $_ := set .object.spec "replicas" (int $own.replicas) }}
 {{- $options = $own.options }}
-{{- $resources = $own.resources }}
 {{- else if eq $part "scheduler" }}
+{{- $own = .model.schedulerPods | default dict }}
 {{- $_ := set .object.spec "replicas" (int (default 2 .model.schedulers)) }}
-{{- $options = .model.schedulerOptions }}
+{{- $options = .model.schedulerOptions | default dict }}
+{{- /* As quire serve does. */ -}}
+{{- if get (.model.options | default dict) "preset" }}
+{{- $options = merge (dict) $options (pick .model.options "preset" "max-num-batched-tokens") }}
+{{- end }}
 {{- else if eq $part "worker" }}
+{{- $own = .model }}
 {{- if .model.scaling }}
 {{- $_ := unset .object.spec "replicas" }}
 {{- else }}
 {{- $_ := set .object.spec "replicas" (int (ternary .model.workers 1 (hasKey .model "workers"))) }}
 {{- end }}
 {{- $options = .model.options }}
-{{- $resources = .model.resources }}
 {{- else if eq $part "download" }}
+{{- /* Where the job runs first, the cloud may make the volume: it must be a place where workers run, too. */ -}}
+{{- $own = pick .model "nodeSelector" "tolerations" "affinity" "priorityClassName" "annotations" }}
 {{- $_ := required "download needs options.model" .model.options.model }}
 {{- $options = pick .model.options "model" "revision" "download-dir" }}
 {{- end }}
-{{- /* Where the job runs first, the cloud may make the volume: it must be a place where workers run, too. */ -}}
-{{- if has $part (list "worker" "download") }}
-{{- if .model.nodeSelector }}
-{{- $_ := set $pod "nodeSelector" .model.nodeSelector }}
-{{- end }}
-{{- if .model.tolerations }}
-{{- $_ := set $pod "tolerations" .model.tolerations }}
+{{- range $key := list "nodeSelector" "tolerations" "priorityClassName" "runtimeClassName" }}
+{{- if get $own $key }}
+{{- $_ := set $pod $key (get $own $key) }}
 {{- end }}
 {{- end }}
-{{- range $kind, $amounts := $resources }}
+{{- if $own.affinity }}
+{{- $_ := set $pod "affinity" (merge (deepCopy $own.affinity) ($pod.affinity | default dict)) }}
+{{- end }}
+{{- if $own.annotations }}
+{{- $_ := set .object.spec.template.metadata "annotations" $own.annotations }}
+{{- end }}
+{{- range $kind, $amounts := $own.resources }}
 {{- range $name, $amount := $amounts }}
 {{- $_ := set (get $container.resources $kind) $name $amount }}
 {{- end }}
@@ -288,9 +370,12 @@ model: {{ quote .model.name }}
 {{- $version := get .model.options "model-version" }}
 {{- $name := first (splitList "," $served) }}
 {{- $_ := set $environment "QUIRE_WORKER_MODEL" (ternary (print $name "@" (include "quire.text" $version)) $name (not (empty $version))) }}
-{{- else if and .model.name $values.redis }}
+{{- else if and .model.name (or $values.redis (hasKey $values.environment "QUIRE_REDIS")) }}
 {{- fail "with redis, each model that has a name needs options.served-model-name" }}
 {{- end }}
+{{- end }}
+{{- if and $values.redis (hasKey $values.environment "QUIRE_REDIS") }}
+{{- fail "redis installs one; to use that of environment.QUIRE_REDIS, leave redis false" }}
 {{- end }}
 {{- if and $values.redis (has $part (list "gateway" "router" "scheduler" "worker")) }}
 {{- $_ := set $environment "QUIRE_REDIS" (printf "redis://%sredis:6379" $all) }}
@@ -317,6 +402,11 @@ model: {{ quote .model.name }}
 {{- end }}
 {{- if ne $part "redis" }}
 {{- $_ := set $container "env" $entries }}
+{{- if $values.environmentFrom }}
+{{- $_ := set $container "envFrom" $values.environmentFrom }}
+{{- end }}
+{{- $_ := set $pod "volumes" (concat $pod.volumes ($values.volumes | default list)) }}
+{{- $_ := set $container "volumeMounts" (concat $container.volumeMounts ($values.volumeMounts | default list)) }}
 {{- end }}
 {{- /* A longer drain needs a longer grace period: some seconds more, or 20 s and some for the worker's calls and steps. */ -}}
 {{- $drain := ternary 30.0 15.0 (eq $part "worker") }}

@@ -13,6 +13,7 @@ from quire.cli.doctor import gpu, host, network, software
 from quire.cli.doctor.finding import Finding, Verdict
 from quire.cli.doctor.model import check_model
 from quire.cli.installation import install_command
+from quire.cli.stack import SERVICES
 from services.worker.config import WorkerConfig
 from shared.config import option, resolve
 from shared.discovery import DiscoveryOptions
@@ -38,6 +39,9 @@ class DoctorConfig(DiscoveryOptions):
     download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")
     host: str = option("127.0.0.1", "Address to serve on, as for quire serve.")
     port: int = option(8000, "TCP port to serve on, as for quire serve.", minimum=0, maximum=65535)
+    metrics_port: int | None = option(
+        None, "TCP port for Prometheus metrics, as for quire serve or the part.", minimum=0, maximum=65535
+    )
     max_connections: int = option(
         GatewayConfig().max_connections, "Number of clients that are connected at a time.", minimum=1
     )
@@ -49,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         DoctorConfig,
         argv,
         prog=PROG,
-        description="Checks this host before Quire runs on it: packages, memory, limits, GPUs, port, hub, Redis and "
+        description="Checks this host before Quire runs on it: packages, memory, limits, GPUs, ports, hub, Redis and "
         "model. Exits with status 1 if there is a problem.",
     )
     num_problems = 0
@@ -73,6 +77,9 @@ def findings(config: DoctorConfig) -> Iterator[Finding]:
     if config.part in ("serve", "gateway"):
         yield host.check_runtime_directory()
         yield network.check_port(config.host, config.port)
+    if config.metrics_port:
+        # quire serve gives each kind of part a port: the first parts need these.
+        yield network.check_metrics_ports(config.metrics_port, len(SERVICES) if config.part == "serve" else 1)
     yield network.check_redis(config)
     if config.part in ("serve", "worker"):
         yield from _of_worker(config)

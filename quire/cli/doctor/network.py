@@ -1,4 +1,4 @@
-"""Checks of the port that `quire serve` listens on, of the Hugging Face hub, and of Redis."""
+"""Checks of the ports that `quire serve` listens on, of the Hugging Face hub, and of Redis."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ TIMEOUT_S = 5.0
 def check_port(host: str, port: int) -> Finding:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            # As Envoy does. A port that only old connections use counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+        _bind(host, port)
     except PermissionError:
         return problem(
             "port", f"{address} may not be used without privileges", "choose --port 8000 or another above 1023"
@@ -34,6 +30,41 @@ def check_port(host: str, port: int) -> Finding:
             return problem("port", f"--host {host} is no address of this host: {error}", "--host 127.0.0.1 or 0.0.0.0")
         return problem("port", f"{address}: {_taken_by(host, port) or error.strerror}", f"--port {_free_port()}")
     return ok("port", f"{address} is free")
+
+
+def check_metrics_ports(first: int, number: int) -> Finding:
+    """Checks the ports for the metrics of `number` parts, which follow each other. One part may be running already, as
+    in a container."""
+    ports = range(first, first + number)
+    remedy = "choose --metrics-port so that it and the next ones are free" if number > 1 else "--metrics-port 0"
+    if ports[-1] > 65535:
+        return problem("metrics", f"the last port would be {ports[-1]}", remedy)
+    for port in ports:
+        try:
+            _bind("127.0.0.1", port)
+        except OSError as error:
+            if number == 1 and _serves_metrics(port):
+                return ok("metrics", f"a part of Quire serves them at 127.0.0.1:{port}")
+            return problem("metrics", f"127.0.0.1:{port}: {error.strerror}", remedy)
+    words = f"the ports {first} to {ports[-1]} are" if number > 1 else f"the port {first} is"
+    return ok("metrics", f"{words} free")
+
+
+def _serves_metrics(port: int) -> bool:
+    try:
+        answer = asyncio.run(ask(f"127.0.0.1:{port}", "/metrics", timeout_s=TIMEOUT_S))
+    except OSError:
+        return False
+    return "quire:" in answer.body or "envoy_" in answer.body
+
+
+def _bind(host: str, port: int) -> None:
+    """Raises OSError if a part could not listen there."""
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # As Envoy does. A port that only old connections use counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(where)
 
 
 def _taken_by(host: str, port: int) -> str:

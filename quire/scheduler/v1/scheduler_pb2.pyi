@@ -741,6 +741,7 @@ class Load(_message.Message):
     NUM_HOST_CACHE_QUERIES_FIELD_NUMBER: _builtins.int
     NUM_HOST_CACHE_HITS_FIELD_NUMBER: _builtins.int
     IS_SLOW_FIELD_NUMBER: _builtins.int
+    ENABLE_PREFIX_CACHING_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -792,6 +793,10 @@ class Load(_message.Message):
     """Whether one of its worker groups has sent nothing for more than half of the time after which it is late. Routers move no
     sequence there that stands still elsewhere (Frame.stalls), because the same cause may be at work.
     """
+    enable_prefix_caching: _builtins.bool
+    """Whether prompts with a common prefix share their KV blocks. Unset: not known, because there is no worker yet, or because the
+    scheduler is older than this field.
+    """
     @_builtins.property
     def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Since the scheduler's start: number of steps in each size class. Each step is in one class only. The largest sizes of the
@@ -823,12 +828,15 @@ class Load(_message.Message):
         num_host_cache_queries: _builtins.int = ...,
         num_host_cache_hits: _builtins.int = ...,
         is_slow: _builtins.bool = ...,
+        enable_prefix_caching: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_enable_prefix_caching", b"_enable_prefix_caching", "enable_prefix_caching", b"enable_prefix_caching"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "is_slow", b"is_slow", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_deferred", b"num_deferred", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_host_cache_hits", b"num_host_cache_hits", "num_host_cache_queries", b"num_host_cache_queries", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enable_prefix_caching", b"_enable_prefix_caching", "block_size", b"block_size", "enable_prefix_caching", b"enable_prefix_caching", "is_draining", b"is_draining", "is_slow", b"is_slow", "is_struggling", b"is_struggling", "num_blocks", b"num_blocks", "num_deferred", b"num_deferred", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_host_cache_hits", b"num_host_cache_hits", "num_host_cache_queries", b"num_host_cache_queries", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__enable_prefix_caching: _TypeAlias = _typing.Literal["enable_prefix_caching"]  # noqa: Y015
+    _WhichOneofArgType__enable_prefix_caching: _TypeAlias = _typing.Literal["_enable_prefix_caching", b"_enable_prefix_caching"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__enable_prefix_caching) -> _WhichOneofReturnType__enable_prefix_caching | None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
 

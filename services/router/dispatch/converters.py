@@ -39,7 +39,8 @@ _OPTIONAL_SAMPLING_FIELDS = tuple(
 # Sent in place of a `top_p` of 0, which the worker refuses. This value is less than the probability of the most likely
 # token in any vocabulary, so only that token is kept.
 LEAST_TOP_P = 2.0**-30
-_LOAD_FIELDS = tuple(field.name for field in fields(SchedulerLoad))
+# The fields of a load that are copied as they are.
+_LOAD_FIELDS = {field.name for field in fields(SchedulerLoad)} - {"num_steps_by_tokens", "enable_prefix_caching"}
 _FINISH_REASONS = {
     sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -144,8 +145,12 @@ def _pooling_to_proto(pooling: PoolingParams) -> pooling_pb2.PoolingParams:
 
 
 def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
-    values = {name: getattr(message, name) for name in _LOAD_FIELDS if name != "num_steps_by_tokens"}
-    return SchedulerLoad(**values, num_steps_by_tokens=tuple(message.num_steps_by_tokens))
+    values = {name: getattr(message, name) for name in _LOAD_FIELDS}
+    return SchedulerLoad(
+        **values,
+        num_steps_by_tokens=tuple(message.num_steps_by_tokens),
+        enable_prefix_caching=message.enable_prefix_caching if message.HasField("enable_prefix_caching") else None,
+    )
 
 
 def submits_to_proto(

@@ -73,6 +73,12 @@ class LoadCollector:
             by_reason[(*model, "capacity")] = waiting - deferred
             by_reason[(*model, "deferred")] = deferred
             values.setdefault(catalog.ENGINE_SLEEP_STATE, {})[(*model, "awake")] = is_awake
+            known = [load for load in loads if load.enable_prefix_caching is not None]
+            if known:
+                # The schedulers of a model have caches of one kind, or soon will.
+                sizes = (known[0].block_size, sum(load.num_blocks for load in known), num_host_blocks)
+                labels = (*model, *map(str, sizes), str(known[0].enable_prefix_caching))
+                values.setdefault(catalog.CACHE_CONFIG_INFO, {})[labels] = 1
         for metric, samples in values.items():
             gauge = metric.gauge()
             for labels, value in samples.items():

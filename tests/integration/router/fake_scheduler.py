@@ -63,7 +63,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.load = scheduler_pb2.Load(
             num_running=3, num_waiting=2, num_used_blocks=25, num_blocks=100, block_size=16,
             num_used_host_blocks=3, num_host_blocks=4, num_scheduled_tokens=40,
-            num_steps_by_tokens=[4, 1, 0, 1, *[0] * 10],
+            num_steps_by_tokens=[4, 1, 0, 1, *[0] * 10], enable_prefix_caching=True,
         )  # fmt: skip
         self.silent = False
         # Takes no message of streams that begin while this is set.

@@ -167,6 +167,8 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:kv_cache_usage_perc{label} 0.25",
         f"vllm:gpu_cache_usage_perc{label} 0.25",
         f"vllm:cpu_cache_usage_perc{label} 0.75",
+        f'vllm:cache_config_info{{block_size="16",enable_prefix_caching="True",model_name="{MODEL}",num_cpu_blocks="4",'
+        'num_gpu_blocks="100"} 1.0',
         f"vllm:avg_generation_throughput_toks_per_s{label} ",
         f"vllm:avg_prompt_throughput_toks_per_s{label} ",
         f'vllm:num_preemptions_total{{model_name="{MODEL}",{router},scheduler="{scheduler.address}"}} 0.0',

@@ -78,15 +78,16 @@ SHOWN = {
 
 @pytest.mark.parametrize("part", SHOWN)
 def test_a_part_alone_is_checked_with_its_own_packages(part: str, tmp_path: Path) -> None:
+    options = ["--part", part, "--port", "0", "--metrics-port", str(network._free_port())]
     ran = subprocess.run(
-        [sys.executable, "-m", "quire.cli.main", "doctor", "--json", "--part", part, "--port", "0"],
+        [sys.executable, "-m", "quire.cli.main", "doctor", "--json", *options],
         env={**bare_tree.environment(tmp_path, SHOWN[part]), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
     )
     found = [json.loads(line)["subject"] for line in ran.stdout.splitlines()]
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert {"packages", "cores", "memory", "redis"} <= {*found}
+    assert {"packages", "cores", "memory", "metrics", "redis"} <= {*found}
     assert [("model" in found, "gpu" in found), "port" in found] == [(part == "worker",) * 2, part == "gateway"]
 
 
@@ -192,6 +193,25 @@ def test_a_port_that_is_taken_comes_with_one_that_is_free() -> None:
 def test_the_server_on_a_port_is_recognized(body: bytes, words: str) -> None:
     with http_server(200, body) as port:
         assert words in network.check_port("127.0.0.1", port).what
+
+
+def test_the_ports_for_metrics_must_be_free() -> None:
+    with taken_port() as port:
+        found = network.check_metrics_ports(port, 1)
+        assert (found.verdict, found.remedy) == (Verdict.PROBLEM, "--metrics-port 0")
+        assert f"127.0.0.1:{port}" in found.what
+        assert network.check_metrics_ports(min(port - 1, 65532), 4).verdict is Verdict.PROBLEM
+    assert network.check_metrics_ports(network._free_port(), 1).verdict is Verdict.OK
+    assert network.check_metrics_ports(65533, 4).what == "the last port would be 65536"
+
+
+def test_the_metrics_of_a_part_that_runs_already_are_no_problem() -> None:
+    """As in its container, where the command finds the part's own variables."""
+    with http_server(200, b"quire:worker_ready 1.0") as port:
+        assert network.check_metrics_ports(port, 1).verdict is Verdict.OK
+        assert network.check_metrics_ports(min(port, 65532), 4).verdict is Verdict.PROBLEM
+    with http_server(200, b"hello") as port:
+        assert network.check_metrics_ports(port, 1).verdict is Verdict.PROBLEM
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "192.0.2.1"])

@@ -195,8 +195,8 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_alone_knows_no_options_of_the_whole_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("QUIRE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("QUIRE_PRESET", "latency")
+    monkeypatch.setenv("QUIRE_ROUTERS", "2")
     monkeypatch.setenv("QUIRE_SCHEDULING_POLICY", "fcfs")  # of another part
     (sentence,) = unknown_options("quire worker").values()
-    assert sentence.startswith("QUIRE_PRESET is not an option of quire worker, so it is ignored")
+    assert sentence.startswith("QUIRE_ROUTERS is not an option of quire worker, so it is ignored")
     assert unknown_options("quire serve") == {}

@@ -267,9 +267,9 @@ def test_what_fails_at_gateways_alone_is_no_failure_of_routers(case: Values, tmp
 
 OF_MODELS = (
     "HighRequestLatency", "LowSuccessRate", "AvailabilityBurnsFast", "AvailabilityBurnsSlowly", "SlowFirstToken",
-    "SlowTokens",
+    "SlowTokens", "GPUUnderused", "GPUSaturated",
 )  # fmt: skip
-OF_NAMESPACES = ("HighQueueDepth", "GPUSaturated", "GatewayErrors", "NoReadyScheduler", "ModelWithoutScheduler")
+OF_NAMESPACES = ("HighQueueDepth", "GatewayErrors", "NoReadyScheduler", "ModelWithoutScheduler")
 
 
 @needs_promtool

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from deploy.dashboards.alerts import ALERTS, Alert
 from quire.cli.download import DownloadConfig
 from quire.cli.stack import SERVICES
+from shared.presets import PRESETS
 from tests.fakes.tools import needs
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
@@ -43,6 +47,10 @@ def scaled(scaling: str) -> dict[str, Any]:
     return {"models": [{"name": "", "options": {"device": "cpu"}, "scaling": scaling}]}
 
 
+def stored(**storage: Any) -> dict[str, Any]:
+    return {"models": [{"name": "", "options": {"device": "cpu"}, "storage": storage}]}
+
+
 # Each overlay with further components, and the values that stand for them.
 PAIRS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("cpu", (), {}),
@@ -56,6 +64,8 @@ PAIRS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("cpu", ("hpa-queue",), scaled("hpa-queue")),
     ("cpu", ("hpa-gpu",), scaled("hpa-gpu")),
     ("cpu", ("keda",), scaled("keda")),
+    ("cpu", ("models-ephemeral",), stored(kind="ephemeral")),
+    ("cpu", ("models-per-worker",), stored(kind="per-worker")),
 ]  # fmt: skip
 
 
@@ -266,11 +276,35 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
         ({"gateway": {"options": {"--port": 1}}}, "--port"),
         ({"gateway": {"options": {"max-model-len": 1}}}, "max-model-len"),
         ({"router": {"options": {"max-nn": 1}}}, "max-nn"),
-        ({"models": [{"name": "", "options": {"preset": "latency"}}]}, "preset"),
+        ({"router": {"options": {"preset": "latency"}}}, "preset"),
         ({"models": [{"name": "", "schedulerOptions": {"model": "m"}}]}, "invalid propertyName 'model'"),
         ({"gateway": {"resources": {"memory": "1Gi"}}}, "memory"),
         ({"gateway": {"serviceType": "Public"}}, "serviceType"),
         ({"router": {"serviceType": "NodePort"}}, "serviceType"),
+        ({"router": {"serviceAnnotations": {}}}, "serviceAnnotations"),
+        ({"gateway": {"annotations": {"a": 1}}}, "annotations"),
+        ({"gateway": {"runtimeClassName": "nvidia"}}, "runtimeClassName"),
+        ({"models": [{"name": "", "schedulerPods": {"replicas": 3}}]}, "replicas"),
+        (stored(kind="mine"), "kind"),
+        (stored(existingClaim=1), "existingClaim"),
+        (stored(existingClaim="mine", kind="per-worker"), "existingClaim is shared by all workers"),
+        ({"redis": True, "environment": {"QUIRE_REDIS": "redis://r:6379"}}, "leave redis false"),
+        (
+            {"models": [{"name": "a", "options": {"model": "m"}}], "environment": {"QUIRE_REDIS": "redis://r:6379"}},
+            "with redis, each model that has a name",
+        ),
+        ({"volumes": [{"name": "models", "emptyDir": {}}]}, "volumes"),
+        ({"environmentFrom": [{"prefix": "A_"}]}, "environmentFrom"),
+        (
+            {"models": [{"name": "", "options": {"model": "m"}, "download": True, "storage": {"kind": "per-worker"}}]},
+            "a volume that the job and the workers share",
+        ),
+        ({"environmentFrom": [{"secretRef": "redis"}]}, "secretRef"),
+        ({"environmentFrom": [{"secret": {"name": "redis"}}]}, "secret"),
+        ({"volumes": [{"secret": {"secretName": "redis"}}]}, "name"),
+        ({"monitoring": True, "alerts": {"Unheard": {"limit": 1}}}, "Unheard"),
+        ({"monitoring": True, "alerts": {"SlowTokens": {"for": "long"}}}, "for"),
+        ({"monitoring": True, "alerts": {"StreamsLost": {"limit": 1}}}, "StreamsLost has no limit"),
         ({"environment": {"A-B": "c"}}, "A-B"),
         ({"monitoringLabels": {"release": 1}}, "release"),
         ({"runbooks": "docs"}, "runbooks"),
@@ -289,6 +323,11 @@ def test_an_option_has_the_text_that_its_part_reads(value: object, text: str) ->
 def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(helm_python.HelmError, match=words):
         helm(**values)
+
+
+def test_the_schema_knows_the_alerts() -> None:
+    schema = json.loads((MANIFESTS / "values.schema.json").read_text())
+    assert set(schema["properties"]["alerts"]["propertyNames"]["enum"]) == {one.name for one in ALERTS}
 
 
 @pytest.mark.parametrize("part", SERVICES)
@@ -359,6 +398,12 @@ def test_scalers_keep_workers_that_run_four_in_five_of_the_most_sequences(most: 
     assert [one["external"]["target"]["averageValue"] for one in hpa["spec"]["metrics"]] == ["10", kept]
     (keda,) = helm(models=[{"name": "", "options": options, "scaling": "keda"}]).of(*SCALERS)
     assert [one["metadata"]["threshold"] for one in keda["spec"]["triggers"]] == ["10", kept]
+    presets = {name: values["max-num-seqs"] for name, values in PRESETS.items()}
+    for name, number in presets.items():
+        for at_once in (number, most) if most else (number,):
+            preset = {"preset": name} | ({} if at_once == number else {"max-num-seqs": at_once})
+            (keda,) = helm(models=[{"name": "", "options": preset, "scaling": "keda"}]).of(*SCALERS)
+            assert keda["spec"]["triggers"][1]["metadata"]["threshold"] == str(math.ceil(0.8 * at_once))
     (gpu,) = helm(models=[{"name": "", "options": options, "scaling": "hpa-gpu"}]).of(*SCALERS)
     (usual,) = helm(**scaled("hpa-gpu")).of(*SCALERS)
     assert gpu["spec"]["metrics"] == usual["spec"]["metrics"]
@@ -385,11 +430,156 @@ def test_a_scaler_has_the_given_bounds_and_threshold(scaling: str, threshold: fl
     assert given != spec()
 
 
-def test_the_gateway_alone_has_the_given_type_of_service() -> None:
-    services = helm(gateway={"serviceType": "LoadBalancer"}, redis=True).of("Service")
+def test_the_gateway_alone_has_the_given_type_of_service_and_its_annotations() -> None:
+    annotations = {"example.com/load-balancer": "internal"}
+    given = {"serviceType": "LoadBalancer", "serviceAnnotations": annotations}
+    services = list(helm(gateway=given, redis=True, gatewayApi=True).of("Service"))
     types = {one["metadata"]["name"]: one["spec"].get("type", "ClusterIP") for one in services}
     assert types.pop(f"{RELEASE}-gateway") == "LoadBalancer"
     assert set(types.values()) == {"ClusterIP"}
+    annotated = {name_of(one): one["metadata"]["annotations"] for one in services if "annotations" in one["metadata"]}
+    assert annotated == {f"{RELEASE}-gateway": annotations}
+
+
+def test_pods_are_placed_as_the_values_say() -> None:
+    def settings(name: str) -> dict[str, Any]:
+        expression = {"matchExpressions": [{"key": "name", "operator": "In", "values": [name]}]}
+        node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [expression]}}
+        return {
+            "nodeSelector": {"pool": name},
+            "tolerations": [{"key": name, "operator": "Exists"}],
+            "affinity": {"nodeAffinity": node},
+            "priorityClassName": name,
+            "annotations": {"example.com/part": name},
+        }
+
+    model = {"name": "", "options": {"model": "m"}, "download": True, "schedulerPods": settings("scheduler")}
+    model |= settings("worker") | {"runtimeClassName": "nvidia"}
+    manifests = helm(gateway=settings("gateway"), router=settings("router"), models=[model], redis=True)
+    for workload in manifests.of(*WORKLOADS):
+        part, pod = workload["metadata"]["labels"][COMPONENT], pod_of(workload)
+        # The job runs where workers run, but uses no GPU.
+        expected = {} if part == "redis" else settings("worker" if part == "download" else part)
+        annotations = workload["spec"]["template"]["metadata"].get("annotations", {})
+        assert annotations == expected.pop("annotations", {})
+        if part not in ("redis", "download"):
+            # That of the manifest, which spreads over zones, stays.
+            assert pod["affinity"].pop("podAntiAffinity")
+        keys = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
+        assert {key: pod[key] for key in keys if key in pod} == expected
+        assert pod.get("runtimeClassName") == ("nvidia" if part == "worker" else None)
+
+
+def test_schedulers_have_the_given_resources() -> None:
+    given = {"resources": {"requests": {"cpu": 3}, "limits": {"memory": "2Gi"}}}
+    manifests = helm(models=[{"name": "", "options": {"device": "cpu"}, "schedulerPods": given}])
+    found = container_of(manifests.named("Deployment", f"{RELEASE}-scheduler"))["resources"]
+    assert found == {"requests": {"cpu": 3, "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
+
+
+def test_workers_use_a_claim_that_is_there_already() -> None:
+    model = {"name": "", "options": {"model": "m"}, "download": True, "storage": {"existingClaim": "models-of-all"}}
+    manifests = helm(models=[model])
+    assert not list(manifests.of("PersistentVolumeClaim"))
+    claims = {
+        workload["kind"]: volume["persistentVolumeClaim"]["claimName"]
+        for workload in manifests.of(*WORKLOADS)
+        for volume in pod_of(workload)["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert claims == {"StatefulSet": "models-of-all", "Job": "models-of-all"}
+
+
+def test_each_worker_has_a_volume_of_the_given_size() -> None:
+    storage = {"kind": "per-worker", "size": "90Gi", "storageClassName": "fast", "accessModes": ["ReadWriteOncePod"]}
+    (worker,) = helm(**stored(**storage)).of("StatefulSet")
+    (claim,) = worker["spec"]["volumeClaimTemplates"]
+    expected = {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "90Gi"}}}
+    assert claim["spec"] == {**expected, "storageClassName": "fast"}
+    (worker,) = helm(**stored(kind="ephemeral", size="9Gi")).of("StatefulSet")
+    (volume,) = [one for one in pod_of(worker)["volumes"] if one["name"] == "models"]
+    assert volume == {"name": "models", "emptyDir": {"sizeLimit": "9Gi"}}
+
+
+def test_every_part_has_the_given_secrets_and_volumes() -> None:
+    sources = [{"secretRef": {"name": "quire-redis"}}, {"configMapRef": {"name": "tracing", "optional": True}}]
+    volume = {"name": "ca", "secret": {"secretName": "quire-redis-ca"}}
+    mount = {"name": "ca", "mountPath": "/etc/quire/redis", "readOnly": True}
+    models = [{"name": "", "options": {"model": "m", "device": "cpu"}, "download": True}]
+    given: dict[str, Any] = {"environmentFrom": sources, "volumes": [volume], "volumeMounts": [mount]}
+    usual = by_name(helm(models=models, redis=True))
+    for workload in helm(models=models, redis=True, **given).of(*WORKLOADS):
+        part, container = workload["metadata"]["labels"][COMPONENT], container_of(workload)
+        before = usual[workload["kind"], plain(name_of(workload))]
+        if part == "redis":
+            assert container == container_of(before)
+            continue
+        assert container["envFrom"] == sources
+        assert sorted(map(str, plain(pod_of(workload)["volumes"]))) == sorted(
+            map(str, [*pod_of(before)["volumes"], volume])
+        )
+        assert mount in container["volumeMounts"]
+        assert len(container["volumeMounts"]) == len(container_of(before)["volumeMounts"]) + 1
+
+
+def test_the_values_of_the_documentation_lead_to_a_redis_of_ones_own() -> None:
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "kubernetes.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    values = yaml.safe_load(blocks[-1])
+    for workload in helm(**values).of(*WORKLOADS):
+        part, container = workload["metadata"]["labels"][COMPONENT], container_of(workload)
+        config = parse(SERVICES[part], [], environment_of(container))
+        assert config.redis.startswith("rediss://")
+        assert Path(config.redis_ca).parent in {Path(one["mountPath"]) for one in container["volumeMounts"]}
+        assert container["envFrom"] == [{"secretRef": {"name": "quire-redis"}}]
+
+
+def test_schedulers_have_the_preset_of_their_workers() -> None:
+    def presets(**more: Any) -> dict[str, str | None]:
+        manifests = helm(models=[{"name": "", "options": {"preset": "latency"}, **more}])
+        workloads = manifests.of("Deployment", "StatefulSet")
+        return {
+            one["metadata"]["labels"][COMPONENT]: environment_of(container_of(one)).get("QUIRE_PRESET")
+            for one in workloads
+        }
+
+    assert presets() == {"gateway": None, "router": None, "scheduler": "latency", "worker": "latency"}
+    (worker, scheduler) = (
+        environment_of(container_of(one))["QUIRE_MAX_NUM_BATCHED_TOKENS"]
+        for part in ("worker", "scheduler")
+        for one in helm(
+            models=[{"name": "", "options": {"preset": "long-context", "max-num-batched-tokens": 8192}}]
+        ).objects
+        if one["kind"] in WORKLOADS and one["metadata"]["labels"][COMPONENT] == part
+    )
+    assert worker == scheduler == "8192"
+    assert presets(schedulerOptions={"preset": "throughput"})["scheduler"] == "throughput"
+
+
+def rules_of(**values: Any) -> dict[str, dict[str, Any]]:
+    (found,) = helm(monitoring=True, **values).of("PrometheusRule")
+    return {rule["alert"]: rule for group in found["spec"]["groups"] for rule in group["rules"]}
+
+
+def test_alerts_are_changed_as_the_values_say() -> None:
+    usual = rules_of()
+    changed = rules_of(alerts={"SlowTokens": {"for": "1h", "severity": "info"}, "StreamsLost": {"enabled": False}})
+    assert changed.keys() == usual.keys() - {"StreamsLost"}
+    assert (changed["SlowTokens"]["for"], changed["SlowTokens"]["labels"]) == ("1h", {"severity": "info"})
+    assert {name: rule for name, rule in changed.items() if name != "SlowTokens"} == {
+        name: rule for name, rule in usual.items() if name not in ("SlowTokens", "StreamsLost")
+    }
+
+
+@pytest.mark.parametrize("alert", [one for one in ALERTS if one.limit], ids=lambda one: one.name)
+def test_another_limit_of_an_alert_is_in_its_expression_and_in_its_sentence(alert: Alert) -> None:
+    rule = rules_of(alerts={alert.name: {"limit": 0.125}})[alert.name]
+    whole = rf"(?<![0-9.]){re.escape(alert.limit)}(?![0-9])"
+    assert len(re.findall(rf"[<>] {re.escape(alert.limit)}(?= |$)", alert.expression)) == 1
+    assert rule["expr"] == re.sub(rf"([<>]) {re.escape(alert.limit)}(?= |$)", r"\1 0.125", alert.expression)
+    assert rule["annotations"]["summary"] == re.sub(whole, "0.125", alert.meaning)
+    assert rule["annotations"]["limit"] == "0.125"
 
 
 def test_every_part_has_the_given_environment() -> None:
@@ -453,6 +643,8 @@ def test_after_an_installation_helm_says_how_to_ask_a_question() -> None:
         ({"scaling": "keda"}, True),
         ({"workers": 1}, False),
         ({"workers": 2, "storage": {"accessModes": ["ReadWriteMany"]}}, False),
+        ({"workers": 2, "storage": {"kind": "per-worker"}}, False),
+        ({"workers": 2, "storage": {"existingClaim": "models"}}, False),
     ],
 )
 def test_helm_says_so_if_workers_share_a_volume_of_one_node(model: dict[str, Any], is_warned: bool) -> None:

@@ -206,7 +206,8 @@ def test_containers_have_no_privileges_and_bounded_memory(manifests: Manifests) 
         assert {"cpu", "memory"} <= set(container["resources"]["requests"])
         assert "memory" in container["resources"]["limits"]
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-        assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+        claimed = {one["metadata"]["name"] for one in workload["spec"].get("volumeClaimTemplates", ())}
+        assert set(mounts) == {volume["name"] for volume in pod["volumes"]} | claimed
         part = pod_labels(workload)[COMPONENT]
         if part in SERVICES:
             (user,) = instructions(part, "USER")
@@ -215,14 +216,18 @@ def test_containers_have_no_privileges_and_bounded_memory(manifests: Manifests) 
             assert "/tmp" in mounts.values()
 
 
-def test_replicas_are_spread_over_nodes_and_workers_have_memory_to_share(manifests: Manifests) -> None:
+def test_replicas_are_spread_over_nodes_and_zones_and_workers_have_memory_to_share(manifests: Manifests) -> None:
     for workload in manifests.of("Deployment", "StatefulSet"):
         part, pod = pod_labels(workload)[COMPONENT], pod_of(workload)
         if part not in SERVICES:
             continue
         (spread,) = pod["topologySpreadConstraints"]
         assert (spread["maxSkew"], spread["topologyKey"]) == (1, "kubernetes.io/hostname")
-        assert manifests.selected(spread["labelSelector"]["matchLabels"]) == [workload]
+        (preferred,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        term = preferred["podAffinityTerm"]
+        assert term["topologyKey"] == "topology.kubernetes.io/zone"
+        for one in (spread, term):
+            assert manifests.selected(one["labelSelector"]["matchLabels"]) == [workload]
         if part == "worker":
             (shared,) = [one for one in container_of(workload)["volumeMounts"] if one["mountPath"] == "/dev/shm"]
             (volume,) = [one for one in pod["volumes"] if one["name"] == shared["name"]]
@@ -414,7 +419,7 @@ def test_every_file_is_used() -> None:
 
 def test_the_overlay_of_the_documentation_renders(tmp_path: Path) -> None:
     document = (ROOT / "docs" / "kubernetes.md").read_text()
-    (overlay,) = re.findall(r"^```yaml\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    overlay, pull_secret, _ = re.findall(r"^```yaml\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
     # In the document, the overlay is two directories below the source tree.
     assert "../../deploy" in overlay
     manifests = kustomized(tmp_path, overlay.replace("../../deploy", os.path.relpath(ROOT / "deploy", tmp_path)))
@@ -425,6 +430,9 @@ def test_the_overlay_of_the_documentation_renders(tmp_path: Path) -> None:
     assert list(manifests.of("HorizontalPodAutoscaler"))
     assert "quire-hub-token" in document
     assert "quire-api-key" in document
+    base = {"resources": [os.path.relpath(MANIFESTS / "overlays" / "cpu", tmp_path)]}
+    (account,) = kustomized(tmp_path, yaml.safe_dump(base) + pull_secret).of("ServiceAccount")
+    assert account["imagePullSecrets"] == [{"name": "registry-login"}]
 
 
 def documented_commands() -> list[str]:

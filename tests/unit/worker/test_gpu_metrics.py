@@ -14,7 +14,7 @@ from tests.fakes.nvml import DEVICE, UUID, install, nvml, refuse
 def collected(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None) -> dict[str, tuple[dict[str, str], float]]:
     """Labels and value by name. `library`: None if the package is not installed."""
     install(monkeypatch, library)
-    samples = [sample for family in GpuCollector(DEVICE).collect() for sample in family.samples]
+    samples = [sample for family in GpuCollector(DEVICE, "chat", "2").collect() for sample in family.samples]
     return {sample.name: (sample.labels, sample.value) for sample in samples}
 
 
@@ -26,7 +26,9 @@ def test_use_memory_and_power_are_in_the_units_of_the_catalog(monkeypatch: pytes
         catalog.GPU_MEMORY_TOTAL.name: 80 << 30,
         catalog.GPU_POWER.name: 345.6,
     }
-    assert {tuple(labels.values()) for labels, _ in found.values()} == {(f"GPU-{UUID}",)}
+    assert [labels for labels, _ in found.values()] == [
+        {"model_name": "chat", "model_version": "2", "gpu": f"GPU-{UUID}"}
+    ] * 4
 
 
 def test_what_the_library_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from quire.cli.presets import PRESETS
+from quire.cli.stack import part_specs
 from quire.cli.stack_options import build_stack
+from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
-from shared.config import ConfigError
+from shared.config import ConfigError, resolve
+from shared.presets import OF_SCHEDULERS, PRESETS, Preset
 
 MODELS = Path(__file__).parents[3] / "quire" / "models"
 
@@ -55,6 +57,44 @@ def test_models_have_presets_of_their_own() -> None:
     stack = build_stack({}, {"models": tables, "preset": "throughput"})
     assert [group.config.max_num_seqs for group in stack.of_kind("worker")] == [32, 512]
     assert len(stack.notes) == 2
+
+
+def resolved(config_class: type, *argv: str) -> tuple[Any, str]:
+    preset = Preset(OF_SCHEDULERS if config_class is SchedulerConfig else None)
+    return resolve(config_class, argv, prog="part", description="", expand=preset.expand), preset.note
+
+
+def test_a_part_alone_has_those_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_PRESET", "long-context")
+    scheduler, note = resolved(SchedulerConfig)
+    # It runs as many sequences as its workers can.
+    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (None, 4096)
+    assert note == "--preset long-context sets --max-num-batched-tokens 4096"
+    scheduler, note = resolved(SchedulerConfig, "--max-num-batched-tokens", "100")
+    assert scheduler.max_num_batched_tokens == 100
+    assert note == "--preset long-context sets nothing; your own options decide about --max-num-batched-tokens"
+    worker, note = resolved(WorkerConfig)
+    assert (worker.gpu_memory_utilization, worker.max_num_seqs, worker.max_auto_model_len) == (0.92, 16, 131_072)
+    assert all(f"--{key} {value}" in note for key, value in PRESETS["long-context"].items())
+    assert resolved(WorkerConfig, "--preset", "latency")[0].max_num_seqs == 32
+
+
+def test_without_one_nothing_is_set_or_said() -> None:
+    assert resolved(WorkerConfig) == (WorkerConfig(), "")
+
+
+def test_a_part_alone_refuses_an_unknown_one() -> None:
+    with pytest.raises(SystemExit, match="part: --preset is 'fast': use one of throughput"):
+        resolved(WorkerConfig, "--preset", "fast")
+
+
+def test_the_parts_of_a_stack_get_its_options_but_not_its_name(tmp_path: Path) -> None:
+    """Else a part would take the preset's value where the user chose the option's default."""
+    specs = part_specs(build_stack({"preset": "throughput", "max_num_seqs": 256}, {}), tmp_path)
+    (worker,) = (spec.argv for spec in specs if spec.kind == "worker")
+    assert "--gpu-memory-utilization=0.95" in worker
+    assert not any(word.startswith("--max-num-seqs") for word in worker)
+    assert not any(word.startswith("--preset") for spec in specs for word in spec.argv)
 
 
 def test_an_unknown_one_is_refused() -> None:

@@ -57,6 +57,7 @@ def test_joining_takes_as_long_as_was_measured() -> None:
         "router_in_use": "router: until it has received a prompt",
         "model_listed": "model: until `/v1/models` lists it",
         "model_gone": "model whose scheduler is told to end: until `/v1/models` does not list it",
+        "model_lost": "model whose scheduler is killed: until `/v1/models` does not list it",
     }.items():
         assert f"| {row} | {found[f'{name}_median_s']:.2f} | {found[f'{name}_worst_s']:.2f} |" in text, row
     assert f"{found['requests_answered']:,.0f} requests" in text
@@ -108,7 +109,7 @@ def test_the_last_half_hour_of_chaos_is_named_as_it_was() -> None:
 
 def test_killed_parts_lose_what_was_measured() -> None:
     rows = {row["scenario"]: row for row in json.loads((RESULTS / "chaos_dynamo.json").read_text())["rows"]}
-    assert len(rows) == 5
+    assert len(rows) == 6
     for name, row in rows.items():
         cells = [row[cell] for cell in ("calls", "failed", "cut_with_router", "refused", "worst_pause", "back_after")]
         told = [name, *map(str, cells), row["dynamo"], row["dynamo_failed"]]

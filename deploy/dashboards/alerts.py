@@ -174,7 +174,8 @@ ALERTS = (
     ),
     Alert(
         "NoReadyScheduler", f"max by (namespace) ({_READY}) == 0 or absent({_READY})", "30s", "critical",
-        "No router knows a scheduler with a worker, or no router can be scraped: requests are refused with 503.",
+        "No router of a namespace knows a scheduler with a worker, or no router at all can be scraped: requests are "
+        "refused with 503.",
         "Look at the schedulers' and workers' logs: a worker that does not start says why.",
     ),
     Alert(
@@ -199,7 +200,7 @@ ALERTS = (
     ),
     Alert(
         "WorkerNotReady", f"max_over_time({series(catalog.WORKER_READY)}[30m]) == 0", "1h", "warning",
-        "A worker has not been ready for an hour: it loads its model, or starts again and again.",
+        "A worker has not been ready for an hour or more: it loads its model, or starts again and again.",
         "Its log says how far it is, or why it ends. Large models take long to download: see docs/kubernetes.md.",
     ),
     Alert(

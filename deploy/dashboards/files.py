@@ -17,10 +17,12 @@ Every metric of every part, with where it is served. {_WRITTEN_BY}
 - **Where.** router, scheduler, worker, gateway: at the part's own `--metrics-port`. server: at `GET /metrics` of the
   gateway's port for clients (8000), which one of the routers answers; schedulers' counters have one series there for
   each `scheduler` and `router`.
-- **Names.** `vllm:` marks what vLLM has, too, with its meaning and buckets, and its labels but for `engine`. `quire:`
-  marks what only Quire has. What vLLM has and Quire does not is [below](#what-only-vllm-has). Counters end in `_total`,
-  and histograms have `_bucket`, `_sum` and `_count`, as Prometheus writes them. The latencies to the first and to the
-  next token have one more bucket than in vLLM; it ends at the limit of an alert.
+- **Names.** `vllm:` marks what vLLM has, too, with its meaning and buckets, and its labels but for `engine` (and, of
+  `vllm:cache_config_info`, the labels of vLLM's other options). `quire:` marks what only Quire has. What vLLM has and
+  Quire does not is [below](#what-only-vllm-has). Counters end in `_total`, and histograms have `_bucket`, `_sum` and
+  `_count`, as Prometheus writes them. The latencies to the first and to the next token, and the time per output
+  token, have one more bucket than in vLLM; it ends at the limit of an alert. The histograms of numbers of tokens go
+  on to 1,000,000, whatever the length of the model.
 - **Labels.** `engine` numbers the workers of a scheduler. Only series of a single worker have it; in vLLM, all have it.
   `model_version` is left out for models without versions. A router's series about requests have the
   label `router`, its id. No label takes a value from a request, so the number of series depends on the fleet alone. A

@@ -175,9 +175,27 @@ def test_ctrl_c_tells_what_came_until_then(server: Server) -> None:
 
 
 def test_a_terminal_shows_how_many_requests_have_ended(server: Server) -> None:
-    terminal, end_of_process = pty.openpty()
     options = ("--num-prompts", "8", "--random-input-len", "8", "--random-output-len", "4")
-    with subprocess.Popen(command(server, *options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=end_of_process) as run:
+    assert b"8/8" in shown_in_a_terminal(command(server, *options))
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("throughput --input-len 8 --output-len 4 --num-prompts 6", b"6/6"),
+        ("latency --input-len 8 --output-len 4 --batch-size 1 --num-iters-warmup 1 --num-iters 3", b"4/4"),
+    ],
+    ids=["throughput", "latency"],
+)
+def test_a_terminal_shows_how_far_a_benchmark_of_ones_own_model_is(line: str, last: bytes) -> None:
+    words = [sys.executable, "-m", "quire.cli.main", "bench", *line.split(), "--max-model-len", "64"]
+    assert last in shown_in_a_terminal(words)
+
+
+def shown_in_a_terminal(words: list[str]) -> bytes:
+    """What a command that succeeds writes to its standard error, which is a terminal."""
+    terminal, end_of_process = pty.openpty()
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=end_of_process) as run:
         os.close(end_of_process)
         shown = b""
         with contextlib.suppress(OSError):  # once nobody has the other end
@@ -185,7 +203,7 @@ def test_a_terminal_shows_how_many_requests_have_ended(server: Server) -> None:
                 shown += piece
     os.close(terminal)
     assert run.returncode == 0
-    assert b"8/8" in shown
+    return shown
 
 
 def share_gpt(cache: Path) -> None:
@@ -228,6 +246,31 @@ def test_sharegpt_without_a_hub_says_what_to_do(server: Server, tmp_path: Path) 
     assert done.returncode != 0
     assert "cannot be downloaded" in done.stderr
     assert "--dataset-path" in done.stderr
+
+
+# Of the guides, word for word.
+SERVE_LINE = "--backend vllm --dataset-name sharegpt --num-prompts 1000 --request-rate 10"
+THROUGHPUT_LINE = "--input-len 512 --output-len 128 --num-prompts 1000"
+LATENCY_LINE = "--input-len 512 --output-len 128 --batch-size 1"
+
+
+@pytest.mark.thorough
+def test_the_guides_line_for_a_server_runs_as_it_stands(server: Server, tmp_path: Path) -> None:
+    share_gpt(tmp_path)
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    words = command(server, *SERVE_LINE.split())
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert fields(done.stdout)["Successful requests"] == "1000"
+
+
+@pytest.mark.thorough
+def test_the_guides_lines_for_a_model_run_as_they_stand(tmp_path: Path) -> None:
+    printed, result = own_model("throughput", THROUGHPUT_LINE, tmp_path / "throughput.json")
+    assert re.search(r"^Total num output tokens:  128000$", printed, re.MULTILINE)
+    assert result["num_requests"] == 1000
+    printed, result = own_model("latency", LATENCY_LINE, tmp_path / "latency.json")
+    assert f"Avg latency: {result['avg_latency']} seconds" in printed
 
 
 def own_model(benchmark: str, line: str, output: Path) -> tuple[str, dict[str, Any]]:

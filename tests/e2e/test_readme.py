@@ -92,6 +92,9 @@ RUN: dict[str, dict[str, str]] = {
     "docs/simulator.md": {"quire calibrate": f"{HERE}::test_calibrate_and_simulate"},
     "docs/kubernetes.md": {
         "apiVersion: kustomize": "tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders",
+        "patches:": "tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders",
+        "environment:": "tests/unit/deploy/test_helm.py"
+        "::test_the_values_of_the_documentation_lead_to_a_redis_of_ones_own",
     },
     "docs/troubleshooting.md": {
         "quire doctor  ": f"{HERE}::test_where_to_look_first",

@@ -52,7 +52,8 @@ def test_a_host_that_serves_has_no_problem() -> None:
     status, found = doctor("--port", "0")
     assert status == 0
     assert not [one for one in found.values() if one.verdict == Verdict.PROBLEM]
-    assert {"packages", "kernels", "cores", "memory", "files", "sockets", "gpu", "port", "hub", "model"} <= set(found)
+    expected = {"packages", "kernels", "cores", "memory", "shm", "files", "sockets", "gpu", "port", "hub", "model"}
+    assert expected <= set(found)
     assert found["hub"].verdict == Verdict.UNUSED
     assert found["model"].verdict == Verdict.OK
 

@@ -93,7 +93,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/kubernetes.md": {
         "apiVersion: kustomize": "tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders",
         "patches:": "tests/unit/deploy/test_kubernetes.py::test_the_overlay_of_the_documentation_renders",
-        "environment:": "tests/unit/deploy/test_helm.py"
+        "environment:": "tests/unit/deploy/test_helm_values.py"
         "::test_the_values_of_the_documentation_lead_to_a_redis_of_ones_own",
     },
     "docs/troubleshooting.md": {

@@ -167,7 +167,7 @@ def resolve(
 ) -> T:
     """Builds a config object from `argv`, the environment and the file that --config names. If that fails, prints the
     error and exits: with status 2 for a bad flag, 1 for a bad value. `expand`: takes flags, environment and file as
-    `build` does, and returns the file with further options."""
+    `build` does, and returns the file's options with more added, such as those of a preset."""
     parser = OptionParser(prog=prog, description=description)
     parser.add_argument(
         "--config", metavar="FILE", help="TOML file with options; keys are the names of the flags", default=None

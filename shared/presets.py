@@ -24,7 +24,7 @@ PRESETS: Mapping[str, Mapping[str, float | int]] = types.MappingProxyType(
         },
     }
 )
-# What schedulers that are started one by one take of a preset: of everything else, they take what their workers have.
+# The only options of a preset that a scheduler takes if it is started by itself. The others it gets from its workers.
 OF_SCHEDULERS = frozenset({"max-num-batched-tokens"})
 # Options that decide about the same thing as one of a preset, as field names.
 _INSTEAD = {"max-auto-model-len": "max_model_len"}
@@ -32,7 +32,7 @@ _INSTEAD = {"max-auto-model-len": "max_model_len"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetOptions(PartOptions):
-    """Options of the parts whose options presets set."""
+    """Options of schedulers and workers, for which there are presets."""
 
     preset: str | None = option(
         None,
@@ -43,11 +43,11 @@ class PresetOptions(PartOptions):
 
 
 class Preset:
-    """Adds the options of the preset that is chosen, if one is, to those of a configuration file. `note` then says what
-    it sets."""
+    """Adds the options of the chosen preset to those of a configuration file. `note` says which ones were added; it is
+    empty without a preset."""
 
     def __init__(self, keys: Collection[str] | None = None) -> None:
-        """`keys`: the options to set; None: all of the preset's."""
+        """`keys`: names of the options that the part takes from a preset. None: all."""
         self._keys = keys
         self.note = ""
 

@@ -234,7 +234,7 @@ ALERTS = (
     ),
     Alert(
         "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, NAMESPACE, window='5m')} > 1", "10m", "info",
-        "More sequences per second than 1 are paused because their clients do not read.",
+        "Sequences are paused because their clients do not read: more than 1 per second.",
         "The answers are kept and go on when the clients read. Look for proxies that buffer or clients that hang.",
         limit="1",
     ),

@@ -78,7 +78,7 @@ def findings(config: DoctorConfig) -> Iterator[Finding]:
         yield host.check_runtime_directory()
         yield network.check_port(config.host, config.port)
     if config.metrics_port:
-        # quire serve gives each kind of part a port: the first parts need these.
+        # quire serve gives a port to each kind of part. Further parts of a kind use ports after these.
         yield network.check_metrics_ports(config.metrics_port, len(SERVICES) if config.part == "serve" else 1)
     yield network.check_redis(config)
     if config.part in ("serve", "worker"):

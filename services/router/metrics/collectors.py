@@ -75,10 +75,10 @@ class LoadCollector:
             values.setdefault(catalog.ENGINE_SLEEP_STATE, {})[(*model, "awake")] = is_awake
             known = [load for load in loads if load.enable_prefix_caching is not None]
             if known:
-                # The schedulers of a model have caches of one kind, or soon will.
-                sizes = (known[0].block_size, sum(load.num_blocks for load in known), num_host_blocks)
-                labels = (*model, *map(str, sizes), str(known[0].enable_prefix_caching))
-                values.setdefault(catalog.CACHE_CONFIG_INFO, {})[labels] = 1
+                # Schedulers of one model have the same options, except during a rolling update.
+                num_blocks = (sum(load.num_blocks for load in known), sum(load.num_host_blocks for load in known))
+                config = (known[0].block_size, *num_blocks, known[0].enable_prefix_caching)
+                values.setdefault(catalog.CACHE_CONFIG_INFO, {})[(*model, *map(str, config))] = 1
         for metric, samples in values.items():
             gauge = metric.gauge()
             for labels, value in samples.items():

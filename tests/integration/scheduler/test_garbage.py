@@ -31,14 +31,13 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
         while not router.outputs[1]:
             await router.read()
         await throw_at(f"unix:{tmp_path}/s", METHODS)
-        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
-            for messages, status, problem in (
-                ((b"",), grpc.StatusCode.INVALID_ARGUMENT, "must be a hello"),
-                ((HELLO, NO_MESSAGE), grpc.StatusCode.INVALID_ARGUMENT, "not a message of this method"),
-                ((HELLO, HELLO), grpc.StatusCode.INVALID_ARGUMENT, "unexpected message: hello"),
-            ):
-                code, details = await status_of(channel, f"{SERVICE}/Connect", *messages)
-                assert (code, problem in details) == (status, True), details
+        for messages, status, problem in (
+            ((b"",), grpc.StatusCode.INVALID_ARGUMENT, "must be a hello"),
+            ((HELLO, NO_MESSAGE), grpc.StatusCode.INVALID_ARGUMENT, "not a message of this method"),
+            ((HELLO, HELLO), grpc.StatusCode.INVALID_ARGUMENT, "unexpected message: hello"),
+        ):
+            code, details = await status_of(f"unix:{tmp_path}/s", f"{SERVICE}/Connect", *messages)
+            assert (code, problem in details) == (status, True), details
         for _ in range(40):
             gate.release()
         await router.read_until_finished(1)

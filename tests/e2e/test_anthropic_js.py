@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-from pathlib import Path
-
-import pytest
 
 from tests.e2e.conftest import ROOT, Server
+from tests.fakes.tools import NODE, NODE_MODULES, needs_node
 
-# `make clients` makes it where there is npm.
-MODULES = Path(os.environ.get("QUIRE_CLIENTS_NODE_MODULES", ROOT / ".venv-clients" / "node_modules"))
 PROGRAM = ROOT / "tests" / "e2e" / "clients" / "node" / "anthropic_client.cjs"
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (MODULES / "@anthropic-ai").exists(),
-    reason="Node.js or the SDK is not here: make clients",
-)
+@needs_node("@anthropic-ai/sdk")
 def test_a_tool_runner_goes_on_without_a_thread(server: Server) -> None:
     result = subprocess.run(
-        ["node", PROGRAM, server.url, server.model],
-        env={**os.environ, "NODE_PATH": str(MODULES)},
+        [NODE, PROGRAM, server.url, server.model],
+        env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
         capture_output=True,
         text=True,
         timeout=100,

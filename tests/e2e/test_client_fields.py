@@ -9,18 +9,18 @@ import json
 import os
 import subprocess
 
-import pytest
-
 from tests.e2e.conftest import ROOT
-from tests.e2e.test_clients import PYTHON
+from tests.fakes.tools import CLIENTS_PYTHON, needs_clients
 from tests.unit.router.test_client_fields import unknown_fields
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="the clients' environment is not here: make clients")
+@needs_clients()
 def test_every_field_of_the_clients_sdks_is_in_the_table() -> None:
     program = ROOT / "tests" / "e2e" / "clients" / "request_fields.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    output = subprocess.run([PYTHON, program], env=environment, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [CLIENTS_PYTHON, program], env=environment, capture_output=True, text=True, check=True
+    ).stdout
     found = json.loads(output)
     assert {"openai.chat", "anthropic.messages", "ollama.chat", "cohere.embed"} <= found.keys()
     assert unknown_fields(found) == {}

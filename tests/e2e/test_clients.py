@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import ROOT, Server
+from tests.fakes.tools import CLIENTS_PYTHON, needs_clients
 from tests.fakes.waiting import HANG_S
 
-# `make clients` makes it, and CI does.
-PYTHON = Path(os.environ.get("QUIRE_CLIENTS_PYTHON", ROOT / ".venv-clients" / "bin" / "python"))
 CLIENTS = ("openai", "langchain", "litellm", "instructor")
 # Nothing is looked up in the internet, and nothing is reported there.
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LITELLM_LOG": "ERROR"}
 
-pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="the clients' environment is not here: make clients")
+pytestmark = needs_clients()
 
 
 @pytest.fixture(scope="module", params=CLIENTS)
@@ -27,7 +25,7 @@ def answers(request: pytest.FixtureRequest, server: Server) -> dict[str, Any]:
     """What the client's program prints of each part. It runs once, because some clients take seconds to import."""
     program = ROOT / "tests" / "e2e" / "clients" / f"{request.param}_client.py"
     result = subprocess.run(
-        [PYTHON, program, f"{server.url}/v1", server.model, "chat", "stream", "error", "structured"],
+        [CLIENTS_PYTHON, program, f"{server.url}/v1", server.model, "chat", "stream", "error", "structured"],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE,
         capture_output=True,
         text=True,

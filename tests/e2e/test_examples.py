@@ -15,12 +15,10 @@ import pytest
 from tests.e2e.conftest import ROOT, Server, serving
 from tests.e2e.parts import pid_of
 from tests.e2e.test_clients import OFFLINE
-from tests.e2e.test_clients import PYTHON as CLIENTS_PYTHON
 from tests.e2e.worker_script import go_on, stop_at, wait_stopped
+from tests.fakes.tools import CLIENTS_PYTHON, NODE, needs_clients, needs_node
 from tests.fakes.waiting import HANG_S
 
-# `make clients` makes it, and CI does.
-NODE = Path(os.environ.get("QUIRE_NODE", ROOT / ".venv-node" / "bin" / "node"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # What a person types.
 INPUT = {"chatbot": "What is 7 plus 5?\nCount from 3 to 9.\n\n"}
@@ -45,8 +43,6 @@ def output(example: Path, server: Server) -> str:
     environment = {**os.environ, **OFFLINE, "PYTHONPATH": str(ROOT)}
     python = Path(sys.executable)
     if example.stem == "langchain_chat":
-        if not CLIENTS_PYTHON.exists():
-            pytest.skip("the clients' environment is not here: make clients")
         python = CLIENTS_PYTHON
         del environment["PYTHONPATH"]
     result = subprocess.run(
@@ -57,9 +53,8 @@ def output(example: Path, server: Server) -> str:
     return result.stdout
 
 
+@needs_node()
 def test_the_javascript_one_runs(server: Server) -> None:
-    if not NODE.exists():
-        pytest.skip("node is not here: make clients")
     program = ROOT / "examples" / "javascript" / "chat.js"
     result = subprocess.run([NODE, program, "--url", server.url], capture_output=True, text=True, timeout=HANG_S)
 
@@ -69,10 +64,8 @@ def test_the_javascript_one_runs(server: Server) -> None:
     assert re.fullmatch(told, result.stdout), result.stdout
 
 
+@needs_node()
 def test_the_javascript_one_asks_again_when_its_router_is_killed() -> None:
-    if not NODE.exists():
-        pytest.skip("node is not here: make clients")
-
     with serving(model="quire-chat") as server, ThreadPoolExecutor(1) as thread:
         program = ROOT / "examples" / "javascript" / "chat.js"
         command: list[str | Path] = [NODE, program, "--url", server.url, "--question", "Count from 1 to 60."]
@@ -101,7 +94,10 @@ def test_the_javascript_one_asks_again_when_its_router_is_killed() -> None:
     assert re.fullmatch(r"\d+ INTERNAL: .*RST_STREAM.*; asking again\n", errors.decode()), errors
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(one, id=one.stem, marks=needs_clients() if one.stem == "langchain_chat" else ()) for one in EXAMPLES],
+)
 def test_it_runs(example: Path, server: Server) -> None:
     text = output(example, server)
 

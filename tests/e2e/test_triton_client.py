@@ -7,18 +7,11 @@ import json
 import os
 import subprocess
 
-import pytest
-
 from tests.e2e.conftest import ROOT, Server
-from tests.e2e.test_clients import PYTHON
+from tests.fakes.tools import CLIENTS_PYTHON, needs_clients
 from tests.integration.gateway.client import call
 
 PROGRAM = ROOT / "tests" / "e2e" / "clients" / "triton_client.py"
-
-
-def has_client() -> bool:
-    packages = PYTHON.parent.parent.glob("lib/python3*/site-packages/tritonclient")
-    return PYTHON.exists() and any(packages)
 
 
 async def text_of(server: Server) -> str:
@@ -45,11 +38,11 @@ async def test_generate_is_a_completion(server: Server) -> None:
     assert "".join(event["text_output"] for event in events) == await text_of(server)
 
 
-@pytest.mark.skipif(not has_client(), reason="the clients' environment is not here: make clients")
+@needs_clients()
 async def test_the_client_of_triton_runs_unchanged(server: Server) -> None:
     result = await asyncio.to_thread(
         subprocess.run,
-        [str(PYTHON), str(PROGRAM), server.url.removeprefix("http://"), server.model, "http", "grpc"],
+        [str(CLIENTS_PYTHON), str(PROGRAM), server.url.removeprefix("http://"), server.model, "http", "grpc"],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,

@@ -4,8 +4,6 @@ has them. TypeScript finds fields that do not exist, and the packages' own check
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.fakes.tools import needs
-from tests.unit.deploy.kubernetes import HAS_HELM, KUBECTL, ROOT
+from tests.fakes.tools import NODE, NODE_MODULES, needs, needs_node
+from tests.unit.deploy.kubernetes import HAS_HELM, KUBECTL
 from tests.unit.deploy.renderings import CHARTED, RENDERED, Given, rendering
 from tests.unit.deploy.test_kubernetes import CORE_GROUPS
 
-MODULES = Path(os.environ.get("QUIRE_CLIENTS_NODE_MODULES", ROOT / ".venv-clients" / "node_modules"))
 MODELS = {
     "monitoring.coreos.com/v1": "prometheus-operator",
     "keda.sh/v1alpha1": "keda",
@@ -68,9 +65,10 @@ def problems(objects: list[dict[str, Any]], directory: Path) -> str:
         ]
     source = directory / "objects.mts"
     source.write_text("\n".join(lines))
-    (directory / "node_modules").symlink_to(MODULES.resolve())
+    (directory / "node_modules").symlink_to(NODE_MODULES.resolve())
     compiler = [
-        str(MODULES / ".bin" / "tsc"),
+        str(NODE),
+        str(NODE_MODULES / "typescript" / "bin" / "tsc"),
         "--strict",
         "--skipLibCheck",
         "--target",
@@ -78,27 +76,21 @@ def problems(objects: list[dict[str, Any]], directory: Path) -> str:
         "--module",
         "nodenext",
     ]
-    for command in ([*compiler, str(source)], ["node", str(source.with_suffix(".mjs"))]):
+    for command in ([*compiler, str(source)], [str(NODE), str(source.with_suffix(".mjs"))]):
         result = subprocess.run(command, cwd=directory, capture_output=True, text=True)
         if result.returncode:
             return result.stdout + result.stderr
     return ""
 
 
-needs_node = pytest.mark.skipif(
-    shutil.which("node") is None or not (MODULES / "@kubernetes-models").is_dir(),
-    reason="needs node and `make clients`",
-)
-
-
-@needs_node
+@needs_node("@kubernetes-models")
 def test_objects_have_the_form_of_their_operator_s_schema(tmp_path: Path) -> None:
     objects = [one for one in operators_objects() if one["apiVersion"] in MODELS]
     assert {one["kind"] for one in objects} == {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute"}
     assert problems(objects, tmp_path) == ""
 
 
-@needs_node
+@needs_node("@kubernetes-models")
 @pytest.mark.parametrize(
     ("field", "value", "found"),
     [("minReplicas", 1, "minReplicas\"' does not exist"), ("pollingInterval", 0.5, "must be integer")],

@@ -152,3 +152,40 @@ def test_more_parts_carry_what_was_measured() -> None:
             f"{found[f'{name}_{part}_ms_per_request']:.1f}" for part in ("router", "scheduler", "worker", "client")
         )
         assert f"| {' | '.join((*name.split('_'), *rates, *times))} |" in text
+
+
+def test_the_comparison_with_published_claims_has_the_figures_that_were_measured() -> None:
+    text = document("comparison.md")
+    kv, hits, peers = figures("kv_memory"), figures("hit_rate"), figures("peers")
+
+    def spread(values: list[float], digits: int) -> str:
+        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+    waste = {name: kv[f"{name}_waste_percent"] for name in ("azure_code", "sharegpt", "alpaca")}
+    told = "{azure_code:.1f} % (Azure code), {sharegpt:.1f} % (ShareGPT-like), {alpaca:.1f} % (Alpaca-like)"
+    assert f"| {told.format(**waste)} |" in text
+    contiguous = [value for name, value in kv.items() if name.endswith("_waste_contiguous_percent")]
+    assert f"contiguous reservation of 8,192 tokens: {spread(contiguous, 0)} % |" in text
+    shared = {
+        trace: [kv[f"{trace}_saved_by_sharing_n{n}_percent"] for n in (2, 4, 6)] for trace in ("alpaca", "sharegpt")
+    }
+    assert f"| {spread(shared['alpaca'], 1)} %, and {spread(shared['sharegpt'], 1)} % |" in text
+    assert f"| {figures('batching')['continuous_over_static']:.2f} on a CPU |" in text
+    placed, in_turn = hits["placement_4_25"], hits["round_robin_4_25"]
+    assert f"hits {placed:.1f} % instead of {in_turn:.1f} % with 4 schedulers" in text
+    assert f"| {figures('deciding')['caching_us_per_block']:.1f} µs per block" in text
+    for row, ours, theirs in (
+        ("{} times vLLM's tokens per second, measured side by side", "quire", "vllm"),
+        ("{} times its tokens per second", "quire", "llama_cpp"),
+        ("| the same in 8 bits | {} times |", "quire_int8", "llama_cpp_q8_0"),
+    ):
+        ratios = [peers[f"{ours}_tokens_per_s_{n}"] / peers[f"{theirs}_tokens_per_s_{n}"] for n in (1, 8, 32)]
+        assert row.format(spread(ratios, 1 if theirs != "llama_cpp" else 2)) in text, row
+    ready = [spread([peers[f"{name}_ready_s"] for name in names], 1) for names in (
+        ("llama_cpp", "llama_cpp_q8_0"), ("quire", "quire_int8"),
+    )]  # fmt: skip
+    assert f"{ready[0]} s (llama.cpp), {peers['vllm_ready_s']:.0f} s (vLLM), both on that CPU | {ready[1]} s |" in text
+    served = json.loads((RESULTS / "gpu_serve_llama-8b_bfloat16.json").read_text())["figures"]
+    values = {one["name"]: one["value"] for one in served}
+    rates = [values[f"concurrency {n}, 1000 tokens in and out: output"] for n in (1, 32, 128)]
+    assert "H200, Llama-3.1-8B's shape: {:,.0f}, {:,.0f} and {:,.0f} |".format(*rates) in text

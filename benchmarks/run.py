@@ -28,6 +28,7 @@ from benchmarks import (
     simulation,
     startup,
     steps,
+    tracing,
 )
 from benchmarks.record import keep
 
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "joining": joining.measure,
     "pauses": pauses.measure,
     "scaling": scaling.measure,
+    "tracing": tracing.measure,
 }
 
 

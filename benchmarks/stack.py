@@ -8,14 +8,16 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from quire.cli.child import die_with_parent
 from shared.python_child import child_environment, python_command
 
 
@@ -47,11 +49,17 @@ def wait_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 
 
 
 @contextmanager
-def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a module of this source tree in a process until the block ends."""
-    environment = child_environment() | {"PYTHONUNBUFFERED": "1"}
+def command(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a module of this source tree in a process until the block ends, or the thread that started it.
+
+    `environment`: variables beside this process's own.
+    """
     process = subprocess.Popen(
-        python_command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        python_command(*arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=child_environment() | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
+        preexec_fn=die_with_parent(),
     )
     try:
         yield process
@@ -66,17 +74,23 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def parts(*worker_arguments: str, scheduler_arguments: Sequence[str] = ()) -> Iterator[RunningParts]:
-    """Runs the four parts on Unix sockets, so that a benchmark can connect to each of them."""
+def parts(
+    *worker_arguments: str, scheduler_arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[RunningParts]:
+    """Runs the four parts on Unix sockets, so that a benchmark can connect to each of them.
+
+    `environment`: variables for all four.
+    """
+    run = partial(command, environment=environment)
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
         worker, scheduler, router = (f"unix:{Path(directory) / name}" for name in ("w", "s", "r"))
         port = free_port()
         url = f"http://127.0.0.1:{port}"
         main = "quire.cli.main"
-        stack.enter_context(command(main, "worker", *worker_arguments, "--listen", worker))
-        stack.enter_context(command(main, "scheduler", "--listen", scheduler, "--worker", worker, *scheduler_arguments))
-        stack.enter_context(command(main, "router", "--listen", router, "--scheduler", scheduler))
-        gateway = stack.enter_context(command(main, "gateway", "--port", str(port), "--router", router))
+        stack.enter_context(run(main, "worker", *worker_arguments, "--listen", worker))
+        stack.enter_context(run(main, "scheduler", "--listen", scheduler, "--worker", worker, *scheduler_arguments))
+        stack.enter_context(run(main, "router", "--listen", router, "--scheduler", scheduler))
+        gateway = stack.enter_context(run(main, "gateway", "--port", str(port), "--router", router))
         wait_healthy(url, gateway)
         yield RunningParts(url, f"127.0.0.1:{port}", worker, scheduler)
 

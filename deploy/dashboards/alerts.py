@@ -76,9 +76,10 @@ _MEMORY = f"process_resident_memory_bytes{{{ALL_PARTS}}}"
 _LEFT = of_all_parts(catalog.HOST_MEMORY_AVAILABLE)
 _WAITING = total(catalog.NUM_REQUESTS_WAITING, NAMESPACE)
 _GPU_USE = f"avg by ({', '.join(MODEL)}) ({series(catalog.GPU_UTILIZATION)})"
+_EACH_PART = ", ".join((*NAMESPACE, "instance"))
 _HELD_UP = (
-    f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
-    f"sum by (instance) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
+    f"sum by ({_EACH_PART}) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
+    f"sum by ({_EACH_PART}) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
 )
 
 ALERTS = (
@@ -104,8 +105,9 @@ ALERTS = (
     ),
     Alert(
         "QueueLongerThanBatch",
-        f"{total(catalog.NUM_REQUESTS_WAITING, ('instance',))} > {total(catalog.MAX_NUM_SEQS, ('instance',))}", "5m",
-         "warning",
+        f"sum by ({_EACH_PART}) ({series(catalog.NUM_REQUESTS_WAITING)}) > "
+        f"sum by ({_EACH_PART}) ({series(catalog.MAX_NUM_SEQS)})",
+        "5m", "warning",
         "More sequences wait at a scheduler than its workers can run at once.",
         "Everybody waits for at least one whole answer of somebody else. Add workers, or raise --max-num-seqs if the "
         "KV cache has room.",
@@ -134,12 +136,12 @@ ALERTS = (
     ),
     Alert(
         "AvailabilityBurnsFast", _burns(14.4, "1h", "5m"), "2m", "critical",
-        f"At this rate, the errors that {AVAILABILITY:.1%} allows in 30 days are used up within two days.",
+        f"At this rate, the errors that {AVAILABILITY:.1%} allows in 30 days are used up in about two days.",
         "As for LowSuccessRate, at once.",
     ),
     Alert(
         "AvailabilityBurnsSlowly", _burns(6.0, "6h", "30m"), "15m", "warning",
-        f"At this rate, the errors that {AVAILABILITY:.1%} allows in 30 days are used up within five days.",
+        f"At this rate, the errors that {AVAILABILITY:.1%} allows in 30 days are used up in five days.",
         "As for LowSuccessRate, today.",
     ),
     Alert(
@@ -204,7 +206,8 @@ ALERTS = (
         "Its log says how far it is, or why it ends. Large models take long to download: see docs/kubernetes.md.",
     ),
     Alert(
-        "StaleDiscovery", f"max by (job, kind) ({of_all_parts(catalog.DISCOVERY_SILENCE)}) > 30", "1m", "warning",
+        "StaleDiscovery", f"max by (namespace, job, kind) ({of_all_parts(catalog.DISCOVERY_SILENCE)}) > 30", "1m",
+        "warning",
         "DNS or Redis has not answered for 30 s. Known parts stay in use; new ones are not found.",
         "Look at Redis, its Sentinels or the name server, and at the network between.",
         limit="30",
@@ -235,7 +238,8 @@ ALERTS = (
     Alert(
         "SlowClients", f"{per_second(catalog.SLOW_CLIENT_PAUSES, NAMESPACE, window='5m')} > 1", "10m", "info",
         "Sequences are paused because their clients do not read: more than 1 per second.",
-        "The answers are kept and go on when the clients read. Look for proxies that buffer or clients that hang.",
+        "The answers go on when the clients read, and end when a client has read nothing for 60 s. Look for proxies "
+        "that buffer or clients that hang.",
         limit="1",
     ),
 )  # fmt: skip

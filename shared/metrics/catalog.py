@@ -192,7 +192,7 @@ ENGINE_SLEEP_STATE = Metric(
 )  # fmt: skip
 CACHE_CONFIG_INFO = Metric(
     "vllm:cache_config_info", "gauge", "1; the labels are the size of the KV cache. At the server, of all workers of "
-    "the model together.", _SCHEDULER,
+    "the model together. engine: as for vllm:iteration_tokens.", _SCHEDULER,
     (*MODEL, "block_size", "num_gpu_blocks", "num_cpu_blocks", "enable_prefix_caching"),
 )  # fmt: skip
 

@@ -100,12 +100,13 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bou
 
 
 def confined(command: Sequence[str], user: int, writable: Path) -> list[str]:
-    """Returns the command that runs `command` as in a container, or `command` itself if this process must not do so. If
-    `user` cannot run this interpreter, the command has this process's user."""
+    """Returns the command that runs `command` as in a container, or `command` itself if this process must not do so;
+    in CI, that is an error. If `user` cannot run this interpreter, the command has this process's user."""
     for one in (user, os.getuid()):
         if _can_be_confined(one):
             os.chown(writable, one, one)
             return _confined(command, one, writable)
+    assert "TESTS_NEED_TOOLS" not in os.environ, "unshare and setpriv cannot confine a process here"
     return list(command)
 
 

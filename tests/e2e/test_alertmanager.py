@@ -6,6 +6,7 @@ import json
 import queue
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +29,7 @@ from tests.e2e.prometheus import (
     version_of,
 )
 from tests.fakes.tools import needs
-from tests.fakes.waiting import HANG_S
+from tests.fakes.waiting import HANG_S, wait_until
 
 CONFIG = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
 needs_alertmanager = needs(ALERTMANAGER and AMTOOL and PROMETHEUS, "Alertmanager")
@@ -107,6 +108,59 @@ def test_a_lost_stream_calls_the_one_on_call(tmp_path: Path) -> None:
     (known,) = [one for one in ALERTS if one.name == "StreamsLost"]
     assert alert["annotations"]["summary"] == known.meaning
     assert alert["annotations"]["runbook_url"] == "docs/alerts.md#streamslost"
+
+
+@needs_alertmanager
+@pytest.mark.parametrize(
+    ("cause", "followers"),
+    [
+        (
+            {"alertname": "NoReadyScheduler"},
+            [
+                {"alertname": "NoHealthyRouter", "instance": "gateway:9000"},
+                {"alertname": "GatewayErrors"},
+                {"alertname": "ModelWithoutScheduler", "model_name": "a"},
+                {"alertname": "ModelNotReady", "model_name": "a"},
+                {"alertname": "LowSuccessRate", "model_name": "a"},
+                {"alertname": "AvailabilityBurnsFast", "model_name": "a"},
+                {"alertname": "HighQueueDepth"},
+            ],
+        ),
+        (
+            {"alertname": "ModelWithoutScheduler", "model_name": "a"},
+            [
+                {"alertname": "LowSuccessRate", "model_name": "a"},
+                {"alertname": "AvailabilityBurnsSlowly", "model_name": "a"},
+                {"alertname": "SlowFirstToken", "model_name": "a"},
+            ],
+        ),
+    ],
+    ids=["all", "one-model"],
+)
+def test_what_follows_from_another_alert_is_not_told(
+    tmp_path: Path, cause: dict[str, str], followers: list[dict[str, str]]
+) -> None:
+    """And is told if the cause is in another namespace or of another model, or another alert fires."""
+    others = [{"alertname": "StreamsLost", "namespace": "one"}]
+    # These two are causes themselves.
+    others += [one | {"namespace": "two"} for one in followers if not one["alertname"].startswith("Model")]
+    if "model_name" in cause:
+        others += [one | {"namespace": "one", "model_name": "b"} for one in followers]
+    here = [one | {"namespace": "one"} for one in (cause, *followers)]
+    with running_alertmanager(tmp_path, yaml.safe_load(CONFIG.read_text())) as alertmanager:
+        url = f"http://{alertmanager}/api/v2/alerts"
+        body = json.dumps([{"labels": labels | {"severity": "critical"}} for labels in (*here, *others)]).encode()
+        urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})).close()
+
+        def told() -> list[dict[str, str]]:
+            """The labels of the alerts that are told. It takes a moment until the first ones are judged."""
+            with urllib.request.urlopen(url) as response:
+                found = json.load(response)
+            assert len(found) == len(here) + len(others)
+            return [one["labels"] for one in found if not one["status"]["inhibitedBy"]]
+
+        expected = sorted(json.dumps(one | {"severity": "critical"}, sort_keys=True) for one in (here[0], *others))
+        wait_until(lambda: sorted(json.dumps(one, sort_keys=True) for one in told()) == expected, 0.1)
 
 
 @needs_alertmanager

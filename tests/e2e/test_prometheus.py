@@ -21,9 +21,11 @@ import yaml
 
 from deploy.dashboards.alerts import ALERTS
 from deploy.dashboards.boards import BOARDS
-from deploy.dashboards.panels import of_chosen
+from deploy.dashboards.panels import Query, of_chosen
 from deploy.dashboards.queries import of_all_parts, series
 from quire.cli.stack import SERVICES
+from quire.scheduler.v1 import scheduler_pb2
+from services.scheduler.metrics import LoadCollector
 from services.worker.gpu_metrics import GpuCollector
 from shared.metrics import catalog
 from shared.metrics.exposition import registry_of, start_metrics_server
@@ -111,6 +113,13 @@ def of_alerts() -> Iterator[str]:
         left, right = expressions[name].split(" and ")[0].rsplit(" > ", 1)
         yield f"{left} > bool {right}"
     yield expressions["NoHealthyRouter"].replace(" == ", " == bool ")
+
+
+def labels_of(query: Query) -> set[str]:
+    """The labels by which a panel's query divides its series, and those that its legend names. Series have a namespace
+    only in a cluster, and this model has no version."""
+    by = {name for names in re.findall(r"\bby \(([^)]*)\)", query.expression) for name in names.split(", ")}
+    return (by | {*re.findall(r"\{\{(\w+)\}\}", query.legend)}) - {"le", "namespace", "model_version"}
 
 
 def of_scalers() -> tuple[str, ...]:
@@ -247,6 +256,12 @@ def test_every_query_finds_data(prometheus: Prometheus, server: Server) -> None:
 
         wait_for_data(without_data_after_stories)
     assert prometheus.highest(series(catalog.STREAMS_LOST)) == 0
+    for query in (query for panel in panels for query in panel.queries):
+        names = labels_of(query)
+        asked = of_chosen(query.expression)
+        for choice, value in choices.items():
+            asked = asked.replace(choice, value)
+        assert names <= (prometheus.label_names(asked) if names else set()), query
 
 
 def test_no_rule_is_wrong(prometheus: Prometheus) -> None:
@@ -323,14 +338,25 @@ def test_what_needs_a_gpu_finds_data_of_a_stand_in(tmp_path: Path, monkeypatch: 
         rule["metricsQuery"].replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'namespace=""'),
     }
     assert len(queries) == 5
-    saturated = next(alert.expression for alert in ALERTS if alert.name == "GPUSaturated")
-    percent = 75
+    alerts = {alert.name: alert.expression for alert in ALERTS}
+    saturated, underused = alerts["GPUSaturated"], alerts["GPUUnderused"]
+    percent, num_waiting = 75, 2
     nvml.install(
         monkeypatch, nvml.nvml(nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=percent, memory=20))
     )
-    port = start_metrics_server("127.0.0.1", 0, registry_of(GpuCollector(nvml.DEVICE, "chat", "")))
-    with running_prometheus(tmp_path, {"worker": [f"127.0.0.1:{port}"]}) as prometheus:
+    gpu = GpuCollector(nvml.DEVICE, "chat", "")
+    load = LoadCollector(lambda: ("chat", ""), lambda: scheduler_pb2.Load(num_waiting=num_waiting), lambda: (0.0, 0.0))
+    ports = {
+        job: start_metrics_server("127.0.0.1", 0, registry_of(collector))
+        for job, collector in (("worker", gpu), ("scheduler", load))
+    }
+    with running_prometheus(tmp_path, {job: [f"127.0.0.1:{port}"] for job, port in ports.items()}) as prometheus:
         wait_until(lambda: all(prometheus.highest(query) > 0 for query in queries), 0.2)
         assert not prometheus.has_data(saturated)
+        assert not prometheus.has_data(underused)
+        percent = 60
+        wait_until(lambda: prometheus.has_data(underused), 0.2)
+        num_waiting = 0
+        wait_until(lambda: not prometheus.has_data(underused), 0.2)
         percent = 99
         wait_until(lambda: prometheus.has_data(saturated), 0.2)

@@ -27,7 +27,7 @@ DOCUMENTS = [
 FOREIGN = {
     "--entrypoint", "--gpus", "--pids-limit", "--ulimit", "--volumes", "--profile", "--scale", "--build", "--env-file",
     "--follow", "--rmi", "--sbom", "--cascade", "--from-literal", "--ignore-not-found", "--replicas", "--timeout",
-    "--set", "--values",
+    "--set", "--values", "--retry", "--retry-connrefused",
 }  # fmt: skip
 # Options of commands that are not among those below.
 OTHERS = {"--help", "--config", "--url"}

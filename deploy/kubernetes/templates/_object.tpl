@@ -104,6 +104,7 @@ model: {{ quote .model.name }}
 {{- if eq $object.kind "ScaledObject" }}
 {{- range $trigger := $spec.triggers }}
 {{- $_ := set $trigger.metadata "serverAddress" $.root.Values.prometheus }}
+{{- $_ := set $trigger.metadata "query" (include "quire.own" (dict "query" $trigger.metadata.query "root" $.root)) }}
 {{- end }}
 {{- end }}
 {{- if .model.name }}
@@ -130,7 +131,7 @@ model: {{ quote .model.name }}
 {{- end }}
 {{- if eq $object.kind "PrometheusRule" }}
 {{- range $group := $spec.groups }}
-{{- $_ := include "quire.alerts" (dict "group" $group "values" $.root.Values) }}
+{{- $_ := include "quire.alerts" (dict "group" $group "root" $.root) }}
 {{- end }}
 {{- end }}
 {{- if has $object.kind (list "Deployment" "StatefulSet" "Job") }}
@@ -205,13 +206,21 @@ model: {{ quote .model.name }}
 {{- $_ := set $spec.template.spec "volumes" $volumes }}
 {{- end }}
 
-{{- /* Changes alerts as the values say, and drops those that they switch off. Takes: group (of rules), values. */ -}}
+{{- /* Prints a query that sees the release's namespace alone. Takes: query (whose selectors begin with the job), root. */ -}}
+{{- define "quire.own" }}
+{{- replace "{job" (printf "{namespace=%q,job" .root.Release.Namespace) .query }}
+{{- end }}
+
+{{- /* Changes alerts as the values say, drops those that they switch off, and lets them see the release's namespace alone.
+       Takes: group (of rules), root. */ -}}
 {{- define "quire.alerts" }}
 {{- $rules := list }}
+{{- $values := .root.Values }}
 {{- range $rule := .group.rules }}
-{{- $own := get ($.values.alerts | default dict) $rule.alert | default dict }}
-{{- if $.values.runbooks }}
-{{- $_ := set $rule.annotations "runbook_url" (print (trimSuffix "/" $.values.runbooks) "/" $rule.annotations.runbook_url) }}
+{{- $own := get ($values.alerts | default dict) $rule.alert | default dict }}
+{{- $_ := set $rule "expr" (include "quire.own" (dict "query" $rule.expr "root" $.root)) }}
+{{- if $values.runbooks }}
+{{- $_ := set $rule.annotations "runbook_url" (print (trimSuffix "/" $values.runbooks) "/" $rule.annotations.runbook_url) }}
 {{- end }}
 {{- if hasKey $own "limit" }}
 {{- $limit := required (printf "the alert %s has no limit that can be changed" $rule.alert) $rule.annotations.limit }}

@@ -89,6 +89,16 @@ def test_the_download_job_of_kubernetes_gets_all_that_a_worker_needs(
     assert start(tmp_path)[-1].state == "ready"
 
 
+def test_two_that_start_together_download_nothing_twice(hub: FakeHub) -> None:
+    """As the job and a worker, or several workers, that share a volume."""
+    command = [sys.executable, "-m", "quire.cli.main", "download", NAME]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    first, second = (process.communicate(timeout=HANG_S)[0].strip() for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert first == second
+    assert sorted(hub.downloads) == sorted(hub.files.keys() - {"training_log.csv"})
+
+
 def test_a_download_that_fails_is_told_in_one_sentence(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
     command = [sys.executable, "-m", "quire.cli.main", "download"]

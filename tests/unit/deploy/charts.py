@@ -11,6 +11,8 @@ from tests.unit.deploy.kubernetes import (
 )
 
 SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
+# What Helm adds to the selectors of queries.
+OWN_NAMESPACE = 'namespace="default",'
 # Labels that only Helm sets.
 HELMS = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance"}
 
@@ -24,9 +26,9 @@ def stored(**storage: Any) -> dict[str, Any]:
 
 
 def plain(node: Any) -> Any:
-    """An object without what Helm adds: the release's name in place of the chart's or at the beginning of others, the
-    hash at the end of a job's name, and its labels. The order of entries with names does not matter. That each name
-    leads to an object is tested in test_kubernetes.py."""
+    """An object without what Helm adds: the release's name in place of the chart's or at the beginning of others, its
+    namespace in queries, the hash at the end of a job's name, and its labels. The order of entries with names does not
+    matter. That each name leads to an object is tested in test_kubernetes.py."""
     if isinstance(node, dict):
         return {key: plain(value) for key, value in node.items() if key not in HELMS}
     if isinstance(node, list):
@@ -36,6 +38,7 @@ def plain(node: Any) -> Any:
     if isinstance(node, str):
         if node == RELEASE:
             return "quire"
+        node = node.replace(OWN_NAMESPACE, "")
         node = node.replace(f"redis://{RELEASE}-", "redis://").removeprefix(f"{RELEASE}-")
         return re.sub(r"^((?:[a-z-]+-)?download)-[0-9a-f]{8}$", r"\1", node)
     return node

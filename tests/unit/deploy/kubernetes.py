@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.fakes.tools import import_or_skip
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "deploy" / "kubernetes"
@@ -195,7 +196,7 @@ def helm(overlay: str = "cpu", release: str = RELEASE, **values: Any) -> Manifes
 
 def charted(overlay: str = "cpu", release: str = RELEASE, **values: Any) -> dict[str, str]:
     """The text of each of the chart's templates, by its path."""
-    helm_python = pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
+    helm_python = import_or_skip("helm_python", "Helm's library exists for Linux on x86-64 only")
     path = MANIFESTS / "values" / f"{overlay}.yaml"
     given = (yaml.safe_load(path.read_text()) if path.exists() else {}) | values
     with helm_python.Chart.load(MANIFESTS) as chart:

@@ -24,7 +24,10 @@ CHARTED: list[Given] = [
     ("cpu", {}),
     ("gpu", {"apiKey": "quire-api-key"}),
     ("models", {"redis": True}),
-    ("models-gpu", {"redis": True, "monitoring": True, "gatewayApi": True, "apiKey": "quire-api-key"}),
+    (
+        "models-gpu",
+        {"redis": True, "monitoring": True, "gatewayApi": True, "inferencePool": True, "apiKey": "quire-api-key"},
+    ),
     ("cpu", {"models": [{"name": "m", "options": {"model": "m", "served-model-name": "m"}, "scaling": "keda"}]}),
     ("cpu", {"models": [{"name": "", "options": {"device": "cpu"}, "storage": {"kind": "per-worker"}}]}),
 ]

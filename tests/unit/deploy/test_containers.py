@@ -284,7 +284,19 @@ def test_the_worker_on_a_gpu_has_shared_memory_for_ranks() -> None:
     assert COMPOSE["services"]["worker-gpu"]["shm_size"] == "8gb"
 
 
+def passed(service: str) -> set[str]:
+    """Variables that Compose passes on as they are, if they are set."""
+    environment = COMPOSE["services"][service].get("environment", {})
+    return {name for name, value in environment.items() if value is None}
+
+
 @pytest.mark.parametrize("service", ["worker", "worker-gpu", "worker-second"])
-def test_every_worker_gets_the_token_of_the_hub_by_both_names(service: str) -> None:
-    environment = COMPOSE["services"][service]["environment"]
-    assert {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} <= {name for name, value in environment.items() if value is None}
+def test_every_worker_gets_what_reaches_the_hub(service: str) -> None:
+    assert {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "NO_PROXY"} <= passed(service)
+
+
+@pytest.mark.parametrize("service", ["gateway", "router", "scheduler", "scheduler-second", "worker", "worker-gpu"])
+def test_every_part_gets_the_variables_of_traces(service: str) -> None:
+    ends = ("ENDPOINT", "TRACES_ENDPOINT", "INSECURE", "HEADERS")
+    others = {"OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "OTEL_RESOURCE_ATTRIBUTES"}
+    assert {f"OTEL_EXPORTER_OTLP_{end}" for end in ends} | others <= passed(service)

@@ -19,6 +19,7 @@ from services.router.errors import ErrorKind
 from services.router.metrics import ChoiceEnd, RequestMetrics, RouterCollector
 from services.router.metrics.requests import MAX_MODELS
 from shared.metrics import Metric, Part, catalog, registry_of
+from tests.unit.deploy.vllm_metrics import VLLM_METRICS
 
 ROOT = Path(__file__).parents[3]
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -95,14 +96,10 @@ def test_metrics_that_autoscalers_and_dashboards_of_vllm_ask_for_have_its_kinds(
 
 
 def test_all_that_vllm_has_too_keeps_its_kind() -> None:
-    path = ROOT.parent / "shared" / "peers" / "vllm_metrics.txt"
-    if not path.exists():
-        pytest.skip("the list of vLLM's metrics is not there")
-    theirs = dict(line.split("\t")[:2] for line in path.read_text().splitlines() if line.startswith("vllm:"))
-    both = theirs.keys() & kinds().keys()
+    both = VLLM_METRICS.keys() & kinds().keys()
     assert len(both) > 30
-    assert {one: kinds()[one] for one in both} == {one: theirs[one] for one in both}
-    assert theirs.keys() - both <= catalog.LEFT_OUT.keys()
+    assert {one: kinds()[one] for one in both} == {one: VLLM_METRICS[one] for one in both}
+    assert VLLM_METRICS.keys() - both <= catalog.LEFT_OUT.keys()
 
 
 # Bucket bounds of vLLM 0.33 (vllm/v1/metrics/buckets.py).

@@ -10,13 +10,14 @@ import pytest
 
 from deploy.dashboards.alerts import ALERTS, Alert
 from shared.presets import PRESETS
-from tests.unit.deploy.charts import SCALERS, scaled
+from tests.fakes.tools import import_or_skip
+from tests.unit.deploy.charts import OWN_NAMESPACE, SCALERS, plain, scaled
 from tests.unit.deploy.kubernetes import (
     RELEASE,
     helm,
 )
 
-pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
+import_or_skip("helm_python", "Helm's library exists for Linux on x86-64 only")
 
 
 def test_prometheus_may_be_in_another_namespace() -> None:
@@ -45,7 +46,7 @@ def test_keda_asks_for_the_queue_of_the_model_that_it_scales() -> None:
     }
     assert queries == {
         f"{RELEASE}-{name}-worker": [
-            f'sum(vllm:num_requests_{state}{{job="scheduler",model_name="{name}-1"}})'
+            f'sum(vllm:num_requests_{state}{{namespace="default",job="scheduler",model_name="{name}-1"}})'
             for state in ("waiting", "running")
         ]
         for name in ("a", "b")
@@ -111,9 +112,16 @@ def test_another_limit_of_an_alert_is_in_its_expression_and_in_its_sentence(aler
     rule = rules_of(alerts={alert.name: {"limit": 0.125}})[alert.name]
     whole = rf"(?<![0-9.]){re.escape(alert.limit)}(?![0-9])"
     assert len(re.findall(rf"[<>] {re.escape(alert.limit)}(?= |$)", alert.expression)) == 1
-    assert rule["expr"] == re.sub(rf"([<>]) {re.escape(alert.limit)}(?= |$)", r"\1 0.125", alert.expression)
+    assert plain(rule["expr"]) == re.sub(rf"([<>]) {re.escape(alert.limit)}(?= |$)", r"\1 0.125", alert.expression)
     assert rule["annotations"]["summary"] == re.sub(whole, "0.125", alert.meaning)
     assert rule["annotations"]["limit"] == "0.125"
+
+
+def test_scalers_and_alerts_see_the_namespace_of_the_release_alone() -> None:
+    (keda,) = helm(**scaled("keda")).of("ScaledObject")
+    queries = [trigger["metadata"]["query"] for trigger in keda["spec"]["triggers"]]
+    for query in (*queries, *(rule["expr"] for rule in rules_of().values())):
+        assert query.count("{" + OWN_NAMESPACE) == query.count("{") > 0, query
 
 
 def test_monitors_and_rules_have_the_labels_that_an_operator_selects_by() -> None:
@@ -133,9 +141,9 @@ def test_the_route_belongs_to_the_given_gateways() -> None:
 
 
 def test_the_inference_pool_asks_the_given_endpoint_picker() -> None:
-    (usual,) = helm(gatewayApi=True).of("InferencePool")
+    (usual,) = helm(inferencePool=True).of("InferencePool")
     for given in ({"name": "pool-epp", "port": 9003}, {"port": 9003}, {"name": "pool-epp"}):
-        (pool,) = helm(gatewayApi=True, endpointPicker=given).of("InferencePool")
+        (pool,) = helm(inferencePool=True, endpointPicker=given).of("InferencePool")
         expected = {"name": "quire-endpoint-picker", "port": 9002} | given
         reference = {"name": expected["name"], "port": {"number": expected["port"]}}
         assert pool["spec"] == usual["spec"] | {"endpointPickerRef": usual["spec"]["endpointPickerRef"] | reference}

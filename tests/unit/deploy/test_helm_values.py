@@ -11,6 +11,7 @@ import yaml
 
 from quire.cli.download import DownloadConfig
 from quire.cli.stack import SERVICES
+from tests.fakes.tools import import_or_skip
 from tests.unit.deploy.charts import by_name, plain, stored
 from tests.unit.deploy.kubernetes import (
     COMPONENT,
@@ -25,7 +26,7 @@ from tests.unit.deploy.kubernetes import (
 )
 from tests.unit.deploy.test_containers import MARGIN_S, longest_stop_s, parse
 
-pytest.importorskip("helm_python", reason="Helm's library exists for Linux on x86-64 only")
+import_or_skip("helm_python", "Helm's library exists for Linux on x86-64 only")
 
 
 def test_images_options_and_pull_secrets_reach_every_part() -> None:

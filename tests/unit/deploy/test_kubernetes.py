@@ -16,9 +16,7 @@ import pytest
 import yaml
 
 from quire.cli.stack import SERVICES
-from services.scheduler.main import SERVICE as SCHEDULER_SERVICE
 from services.worker.config import WorkerConfig
-from services.worker.main import SERVICE as WORKER_SERVICE
 from shared.grpc_server import LIVENESS, READINESS
 from tests.fakes.ports import free_port
 from tests.fakes.tools import needs
@@ -61,7 +59,6 @@ SEVERAL_MODELS: list[Given] = [
 CORE_GROUPS = {"v1", "apps", "batch", "policy", "autoscaling", "networking.k8s.io"}
 # Kinds that come with an operator.
 OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
-HEALTH_NAMES = {LIVENESS, READINESS, SCHEDULER_SERVICE, WORKER_SERVICE}
 
 
 @pytest.fixture(params=SEVERAL_MODELS, ids=title, scope="module")
@@ -108,24 +105,30 @@ def test_names_have_addresses_before_their_pods_are_ready(manifests: Manifests) 
     assert headless == {"router": True, "scheduler": True, "worker": True}
 
 
-def test_probes_ask_for_what_is_there(manifests: Manifests) -> None:
+def test_probes_ask_what_the_documentation_says(manifests: Manifests) -> None:
+    """Each of them is answered: tests/e2e/test_kubernetes.py."""
+    runs, healthy = ("metrics", "/metrics"), ("http", "/health")
+    live, ready = ("grpc", LIVENESS), ("grpc", READINESS)
+    questions = {
+        "gateway": (runs, runs, healthy),
+        "router": (live, live, ready),
+        "scheduler": (live, live, ready),
+        "worker": (ready, live, ready),
+    }
     for workload in manifests.of("Deployment", "StatefulSet"):
-        container = container_of(workload)
+        part, container = pod_labels(workload)[COMPONENT], container_of(workload)
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        if part == "redis":
+            assert {"livenessProbe", "readinessProbe"} <= container.keys()
+            continue
+        asked = []
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            if pod_labels(workload)[COMPONENT] == "redis" and kind == "startupProbe":
-                continue
-            probe = container[kind]
-            if "grpc" in probe:
-                assert probe["grpc"]["port"] == ports["grpc"]
-                assert probe["grpc"]["service"] in HEALTH_NAMES
-            elif "httpGet" in probe:
-                assert (probe["httpGet"]["path"], probe["httpGet"]["port"]) in (
-                    ("/metrics", "metrics"),
-                    ("/health", "http"),
-                )
-        if pod_labels(workload).get("app.kubernetes.io/part-of") == "quire" and "grpc" in container["livenessProbe"]:
-            assert container["livenessProbe"]["grpc"]["service"] == LIVENESS
+            if "grpc" in container[kind]:
+                assert container[kind]["grpc"]["port"] == ports["grpc"]
+                asked.append(("grpc", container[kind]["grpc"]["service"]))
+            else:
+                asked.append((container[kind]["httpGet"]["port"], container[kind]["httpGet"]["path"]))
+        assert tuple(asked) == questions[part], workload["metadata"]["name"]
 
 
 def test_options_exist_and_addresses_lead_to_services(manifests: Manifests) -> None:

@@ -109,3 +109,18 @@ def test_an_unknown_one_is_refused() -> None:
 )  # fmt: skip
 def test_the_longest_sequence_is_limited_by_the_model_and_by_the_options(options: dict[str, Any], longest: int) -> None:
     assert WorkerConfig(**options).longest(4096) == longest
+
+
+def test_the_document_has_their_values() -> None:
+    lines = (Path(__file__).parents[3] / "docs" / "options.md").read_text().partition("## Presets")[2].splitlines()
+    cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    names = [name.removeprefix("--") for name in cells[0]]
+    documented = {
+        row[0]: {
+            name: float(value.replace(",", ""))
+            for name, value in zip(names[1:], row[1:], strict=True)
+            if value != "by the device"
+        }
+        for row in cells[1:]
+    }
+    assert documented == PRESETS

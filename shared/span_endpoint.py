@@ -1,13 +1,16 @@
-"""Sends spans, and knows whether their endpoint answers, so that one that is down costs neither time nor log lines."""
+"""Sends spans, and knows whether their endpoint answers, so that one that is down costs neither time nor log lines: no
+spans are made for it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
 from shared import clock
 from shared.grpc_server import NO_RETRIES
@@ -16,6 +19,10 @@ from shared.grpc_server import NO_RETRIES
 LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 # An endpoint that has not taken spans for so long counts as down.
 PATIENCE_S = 1.0
+# While the endpoint is down for longer than this, no spans are made, except one in PROBE_S, which tries it again. Until
+# then they wait in a queue, which outlives a short outage.
+OUTAGE_S = 10.0
+PROBE_S = 5.0
 
 
 class SpanEndpoint(SpanExporter):
@@ -24,7 +31,8 @@ class SpanEndpoint(SpanExporter):
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
         self._exporter = OTLPSpanExporter(channel_options=(NO_RETRIES,)) if exporter is None else exporter
-        self._has_failed = False
+        # When the first of the exports that have failed since the last success began.
+        self._failing_since: float | None = None
         # When the export that runs began.
         self._began: float | None = None
         self._has_logged = False
@@ -36,9 +44,12 @@ class SpanEndpoint(SpanExporter):
         try:
             result = self._exporter.export(spans)
         finally:
+            if result is SpanExportResult.SUCCESS:
+                self._failing_since = None
+                self._has_logged = False
+            elif self._failing_since is None:
+                self._failing_since = self._began
             self._began = None
-            self._has_failed = result is not SpanExportResult.SUCCESS
-            self._has_logged &= self._has_failed
         return result
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -52,7 +63,13 @@ class SpanEndpoint(SpanExporter):
     def is_down(self) -> bool:
         """Whether the last export failed, or the one that runs takes long."""
         began = self._began
-        return self._has_failed or (began is not None and clock.now() - began > PATIENCE_S)
+        return self._failing_since is not None or (began is not None and clock.now() - began > PATIENCE_S)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the endpoint has taken nothing for longer than OUTAGE_S, although there were spans."""
+        since = self._began if self._failing_since is None else self._failing_since
+        return since is not None and clock.now() - since > OUTAGE_S
 
     def _lets_through(self, record: logging.LogRecord) -> bool:
         """Lets the exporter log one warning or error for each time that the endpoint is down."""
@@ -60,3 +77,23 @@ class SpanEndpoint(SpanExporter):
             return True
         self._has_logged, had_logged = True, self._has_logged
         return not had_logged
+
+
+class OutageSampler(Sampler):
+    """Decides as another sampler, but lets almost no span be made while the endpoint is lost: it would be dropped."""
+
+    def __init__(self, sampler: Sampler, endpoint: SpanEndpoint) -> None:
+        self._sampler = sampler
+        self._endpoint = endpoint
+        self._probed_at = -PROBE_S
+
+    def should_sample(self, *span: Any, **further: Any) -> SamplingResult:
+        if self._endpoint.is_lost:
+            now = clock.now()
+            if now - self._probed_at < PROBE_S:
+                return SamplingResult(Decision.DROP)
+            self._probed_at = now
+        return self._sampler.should_sample(*span, **further)
+
+    def get_description(self) -> str:
+        return f"OutageSampler({self._sampler.get_description()})"

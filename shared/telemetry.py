@@ -34,13 +34,14 @@ def configure_tracing(service: str) -> bool:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from shared.span_endpoint import SpanEndpoint
+        from shared.span_endpoint import OutageSampler, SpanEndpoint
     except ImportError:
         logger.warning("an OTLP endpoint is set, but no traces are sent, because opentelemetry-sdk is not installed")
         return False
     # At exit, OpenTelemetry would wait for an endpoint that does not answer, some seconds in each part.
     provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}), shutdown_on_exit=False)
     endpoint = SpanEndpoint()
+    provider.sampler = OutageSampler(provider.sampler, endpoint)
     provider.add_span_processor(BatchSpanProcessor(endpoint))
     trace.set_tracer_provider(provider)
     global _endpoint

@@ -14,11 +14,12 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import SpanContext
 
-from shared import span_endpoint, telemetry
-from shared.span_endpoint import SpanEndpoint
+from shared import clock, span_endpoint, telemetry
+from shared.span_endpoint import OutageSampler, SpanEndpoint
 from tests.fakes.waiting import HANG_S, wait_until
 
 SPANS = [ReadableSpan("span", SpanContext(1, 1, is_remote=False))]
@@ -91,6 +92,52 @@ def test_an_endpoint_that_has_not_taken_spans_for_long_is_down(monkeypatch: pyte
     thread.join()
     assert not endpoint.is_down
     endpoint.shutdown()
+
+
+def test_no_spans_are_made_for_an_endpoint_that_is_lost_but_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of them are again, once it takes one."""
+    now, result = 0.0, SpanExportResult.FAILURE
+    monkeypatch.setattr(clock, "now", lambda: now)
+
+    class Moody(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return result
+
+    endpoint = SpanEndpoint(Moody())
+    provider = TracerProvider(sampler=OutageSampler(ALWAYS_ON, endpoint), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(endpoint))
+    tracer = provider.get_tracer("test")
+
+    def is_made() -> bool:
+        span = tracer.start_span("one")
+        span.end()
+        return span.is_recording() or isinstance(span, ReadableSpan)
+
+    assert [is_made() for _ in range(3)] == [True] * 3
+    now = span_endpoint.OUTAGE_S + 0.1
+    assert [is_made() for _ in range(3)] == [True, False, False]
+    now += span_endpoint.PROBE_S
+    assert [is_made() for _ in range(3)] == [True, False, False]
+    result = SpanExportResult.SUCCESS
+    assert [is_made() for _ in range(3)] == [False] * 3
+    now += span_endpoint.PROBE_S
+    assert [is_made() for _ in range(3)] == [True] * 3
+    provider.shutdown()
+
+
+def test_the_tracers_of_a_part_ask_whether_the_endpoint_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr(trace, "set_tracer_provider", providers.append)
+    monkeypatch.setattr(telemetry, "_endpoint", None)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+    assert telemetry.configure_tracing("router")
+    (provider,) = providers
+    assert telemetry._endpoint is not None
+    assert provider.get_tracer("test").start_span("before").is_recording()
+    monkeypatch.setattr(SpanEndpoint, "is_lost", True)
+    assert [provider.get_tracer("test").start_span("after").is_recording() for _ in range(2)] == [True, False]
+    telemetry._endpoint.shutdown()
 
 
 def test_an_endpoint_that_never_answers_holds_up_no_span_and_keeps_only_the_newest(

@@ -8,6 +8,7 @@ import subprocess
 
 from tests.e2e.conftest import ROOT, Server
 from tests.fakes.tools import NODE, NODE_MODULES, needs_node
+from tests.fakes.waiting import HANG_S
 
 PROGRAM = ROOT / "tests" / "e2e" / "clients" / "node" / "anthropic_client.cjs"
 
@@ -19,7 +20,7 @@ def test_a_tool_runner_goes_on_without_a_thread(server: Server) -> None:
         env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANG_S,
     )
     assert result.returncode == 0, result.stderr
     answers = json.loads(result.stdout)

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.conftest import ROOT, wait_healthy
 from tests.e2e.test_serve import failed_start
 from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
 from tests.unit.worker.test_broken_models import CASES, write_model
 
 
@@ -45,7 +46,7 @@ def test_quire_worker_ends_in_one_sentence(tmp_path: Path) -> None:
         "--log-level",
         "error",
     ]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith("quire worker: ")
@@ -71,5 +72,5 @@ def test_a_chat_template_that_cannot_be_parsed_is_told_without_v(tmp_path: Path)
             assert refusal.value.code == "invalid_chat_template"
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(HANG_S) == 0
     assert f"router: {why}" in log.read_text()

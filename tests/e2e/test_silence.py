@@ -21,7 +21,7 @@ from quire.inference.v1 import inference_pb2_grpc
 from tests.e2e.stopped_parts import stop_parts_under_load
 from tests.fakes.fake_worker import start_fake_worker
 from tests.fakes.stack import running_router, running_scheduler, talking_worker
-from tests.fakes.waiting import until
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.gateway.conftest import start_gateway
 
 SILENCE_S = 90.0
@@ -105,7 +105,7 @@ async def keep_answers_silent(directory: Path) -> None:
         router = await stack.enter_async_context(running_router(direct, scheduler.address))
         gateway = await start_gateway(directory, [direct])
         stack.push_async_callback(gateway.stop)
-        http = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=300)
+        http = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
         stack.push_async_callback(http.close)
         clients = [
             await stack.enter_async_context(AsyncClient(address, max_retries=0))

@@ -9,6 +9,7 @@ import subprocess
 
 from tests.e2e.conftest import ROOT, Server
 from tests.fakes.tools import CLIENTS_PYTHON, needs_clients
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
 
 PROGRAM = ROOT / "tests" / "e2e" / "clients" / "triton_client.py"
@@ -46,7 +47,7 @@ async def test_the_client_of_triton_runs_unchanged(server: Server) -> None:
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANG_S,
     )
     assert result.returncode == 0, result.stderr
     answers = json.loads(result.stdout.splitlines()[-1])

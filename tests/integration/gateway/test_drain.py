@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
-from tests.fakes.waiting import until
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
@@ -41,7 +41,7 @@ async def is_red(gateway: Gateway) -> bool:
 
 
 async def until_red(gateway: Gateway) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while not await is_red(gateway):
             pass
 
@@ -85,19 +85,19 @@ async def test_idle_connections_are_told_to_go_while_a_stream_goes_on(gateway: G
     host, _, port = gateway.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(_PREFACE)
-    kept = http.client.HTTPConnection(gateway.address, timeout=20)
+    kept = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
     kept.request("GET", "/health")
     assert await asyncio.to_thread(lambda: kept.getresponse().read())
     release = asyncio.Event()
     router.script = waiting_for(release.wait(), event("1"), event("2"))
-    busy = http.client.HTTPConnection(gateway.address, timeout=20)
+    busy = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
     busy.request("POST", CHAT, b"{}")
     response = await asyncio.to_thread(busy.getresponse)
     assert await asyncio.to_thread(response.readline) == b"data: 1\n"
 
     gateway.process.send_signal(signal.SIGTERM)
 
-    assert _GOAWAY in await asyncio.wait_for(frames(reader), 20)
+    assert _GOAWAY in await asyncio.wait_for(frames(reader), HANG_S)
     assert await asyncio.to_thread(kept.sock.recv, 1) == b""
     # The stream goes on although all others have gone. Who connects now is refused, not accepted and then sent away.
     assert gateway.process.returncode is None
@@ -105,7 +105,7 @@ async def test_idle_connections_are_told_to_go_while_a_stream_goes_on(gateway: G
         await asyncio.open_connection(host, int(port))
     release.set()
     assert b"data: 2" in await asyncio.to_thread(response.read)
-    assert await asyncio.wait_for(gateway.process.wait(), 20) == 0
+    assert await asyncio.wait_for(gateway.process.wait(), HANG_S) == 0
     writer.close()
 
 
@@ -117,13 +117,13 @@ async def test_a_drain_ends_watches_of_health(short_directory: Path, router: Fak
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         gateway.process.send_signal(signal.SIGTERM)
         with pytest.raises(grpc.aio.AioRpcError):
-            await asyncio.wait_for(watch.read(), 60)
-        assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
+            await asyncio.wait_for(watch.read(), HANG_S)
+        assert await asyncio.wait_for(gateway.process.wait(), HANG_S) == 0
 
 
 async def test_a_drain_ends_watches_of_health_from_a_browser(short_directory: Path, router: FakeRouter) -> None:
     gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--drain-timeout", "3600")
-    watch = http.client.HTTPConnection(gateway.address, timeout=60)
+    watch = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
     headers = {"content-type": "application/grpc-web+proto", "x-grpc-web": "1"}
     watch.request("POST", "/grpc.health.v1.Health/Watch", bytes(5), headers)
     response = await asyncio.to_thread(watch.getresponse)
@@ -132,7 +132,7 @@ async def test_a_drain_ends_watches_of_health_from_a_browser(short_directory: Pa
     gateway.process.send_signal(signal.SIGTERM)
     with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
         await asyncio.to_thread(response.read)
-    assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
+    assert await asyncio.wait_for(gateway.process.wait(), HANG_S) == 0
 
 
 async def test_a_request_waits_while_the_only_router_restarts(gateway: Gateway, router: FakeRouter) -> None:
@@ -147,7 +147,7 @@ async def test_a_request_waits_while_the_only_router_restarts(gateway: Gateway, 
         again = FakeRouter("again")
         await again.start(f"unix:{gateway.access_log.parent}/router.sock")
         try:
-            reply: Reply = await asyncio.wait_for(waiting, 20)
+            reply: Reply = await asyncio.wait_for(waiting, HANG_S)
             assert (reply.status, reply.body) == (200, b"{}")
             assert [model.name for model in (await typed).models] == ["again"]
         finally:

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.fakes.waiting import HANG_S
 from tests.fidelity.tap import Tap
 
 
@@ -60,7 +61,7 @@ def ask(connection: http.client.HTTPConnection, verb: str, path: str, body: byte
 
 
 def test_answers_on_one_connection_are_told_apart(tap: Tap) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", tap.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", tap.port, timeout=HANG_S)
     assert ask(connection, "GET", "/health?x=1") == b'{"status":"ok"}'
     assert tap.take_problems() == []
     assert ask(connection, "GET", "/v1/models") == b'{"object":"list","data":[],"more":1}'
@@ -76,7 +77,7 @@ def test_answers_on_one_connection_are_told_apart(tap: Tap) -> None:
 
 
 def test_an_answer_that_is_cut_off_is_looked_at_as_far_as_it_came(tap: Tap) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", tap.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", tap.port, timeout=HANG_S)
     with pytest.raises(http.client.IncompleteRead):
         ask(connection, "POST", "/v1/chat/completions", b"cut")
     assert tap.num_checked == 1
@@ -85,7 +86,7 @@ def test_an_answer_that_is_cut_off_is_looked_at_as_far_as_it_came(tap: Tap) -> N
 
 
 def test_what_is_no_http1_passes_unread(tap: Tap) -> None:
-    with socket.create_connection(("127.0.0.1", tap.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", tap.port), timeout=HANG_S) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         assert connection.recv(100)
     assert tap.num_checked == 0

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.waiting import HANG_S
+
 COMPILING = """
 from pathlib import Path
 import sys
@@ -43,7 +45,7 @@ def test_launches_on_meta_tensors_compile_what_launches_on_tensors_in_memory_nee
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[3])}
     result = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False, timeout=300
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False, timeout=HANG_S
     )
     assert result.returncode == 0, result.stderr
     after_meta, after_memory = result.stdout.splitlines()

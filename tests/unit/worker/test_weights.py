@@ -21,6 +21,7 @@ from services.worker.startup.create_ops import create_ops
 from services.worker.weights.dummy_source import DummySource
 from services.worker.weights.loader import load_decoder
 from services.worker.weights.safetensors_source import SafetensorsSource
+from tests.fakes.waiting import HANG_S
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model
 
@@ -139,7 +140,7 @@ def test_pickles_are_refused_with_the_command_that_converts_them(tmp_path: Path)
     with pytest.raises(ModelError, match="its weights are pickles") as refusal:
         SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
     command = shlex.split(str(refusal.value).rpartition("convert them: ")[2])
-    subprocess.run([sys.executable, *command[1:]], check=True, timeout=120)
+    subprocess.run([sys.executable, *command[1:]], check=True, timeout=HANG_S)
     check_against(model, tmp_path)
 
 

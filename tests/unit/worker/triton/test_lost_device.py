@@ -23,6 +23,7 @@ from services.worker.service.step_thread import Outcome, Recipient, StepThread
 from services.worker.startup.load import LoadedWorker
 from services.worker.step.device_check import CudaDeviceCheck
 from services.worker.step.model_runner import STEP_FAILED, ModelRunner
+from tests.fakes.waiting import HANG_S
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.tiny_models import make_runner, save_model
 from tests.unit.worker.triton.conftest import HAS_GPU
@@ -75,7 +76,7 @@ class Worker:
         self.thread.submit(self.recipient, StepPlan(1, step_id, NO_IDS, sequences, rows))
 
     def next(self) -> Outcome:
-        assert self._arrivals.acquire(timeout=120)
+        assert self._arrivals.acquire(timeout=HANG_S)
         return self.delivered[-1]
 
     def death(self) -> BaseException | None:

@@ -92,7 +92,14 @@ function shape_grpc_error(headers, message_of)
     if code == 'request_too_large' then headers:add('grpc-retry-pushback-ms', '-1') end
     headers:add('quire-error', (body:gsub('[^\32-\126]', '?')))
   else
-    local kind = (status == '12' and 'invalid_request_error') or (status == '8' and 'rate_limit_error') or 'server_error'
+    -- gRPC's libraries refuse a message with the status of a server that is too busy: one that was small only while it
+    -- was compressed.
+    if status == '8' and body:find('message larger than max', 1, true) then
+      code = 'request_too_large'
+      headers:add('grpc-retry-pushback-ms', '-1')
+    end
+    local is_wrong = status == '12' or code == 'request_too_large'
+    local kind = (is_wrong and 'invalid_request_error') or (status == '8' and 'rate_limit_error') or 'server_error'
     local error = '{"error": {"message": ' .. quoted(body) .. ', "type": "' .. kind .. '", "param": null, "code": '
       .. (code and quoted(code) or 'null') .. '}}'
     headers:add('quire-error', error)

@@ -121,10 +121,16 @@ function envoy_on_request(handle)
   handle:respond(answer, message)
 end
 
--- Restores the message for a gRPC client: Envoy has replaced it by a body for HTTP clients (local_reply_config).
+local refusal_codes = {['3'] = 'invalid_argument', ['12'] = 'unimplemented'}
+
+-- Restores the message for a gRPC client: Envoy has replaced it by a body for HTTP clients (local_reply_config). Adds the
+-- details.
 function finish_refusal(headers)
   local message = headers:get('quire-refusal')
   if message == nil then return end
   headers:replace('grpc-message', message)
   headers:remove('quire-refusal')
+  local status = headers:get('grpc-status')
+  local code = (headers:get('quire-error') or ''):match('"code": ?"([a-z_]+)"') or refusal_codes[status]
+  headers:add('grpc-status-details-bin', base64(status_details(status, percent_decoded(message), code)))
 end

@@ -46,7 +46,7 @@ def check_submit(submit: scheduler_pb2.Submit, model: model_pb2.ModelInfo, max_m
     _check_choices(submit, MAX_CHOICES, num_prompt_tokens, submit.stop.max_tokens, model.vocab_size)
     _check_sampling(submit.sampling, model.vocab_size)
     if submit.HasField("constraints"):
-        _check_constraints(submit.constraints, model.vocab_size)
+        _check_constraints(submit.constraints, max_model_len, model.vocab_size)
 
 
 def invalid(field: str, problem: str) -> RefusedError:
@@ -113,11 +113,13 @@ def _check_stop(stop: sampling_pb2.StopConditions, num_prompt_tokens: int, max_m
             f"{num_prompt_tokens} prompt tokens and {stop.max_tokens} output tokens exceed the context of "
             f"{max_model_len}",
         )
+    _check_most("stop.min_tokens", stop.min_tokens, max_model_len)
     _check_count("stop.stop_token_ids", len(stop.stop_token_ids), MAX_STOP_TOKEN_IDS)
     _check_vocabulary("stop.stop_token_ids", stop.stop_token_ids, vocab_size)
 
 
-def _check_constraints(constraints: constraints_pb2.TokenConstraints, vocab_size: int) -> None:
+def _check_constraints(constraints: constraints_pb2.TokenConstraints, max_model_len: int, vocab_size: int) -> None:
+    _check_most("constraints.min_tokens", constraints.min_tokens, max_model_len)
     _check_length("constraints.grammar", len(constraints.grammar.encode()), MAX_GRAMMAR_BYTES, "bytes")
     for name in ("end_token_ids", "allowed_token_ids"):
         _check_ids(f"constraints.{name}", getattr(constraints, name), vocab_size, vocab_size)
@@ -161,6 +163,11 @@ def _check_vocabulary(field: str, token_ids: Iterable[int], vocab_size: int) -> 
     largest = max(token_ids, default=0)
     if largest >= vocab_size:
         raise invalid(field, f"token id {largest} is out of range; the model has {vocab_size} tokens")
+
+
+def _check_most(field: str, value: int, most: int) -> None:
+    if value > most:
+        raise invalid(field, f"expected at most {most}, but got {value}")
 
 
 def _check_count(field: str, count: int, most: int) -> None:

@@ -12,6 +12,8 @@ from services.router.logprobs import PromptLogprob, TokenLogprob
 # Maximum number of tokens with log probabilities in one delta. If each token has 20 candidates, an API needs a few
 # milliseconds to encode such a delta, and the result has up to 200 KB.
 MAX_TOKENS_WITH_LOGPROBS = 128
+# Maximum number of characters of text in one delta, at most 1 MiB in UTF-8. A token can have hundreds of characters.
+MAX_CHARS_OF_DELTA = 262_144
 # Maximum number of tokens without log probabilities in one delta. An API encodes such a delta in a few tens of KB.
 MAX_TOKENS_OF_DELTA = 8192
 
@@ -36,27 +38,28 @@ class ChoiceDelta:
 
 
 def in_short_deltas(delta: ChoiceDelta) -> Iterator[ChoiceDelta]:
-    """Splits a delta into short ones: first the prompt's log probabilities, then the output. The first delta of the
-    output has all of the text, and the last delta has the finish reason."""
+    """Splits a delta into short ones: first the prompt's log probabilities, then the output. The first deltas of
+    the output have all of the text, and the last delta has the finish reason."""
     if delta.prompt_logprobs is not None:
         entries = delta.prompt_logprobs
         for start in range(0, max(1, len(entries)), MAX_TOKENS_WITH_LOGPROBS):
             part = entries[start : start + MAX_TOKENS_WITH_LOGPROBS]
             yield ChoiceDelta(delta.index, "", [], (), None, part, usage=delta.usage)
         delta = replace(delta, prompt_logprobs=None)
-    num_tokens = len(delta.token_ids)
     limit = MAX_TOKENS_WITH_LOGPROBS if delta.logprobs else MAX_TOKENS_OF_DELTA
-    if num_tokens <= limit:
+    texts = -(-len(delta.text) // MAX_CHARS_OF_DELTA)
+    number = max(1, texts, -(-len(delta.token_ids) // limit))
+    if number == 1:
         yield delta
         return
-    for start in range(0, num_tokens, limit):
-        end = start + limit
-        is_last = end >= num_tokens
+    for index in range(number):
+        tokens = slice(index * limit, (index + 1) * limit)
+        is_last = index == number - 1
         yield ChoiceDelta(
             delta.index,
-            "" if start else delta.text,
-            delta.token_ids[start:end],
-            delta.logprobs[start:end],
+            delta.text[index * MAX_CHARS_OF_DELTA : (index + 1) * MAX_CHARS_OF_DELTA],
+            delta.token_ids[tokens],
+            delta.logprobs[tokens],
             delta.finish_reason if is_last else None,
             stop_reason=delta.stop_reason if is_last else None,
             usage=delta.usage,

@@ -22,7 +22,7 @@ from services.router.dispatch import (
     SubmittedSequence,
 )
 from services.router.errors import ApiError, ErrorKind, overloaded
-from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.generation.choice_delta import MAX_CHARS_OF_DELTA, ChoiceDelta, in_short_deltas
 from services.router.generation.prompt_log import PromptLog
 from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Timings, Usage
@@ -223,7 +223,7 @@ class Generation:
         """Yields the deltas of the sequences in `news` in rounds. An API encodes one round in a few milliseconds.
         Usually there is only one."""
         deltas: list[ChoiceDelta] = []
-        num_tokens = num_logprobs = 0
+        num_tokens = num_logprobs = num_chars = 0
         for sequence in news:
             delta = self._advance(sequence)
             if delta is None:
@@ -231,10 +231,12 @@ class Generation:
             for short in in_short_deltas(delta):
                 deltas.append(short)
                 num_tokens += len(short.token_ids)
+                num_chars += len(short.text)
                 num_logprobs += len(short.logprobs) + len(short.prompt_logprobs or ())
-                if num_tokens >= _ROUND_TOKENS or num_logprobs >= _ROUND_LOGPROBS:
+                is_full = num_tokens >= _ROUND_TOKENS or num_logprobs >= _ROUND_LOGPROBS
+                if is_full or num_chars >= MAX_CHARS_OF_DELTA:
                     yield deltas
-                    deltas, num_tokens, num_logprobs = [], 0, 0
+                    deltas, num_tokens, num_logprobs, num_chars = [], 0, 0, 0
         if deltas:
             yield deltas
 

@@ -34,6 +34,8 @@ class AnswerWriter(Protocol):
 
     # Content type of a stream.
     stream_type: str
+    # Whether the last events of a stream repeat all of the answer, so that it is held until then.
+    repeats_answer: bool
 
     def events(self, delta: ChoiceDelta) -> Written:
         """Returns the stream's events for new output; can be empty."""
@@ -67,10 +69,9 @@ class Answers:
     ) -> None:
         """Generates and sends an answer. `max_tokens_param`: name, in errors, of the request field that limits the
         number of output tokens. Raises ApiError if the generation fails before anything is sent."""
-        if stream:
-            await self._stream(request, span, context, writer)
-        else:
-            await self._whole(bounded(request, max_tokens_param), span, context, writer)
+        if not stream or writer.repeats_answer:
+            request = bounded(request, max_tokens_param)
+        await (self._stream if stream else self._whole)(request, span, context, writer)
 
     async def _stream(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
         """Streams an answer. Raises an error that occurs before the first byte; sends a later error as the stream's

@@ -31,6 +31,7 @@ class ChatWriter(Protocol):
 
     # Content type of a stream.
     stream_type: str
+    repeats_answer: bool
 
     def events(self, delta: MessageDelta) -> Written: ...
 
@@ -99,6 +100,7 @@ class MessageWriter:
 
     def __init__(self, parsers: list[MessageParser], writer: ChatWriter, prompt_token_ids: list[int]) -> None:
         self.stream_type = writer.stream_type
+        self.repeats_answer = writer.repeats_answer
         self.error = writer.error
         self._reader = MessageReader(parsers, prompt_token_ids)
         self._writer = writer

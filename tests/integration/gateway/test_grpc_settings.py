@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -13,6 +15,7 @@ from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.fake_router import FakeRouter
+from tests.integration.gateway.test_grpc_errors import assert_details
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "grpc.md").read_text()
 (SERVICE_CONFIG,) = re.findall(r"^```json\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
@@ -59,6 +62,20 @@ async def test_a_request_may_be_compressed(gateway: Gateway, compression: grpc.C
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         request = inference_pb2.GenerateRequest(model="fake", text="abc" * 1000)
         assert await pieces(stub.Generate(request, compression=compression)) == "abc" * 1000
+
+
+async def test_a_request_that_is_too_large_once_it_is_decompressed_is_refused_for_good(gateway: Gateway) -> None:
+    """The router's gRPC library refuses it, as if the router were too busy."""
+    async with grpc.aio.insecure_channel(gateway.address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        request = inference_pb2.GenerateRequest(model="fake", text="a" * 40_000_000)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await pieces(stub.Generate(request, compression=grpc.Compression.Gzip))
+    trailers: dict[str, Any] = dict(caught.value.trailing_metadata() or ())
+    error = json.loads(trailers["quire-error"])["error"]
+    assert (caught.value.code(), error["code"]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "request_too_large")
+    assert trailers["grpc-retry-pushback-ms"] == "-1"
+    assert_details(caught.value, error)
 
 
 async def test_health_has_the_names_of_the_services(gateway: Gateway) -> None:

@@ -4,6 +4,7 @@ sentence, and none does harm to other requests."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import tempfile
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 import pytest_asyncio
+from google.rpc import status_pb2
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from tests.fakes.waiting import HANG_S
@@ -19,6 +21,7 @@ from tests.integration.gateway import http2
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter
+from tests.integration.gateway.test_grpc_errors import assert_details
 
 MODELS = "/v1/models"
 KIB = 1024
@@ -95,6 +98,7 @@ async def test_larger_headers_are_refused_with_a_sentence(gateway: Gateway, chan
         # Not RESOURCE_EXHAUSTED, after which clients try again.
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)
         assert json.loads(dict(refused.value.trailing_metadata() or ())["quire-error"])["error"] == reply.error
+        assert_details(refused.value, reply.error)
 
 
 async def test_paths_count_as_headers(gateway: Gateway) -> None:
@@ -197,6 +201,9 @@ async def test_a_typed_call_with_a_header_that_grpc_cannot_read(
     assert (reply.status, reply.headers["grpc-status"]) == (200, code.decode())
     assert details in reply.headers["grpc-message"]
     assert details in json.loads(reply.headers["quire-error"])["error"]["message"]
+    encoded = reply.headers["grpc-status-details-bin"]
+    status = status_pb2.Status.FromString(base64.b64decode(encoded + "=" * (-len(encoded) % 4)))
+    assert (str(status.code), details in status.message) == (code.decode(), True)
 
 
 @pytest.mark.parametrize("path", ["/v1/models/%ff%fe", "/tokenizer_info?model=%ff", "/v1/models/%ed%a0%80", "/%c0%80"])

@@ -105,6 +105,12 @@ async def test_an_answer_without_a_limit_gets_what_is_allowed(
     # A stream holds nothing of what was sent.
     await api.chat(logprobs=True, top_logprobs=2, stream=True, max_tokens=20)
     assert scheduler.submits[-1].stop.max_tokens == 20
+    # The last events of this one repeat all of it.
+    streamed = {"input": "Hello", "top_logprobs": 2, "stream": True}
+    await api.post("CreateResponse", {"model": MODEL} | streamed)
+    assert scheduler.submits[-1].stop.max_tokens == 10
+    refusal = await api.refused("CreateResponse", {"model": MODEL, "max_output_tokens": 20} | streamed)
+    assert (refusal.error["param"], refusal.error["code"]) == ("max_output_tokens", "too_many_logprobs")
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -26,6 +26,18 @@ async def test_a_choice_comes_when_it_is_over() -> None:
     ]
 
 
+async def test_a_long_text_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token can have hundreds of characters."""
+    monkeypatch.setattr(choice_delta, "MAX_CHARS_OF_DELTA", 1)
+
+    assert [news async for news in whole_choices(deltas())] == [
+        [ChoiceDelta(1, "x", [2, 3, 4], (), None)],
+        [ChoiceDelta(1, "y", [], (), FinishReason.LENGTH)],
+        [ChoiceDelta(0, "a", [1, 5], (), None)],
+        [ChoiceDelta(0, "b", [], (), FinishReason.STOP)],
+    ]
+
+
 async def test_a_long_choice_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice_delta, "MAX_TOKENS_OF_DELTA", 2)
 

@@ -97,7 +97,8 @@ class Thinking(Body):
     known_extras = frozenset({"block_binding"})
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(
-        description="`disabled` turns reasoning off, if the chat template can; `enabled` and `adaptive` turn it on."
+        description="`disabled` turns reasoning off, if the chat template can; `enabled`, `adaptive` and "
+        "`between_tools` turn it on: when to reason is up to the model."
     )
     budget_tokens: int | None = Field(
         None,

@@ -36,6 +36,7 @@ class AnthropicWriter:
     """A ChatWriter (services/router/http/chats.py) for /v1/messages."""
 
     stream_type = EVENT_STREAM
+    repeats_answer = False
 
     def __init__(self, model: str, shows_thinking: bool, max_tokens: int = 0) -> None:
         """`shows_thinking`: if false, thinking blocks have no text. `max_tokens`: the request's limit. If an answer is

@@ -35,6 +35,7 @@ class OllamaWriter:
     """A ChatWriter for /api/chat and /api/generate. Answers of /api/generate have no tool calls."""
 
     stream_type = NDJSON
+    repeats_answer = False
 
     def __init__(self, model: str, *, is_chat: bool, vocabulary: Vocabulary | None) -> None:
         """`model`: the model's name in the request. `vocabulary`: None if no log probabilities are requested."""

@@ -46,6 +46,7 @@ class ChatCompletionWriter:
     """A ChatWriter for /v1/chat/completions."""
 
     stream_type = EVENT_STREAM
+    repeats_answer = False
 
     def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
         self._head = head

@@ -82,6 +82,7 @@ class CompletionWriter:
     """An AnswerWriter for /v1/completions."""
 
     stream_type = EVENT_STREAM
+    repeats_answer = False
 
     def __init__(
         self, head: AnswerHead, style: CompletionStyle, prompts: Sequence[list[int]], echoes: Sequence[str] | None

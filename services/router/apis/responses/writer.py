@@ -30,6 +30,7 @@ class ResponseWriter:
     """A ChatWriter for /v1/responses."""
 
     stream_type = EVENT_STREAM
+    repeats_answer = True
 
     def __init__(self, response: ResponseObject) -> None:
         self._response = response

@@ -22,6 +22,7 @@ class GenerateWriter:
     """An AnswerWriter (services/router/http/answers.py) for Triton's generate extension."""
 
     stream_type = EVENT_STREAM
+    repeats_answer = False
 
     def __init__(self, model: str, version: str, asked: TextRequest) -> None:
         self._head: dict[str, Any] = {"model_name": model, "model_version": version}

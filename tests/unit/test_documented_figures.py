@@ -189,3 +189,15 @@ def test_the_comparison_with_published_claims_has_the_figures_that_were_measured
     values = {one["name"]: one["value"] for one in served}
     rates = [values[f"concurrency {n}, 1000 tokens in and out: output"] for n in (1, 32, 128)]
     assert "H200, Llama-3.1-8B's shape: {:,.0f}, {:,.0f} and {:,.0f} |".format(*rates) in text
+
+
+def test_an_endpoint_that_is_down_costs_what_was_measured() -> None:
+    found, text = figures("tracing"), document("performance.md")
+    for name, row in {
+        "no_endpoint_again": "none, the second fleet",
+        "refused": "refuses connections",
+        "silent": "never answers",
+        "answering": "takes all spans",
+    }.items():
+        short, token = found[f"{name}_short_answers_ratio"], found[f"{name}_per_token_ratio"]
+        assert f"| {row} | {short:.2f} | {token:.2f} |" in text, row

@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[3]
 def installed() -> set[tuple[str, str]]:
     """By name and version, what development's environment and the clients' have."""
     pins = (ROOT / "constraints.txt").read_text() + (ROOT / "tests/e2e/clients/requirements.txt").read_text()
-    modules = json.loads((ROOT / "tests/e2e/clients/node/package.json").read_text())["dependencies"]
-    return {*re.findall(r"^([\w-]+)==(\S+)$", pins, re.MULTILINE), *modules.items()}
+    packages = (ROOT / "tests/e2e/clients/node/package.json", ROOT / "examples/javascript/package.json")
+    modules = [pair for path in packages for pair in json.loads(path.read_text())["dependencies"].items()]
+    return {*re.findall(r"^([\w-]+)==(\S+)$", pins, re.MULTILINE), *modules}
 
 
 def test_the_table_names_what_is_installed() -> None:

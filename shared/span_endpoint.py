@@ -88,12 +88,13 @@ class OutageSampler(Sampler):
         self._probed_at = -PROBE_S
 
     def should_sample(self, *span: Any, **further: Any) -> SamplingResult:
-        if self._endpoint.is_lost:
+        result = self._sampler.should_sample(*span, **further)
+        if result.decision is not Decision.DROP and self._endpoint.is_lost:
             now = clock.now()
             if now - self._probed_at < PROBE_S:
                 return SamplingResult(Decision.DROP)
             self._probed_at = now
-        return self._sampler.should_sample(*span, **further)
+        return result
 
     def get_description(self) -> str:
         return f"OutageSampler({self._sampler.get_description()})"

@@ -93,8 +93,8 @@ function shape_grpc_error(headers, message_of)
     headers:add('quire-error', (body:gsub('[^\32-\126]', '?')))
   else
     -- gRPC's libraries refuse a message with the status of a server that is too busy: one that was small only while it
-    -- was compressed.
-    if status == '8' and body:find('message larger than max', 1, true) then
+    -- was compressed. With the same words, they refuse to send one.
+    if status == '8' and body:find('message larger than max', 1, true) and not body:find('^Sent') then
       code = 'request_too_large'
       headers:add('grpc-retry-pushback-ms', '-1')
     end

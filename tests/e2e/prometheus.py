@@ -108,9 +108,9 @@ class Prometheus:
         return found is not None and any(not math.isnan(float(one["value"][1])) for one in found["result"])
 
     def label_names(self, query: str) -> set[str]:
-        """The names of the labels that any series of a query has had in the last ten minutes."""
-        found = self.ask("query", query=f"last_over_time(({query})[10m:1s])")
-        return set().union(*(one["metric"] for one in found["result"]))
+        """The names of the labels that any series of a query has had in the last hour; none without an answer."""
+        found = self.ask("query", query=f"last_over_time(({query})[1h:2s])")
+        return set().union(*(one["metric"] for one in found["result"])) if found is not None else set()
 
     def highest(self, query: str) -> float:
         """The highest value that any series of a query has had in the last ten minutes; NaN if it has had none."""

@@ -270,8 +270,8 @@ class GenerateRequest(_message.Message):
     """A text, which the router tokenizes."""
     whole: _builtins.bool
     """Whether each choice is sent as one delta when it is complete, which costs less. Use it if the client does not show the text
-    as it arrives. A choice of more than 8,192 tokens, or of more than 128 tokens with log probabilities, is sent in several
-    deltas.
+    as it arrives. A choice of more than 8,192 tokens, of more than 128 tokens with log probabilities, or of more than 262,144
+    characters is sent in several deltas.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:

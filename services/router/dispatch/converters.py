@@ -197,8 +197,11 @@ def _submit_to_proto(
         case Generate(sampling, stop, constraints):
             submit.sampling.CopyFrom(sampling_to_proto(sampling))
             submit.stop.CopyFrom(_stop_to_proto(stop))
+            # Without a limit of the client's, `max_tokens` is the room that the context leaves, which may be less.
+            submit.stop.min_tokens = min(submit.stop.min_tokens, submit.stop.max_tokens)
             if constraints is not None:
                 submit.constraints.CopyFrom(constraints_to_proto(constraints))
+                submit.constraints.min_tokens = min(submit.constraints.min_tokens, submit.stop.max_tokens)
         case Pool(PoolingParams() as params):
             submit.pooling.CopyFrom(_pooling_to_proto(params))
             submit.sampling.SetInParent()

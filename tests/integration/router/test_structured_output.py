@@ -50,6 +50,13 @@ async def test_min_tokens_bad_words_and_allowed_tokens_reach_it_as_tokens(start_
     assert words.count("the") == 1
 
 
+async def test_without_max_tokens_min_tokens_is_at_most_the_room_in_the_context(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    await (await start_router(scheduler)).chat(min_tokens=1_000_000)
+    (submit,) = scheduler.submits
+    assert submit.constraints.min_tokens == submit.stop.min_tokens == submit.stop.max_tokens
+
+
 async def test_an_end_token_that_is_to_be_ignored_is_none_that_min_tokens_is_about(start_router: StartRouter) -> None:
     constraints = await constraints_of(start_router, min_tokens=3, stop_token_ids=[9], ignore_eos=True)
     assert ids_from_bytes(constraints.end_token_ids) == [9]

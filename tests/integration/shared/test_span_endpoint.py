@@ -15,7 +15,8 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision
 from opentelemetry.trace import SpanContext
 
 from shared import clock, span_endpoint, telemetry
@@ -123,6 +124,18 @@ def test_no_spans_are_made_for_an_endpoint_that_is_lost_but_for_a_probe(monkeypa
     now += span_endpoint.PROBE_S
     assert [is_made() for _ in range(3)] == [True] * 3
     provider.shutdown()
+
+
+def test_a_span_that_nobody_wants_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a sampler that takes few, an endpoint that is back would otherwise stay lost for long."""
+    monkeypatch.setattr(clock, "now", lambda: 1000.0)
+    monkeypatch.setattr(SpanEndpoint, "is_lost", True)
+    endpoint = SpanEndpoint(InMemorySpanExporter())
+    sampler = OutageSampler(ALWAYS_OFF, endpoint)
+    assert sampler.should_sample(None, 1, "one").decision is Decision.DROP
+    sampler._sampler = ALWAYS_ON
+    assert sampler.should_sample(None, 1, "two").decision is Decision.RECORD_AND_SAMPLE
+    endpoint.shutdown()
 
 
 def test_the_tracers_of_a_part_ask_whether_the_endpoint_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import types
+import typing
 from typing import Any
 
 from quire.cli.stack import SERVICES
@@ -20,13 +22,19 @@ def definition(part: str) -> dict[str, Any]:
     """The names of the options, and the values that some of them may have. Secrets are not among them: they belong into
     Secrets, not into the values of a chart."""
     names, values = [], {}
+    hints = typing.get_type_hints(SERVICES[part])
     for field in dataclasses.fields(SERVICES[part]):
         name, said = field.name.replace("_", "-"), field.metadata
         if name in _FIXED or said["secret"]:
             continue
         names.append(name)
-        bounds = {key: said[key] for key in ("minimum", "maximum") if said[key] is not None}
-        allowed = {"enum": [*said["choices"], *sorted(said["aliases"])]} if said["choices"] else bounds
+        is_optional = isinstance(hints[field.name], types.UnionType)
+        allowed: dict[str, Any] = {key: said[key] for key in ("minimum", "maximum") if said[key] is not None}
+        # As shared.config reads them: words for "not set".
+        if said["choices"]:
+            allowed = {"enum": [*said["choices"], *sorted(said["aliases"]), *(["None"] if is_optional else [])]}
+        elif allowed and is_optional:
+            allowed = {"anyOf": [{"const": -1}, allowed]}
         if allowed:
             values[name] = allowed
     return {

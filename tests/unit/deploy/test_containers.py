@@ -297,6 +297,6 @@ def test_every_worker_gets_what_reaches_the_hub(service: str) -> None:
 
 @pytest.mark.parametrize("service", ["gateway", "router", "scheduler", "scheduler-second", "worker", "worker-gpu"])
 def test_every_part_gets_the_variables_of_traces(service: str) -> None:
-    ends = ("ENDPOINT", "TRACES_ENDPOINT", "INSECURE", "HEADERS")
-    others = {"OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "OTEL_RESOURCE_ATTRIBUTES"}
+    ends = [f"{of}{end}" for of in ("", "TRACES_") for end in ("ENDPOINT", "INSECURE", "HEADERS", "CERTIFICATE")]
+    others = {"OTEL_BSP_SCHEDULE_DELAY", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "OTEL_RESOURCE_ATTRIBUTES"}
     assert {f"OTEL_EXPORTER_OTLP_{end}" for end in ends} | others <= passed(service)

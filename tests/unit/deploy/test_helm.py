@@ -171,6 +171,18 @@ def test_wrong_values_are_refused(values: dict[str, Any], words: str) -> None:
         helm(**values)
 
 
+def test_words_for_options_that_are_not_set_are_taken() -> None:
+    options = {
+        "model": "m",
+        "max-model-len": -1,
+        "quantization": "None",
+        "swap-space": "auto",
+        "max-num-batched-tokens": "4k",
+    }
+    manifests = helm(models=[{"name": "", "options": options}])
+    assert next(manifests.of("StatefulSet"))
+
+
 def test_the_schema_knows_the_alerts() -> None:
     schema = json.loads((MANIFESTS / "values.schema.json").read_text())
     assert set(schema["properties"]["alerts"]["propertyNames"]["enum"]) == {one.name for one in ALERTS}

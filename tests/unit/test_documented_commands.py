@@ -7,6 +7,7 @@ import argparse
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -20,6 +21,8 @@ import yaml
 
 from quire.cli.main import COMMANDS, main
 from shared.option_parser import OptionParser
+from shared.python_child import child_environment, python_command
+from tests.fakes.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -163,6 +166,20 @@ def test_compose_has_its_services_and_profiles(words: list[str]) -> None:
     found = parser.parse_args(words)
     named = {*found.services, *(scale.partition("=")[0] for scale in found.scale)}
     assert (named <= services.keys(), {*found.profile} <= profiles) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "command", ["quire version", "quire serve --help", "quire models", "quire models gemma", "quire doctor --json"]
+)
+def test_what_ends_by_itself_runs(command: str) -> None:
+    """Of the commands in sentences and tables, those that need neither an argument of the reader's nor a server. Most
+    others run in tests of their own."""
+    assert command in {shown for _, shown in SHOWN}
+    words = python_command("quire", *command.split()[1:])
+    done = subprocess.run(words, env=child_environment(), capture_output=True, text=True, timeout=HANG_S)
+    # The doctor's status is 1 if it has found a problem of this host.
+    assert done.returncode in ((0, 1) if "doctor" in command else (0,)), done.stderr
+    assert done.stdout
 
 
 def test_commands_are_found() -> None:

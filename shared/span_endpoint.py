@@ -1,5 +1,5 @@
-"""Sends spans, and knows whether their endpoint answers, so that one that is down costs neither time nor log lines: no
-spans are made for it."""
+"""Sends spans, and knows whether their endpoint answers. While it is down, nearly no spans are made, so that it costs
+almost no time, and the outage is logged once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from shared.grpc_server import NO_RETRIES
 LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 # An endpoint that has not taken spans for so long counts as down.
 PATIENCE_S = 1.0
-# While the endpoint is down for longer than this, no spans are made, except one in PROBE_S, which tries it again. Until
-# then they wait in a queue, which outlives a short outage.
+# After an outage of OUTAGE_S, no spans are made until the endpoint answers, except one in PROBE_S, which tries it
+# again. Spans of a shorter outage wait in a queue and are sent later.
 OUTAGE_S = 10.0
 PROBE_S = 5.0
 
@@ -80,7 +80,7 @@ class SpanEndpoint(SpanExporter):
 
 
 class OutageSampler(Sampler):
-    """Decides as another sampler, but lets almost no span be made while the endpoint is lost: it would be dropped."""
+    """Asks another sampler, but drops nearly all spans while the endpoint is lost, because they could not be sent."""
 
     def __init__(self, sampler: Sampler, endpoint: SpanEndpoint) -> None:
         self._sampler = sampler

@@ -92,8 +92,8 @@ function shape_grpc_error(headers, message_of)
     if code == 'request_too_large' then headers:add('grpc-retry-pushback-ms', '-1') end
     headers:add('quire-error', (body:gsub('[^\32-\126]', '?')))
   else
-    -- gRPC's libraries refuse a message with the status of a server that is too busy: one that was small only while it
-    -- was compressed. With the same words, they refuse to send one.
+    -- The router's gRPC library refuses a request that is too large once it is decompressed, with the status of a server
+    -- that is too busy. Its error about an answer that is too large to send has the same words after "Sent".
     if status == '8' and body:find('message larger than max', 1, true) and not body:find('^Sent') then
       code = 'request_too_large'
       headers:add('grpc-retry-pushback-ms', '-1')

@@ -206,12 +206,12 @@ model: {{ quote .model.name }}
 {{- $_ := set $spec.template.spec "volumes" $volumes }}
 {{- end }}
 
-{{- /* Prints a query that sees the release's namespace alone. Takes: query (whose selectors begin with the job), root. */ -}}
+{{- /* Limits a query to the release's namespace. Takes: query (whose selectors begin with the job), root. */ -}}
 {{- define "quire.own" }}
 {{- replace "{job" (printf "{namespace=%q,job" .root.Release.Namespace) .query }}
 {{- end }}
 
-{{- /* Changes alerts as the values say, drops those that they switch off, and lets them see the release's namespace alone.
+{{- /* Changes alerts as the values say, drops those that they switch off, and limits them to the release's namespace.
        Takes: group (of rules), root. */ -}}
 {{- define "quire.alerts" }}
 {{- $rules := list }}

@@ -197,7 +197,7 @@ def _submit_to_proto(
         case Generate(sampling, stop, constraints):
             submit.sampling.CopyFrom(sampling_to_proto(sampling))
             submit.stop.CopyFrom(_stop_to_proto(stop))
-            # Without a limit of the client's, `max_tokens` is the room that the context leaves, which may be less.
+            # If the client set no limit, `max_tokens` is the room left in the context, and `min_tokens` may exceed it.
             submit.stop.min_tokens = min(submit.stop.min_tokens, submit.stop.max_tokens)
             if constraints is not None:
                 submit.constraints.CopyFrom(constraints_to_proto(constraints))

@@ -14,13 +14,14 @@ from quire.cli.stack import SERVICES
 from tests.unit.deploy.kubernetes import MANIFESTS
 
 SCHEMA = MANIFESTS / "values.schema.json"
-# The manifests fix where each part listens, and the name that it gives others. A pod's file descriptors are its own.
+# The manifests set the address at which each part listens, and the one that it tells other parts. `status-fd` is for a
+# parent process, which a container does not have.
 _FIXED = {"host", "port", "listen", "advertise", "metrics-host", "metrics-port", "admin-port", "status-fd"}
 
 
 def definition(part: str) -> dict[str, Any]:
-    """The names of the options, and the values that some of them may have. Secrets are not among them: they belong into
-    Secrets, not into the values of a chart."""
+    """The names of the options, and the values that some of them may have. Secret options are left out:
+    they belong in Kubernetes' Secrets, not into the values of a chart."""
     names, values = [], {}
     hints = typing.get_type_hints(SERVICES[part])
     for field in dataclasses.fields(SERVICES[part]):

@@ -196,6 +196,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         self.seconds_left: float | None = None
         # How many calls of Generate fail before one does not.
         self.num_failures = 0
+        # What gRPC's library says of a message that is too large: the details of the next calls of Generate.
+        self.refusal = ""
         # A message of Generate that is sent before the call goes on, and what it goes on to wait for.
         self.release: asyncio.Event | None = None
 
@@ -209,6 +211,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         if self.num_failures > 0:
             self.num_failures -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not yet", (("grpc-retry-pushback-ms", "1"),))
+        if self.refusal:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refusal)
         if request.model != self._name:
             await self._fail(request, context)
         yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text=request.text[:1], token_ids=[7]))

@@ -82,6 +82,25 @@ async def test_a_router_s_error_stays_as_it_is(channel: Any) -> None:
     assert "grpc-retry-pushback-ms" not in trailers
 
 
+@pytest.mark.parametrize(
+    ("message", "code", "pushback"),
+    [
+        ("Received message larger than max (5 vs. 4)", "request_too_large", "-1"),
+        ("Sent message larger than max (5 vs. 4)", "rate_limit_exceeded", None),
+    ],
+)
+async def test_a_request_that_the_library_refuses_is_told_from_an_answer_that_it_refuses(
+    channel: Any, router: FakeRouter, message: str, code: str, pushback: str | None
+) -> None:
+    router.inference.refusal = message
+    call = channel.unary_stream("/quire.inference.v1.InferenceService/Generate")(b"")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    trailers: dict[str, Any] = dict(caught.value.trailing_metadata() or ())
+    assert (caught.value.details(), trailers.get("grpc-retry-pushback-ms")) == (message, pushback)
+    assert json.loads(trailers["quire-error"])["error"]["code"] == code
+
+
 async def test_the_limit_of_bodies_holds_for_grpc_and_is_final(short_directory: Path, router: FakeRouter) -> None:
     gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--max-body-bytes", "2000")
     try:

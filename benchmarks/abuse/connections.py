@@ -21,7 +21,14 @@ Client = Callable[[socket.socket], Awaitable[bytes]]
 
 
 def _endless_stream() -> bytes:
-    body = {"model": MODEL, "prompt": list(range(10, 42)), "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    body = {
+        "model": MODEL,
+        "prompt": list(range(10, 42)),
+        "max_tokens": 1900,
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "stream": True,
+    }
     return http_request("/v1/completions", json.dumps(body).encode())
 
 

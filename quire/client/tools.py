@@ -22,6 +22,8 @@ class Tool:
     description: str = ""
     # JSON schema of the function's arguments; None for a function without arguments.
     parameters: Mapping[str, Any] | None = None
+    # Whether the arguments of every call match the schema. Those of required calls always do.
+    strict: bool = False
 
 
 def tools_to_proto(tools: Iterable[Tool]) -> list[inference_pb2.Tool]:
@@ -30,6 +32,7 @@ def tools_to_proto(tools: Iterable[Tool]) -> list[inference_pb2.Tool]:
             name=tool.name,
             description=tool.description,
             parameters="" if tool.parameters is None else json.dumps(tool.parameters),
+            strict=tool.strict,
         )
         for tool in tools
     ]

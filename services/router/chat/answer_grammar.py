@@ -63,6 +63,8 @@ class CallRules:
     rules: str
     # The grammars that the rules refer to with @.
     grammars: tuple[dict[str, Any], ...] = ()
+    # Whether the rules also describe text without calls. Then there is no structure besides them.
+    covers_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,18 @@ class AnswerForm:
         accepts; the result also has such a form."""
         if self.reasoning is None and self.calls is None:
             return structure
-        answer = f"@{_STRUCTURE}" if self.calls is None else f"(calls | @{_STRUCTURE})"
+        if self.calls is None:
+            answer = f"@{_STRUCTURE}"
+        else:
+            answer = "calls" if self.calls.covers_text else f"(calls | @{_STRUCTURE})"
         rules = f"start: {self._before()}{answer}\n"
         if self.reasoning is not None:
             rules += self._reasoning(self.reasoning)
         if self.calls is not None:
             rules += self.calls.rules
+        grammars = [] if self.calls is not None and self.calls.covers_text else named(structure, _STRUCTURE)
         further = () if self.calls is None else self.calls.grammars
-        return json.dumps({"grammars": [{"lark_grammar": rules}, *named(structure, _STRUCTURE), *further]})
+        return json.dumps({"grammars": [{"lark_grammar": rules}, *grammars, *further]})
 
     def _before(self) -> str:
         if self.reasoning is None:

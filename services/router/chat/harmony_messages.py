@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from services.router.chat.answer_grammar import Tags, named, quoted, schema_grammar
+from services.router.chat.answer_grammar import Tags, named
+from services.router.chat.call_grammar import CallAlternatives, Schemas
 from services.router.chat.harmony_count import HarmonyCount
 from services.router.chat.message_form import Asked
 from services.router.chat.parsers import (
@@ -59,6 +60,10 @@ class HarmonyMessages:
         return True
 
     @property
+    def calls_follow_schemas(self) -> bool:
+        return self.tells_calls
+
+    @property
     def thinking_tags(self) -> tuple[str, str] | None:
         return (_THOUGHTS, END) if self.tells_reasoning else None
 
@@ -73,6 +78,8 @@ class HarmonyMessages:
             asked.may_think,
             tuple(tool.name for tool in asked.tools),
             vocabulary.shown_text,
+            asked.schemas,
+            asked.has_structure,
         )
 
 
@@ -97,6 +104,9 @@ class HarmonyPlan:
     may_think: bool = True
     names: tuple[str, ...] = ()
     token_text: Callable[[int], str] = str
+    # Schemas of strict functions, by name.
+    schemas: Schemas = field(default_factory=dict)
+    has_structure: bool = True
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -121,8 +131,9 @@ class HarmonyPlan:
         return HarmonyCount(self.reader, self.names, self.token_text) if self.reasons else None
 
     def grammar(self, tags: Tags) -> HarmonyGrammar:
-        functions = self.names if self.reader.may_call else ()
-        return HarmonyGrammar(tags, self._begins, self.may_think, functions)
+        names = [name for name in self.names if name not in self.schemas] if self.reader.may_call else []
+        functions = CallAlternatives(names, self.schemas)
+        return HarmonyGrammar(tags, self._begins, self.may_think, functions, self.has_structure)
 
     @property
     def _begins(self) -> Kind | None:
@@ -132,15 +143,17 @@ class HarmonyPlan:
 
 @dataclass(frozen=True, slots=True)
 class HarmonyGrammar:
-    """Grammar of a whole answer: optional reasoning, then either the structure in the final message or a call. There is
-    at most one call, because the token that ends a call, <|call|>, also ends the answer."""
+    """Grammar of a whole answer: optional reasoning, then either the final message, which is the structure, or a call.
+    There is at most one call, because the token that ends a call, <|call|>, also ends the answer. Without a structure,
+    the final message is any text, and several messages on the channels `analysis` and `commentary` can precede it."""
 
     tags: Tags
     # Kind of the message that the prompt has already begun. None: the answer begins with a header.
     begins: Kind | None = None
     may_think: bool = True
-    # Names of the functions that the model may call instead of writing the structure.
-    functions: tuple[str, ...] = ()
+    # The functions that the model may call instead of writing the final message.
+    functions: CallAlternatives = field(default_factory=lambda: CallAlternatives((), {}))
+    has_structure: bool = True
 
     def around(self, structure: str) -> str:
         """Returns the grammar of the whole answer. `structure`: the grammar of the structure. Both grammars are in a
@@ -154,20 +167,25 @@ class HarmonyGrammar:
         before = ""
         if self.begins is Kind.REASONING:
             before = "thoughts role "
-        elif self.may_think:
+        elif self.may_think and self.has_structure:
             before = f'({channel} "analysis" {message} thoughts role)? '
+        if not self.has_structure:
+            before += f"({channel} channel {message} thoughts role)* "
         if before:
             rules += [self.tags.up_to(END).rstrip(), f'role: {rule(START)} "assistant"']
         rules.append(f'final: {channel} "final" json? {message}')
         rules.append(f'json: (" " | " "? {rule(CONSTRAIN)}) "json"')
         grammars = named(structure, "structure")
         answer = "final @structure"
-        if self.functions:
+        if alternatives := self.functions.alternatives:
             answer = f"({answer} | call)"
-            to = f'" to={FUNCTIONS}" name'
-            rules.append(f"call: ({channel} channel {to} | {to} {channel} channel) json? {message} @arguments")
+            calls = []
+            for name, arguments in alternatives:
+                to = f'" to={FUNCTIONS}" {name}'
+                calls.append(f"({channel} channel {to} | {to} {channel} channel) json? {message} {arguments}")
+            rules.append(f"call: {' | '.join(calls)}")
             rules.append('channel: "commentary" | "analysis"')
-            rules.append(f"name: {' | '.join(map(quoted, self.functions))}")
-            grammars = [*grammars, schema_grammar("arguments", {"type": "object"})]
+            rules.append(self.functions.name_rule.rstrip())
+            grammars = [*grammars, *self.functions.grammars]
         lines = [f"start: {before}{answer}", *rules, ""]
         return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}, *grammars]})

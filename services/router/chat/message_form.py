@@ -6,8 +6,9 @@ makes a MessagePlan, which describes how the answers to that request are written
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from services.router.chat.answer_grammar import Tags
 from services.router.chat.parsers import Feed, Functions, MessageBuilder, Reading, ToolForm
@@ -23,12 +24,19 @@ class Asked:
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
-    # Whether a grammar constrains the answers, because the request asks for structured output or requires a call.
+    # Whether the answers have a structure, because the request asks for structured output or requires a call.
     has_structure: bool
     # Whether the template's arguments allow the model to think.
     may_think: bool
     # Whether the answer continues the last message.
     is_continued: bool
+    # Schemas of the arguments of strict tools that the model may decide to call (call_grammar.py).
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a grammar constrains the answers."""
+        return self.has_structure or bool(self.schemas)
 
     @property
     def may_call(self) -> bool:
@@ -76,8 +84,9 @@ class MessagePlan(Protocol):
 
     def grammar(self, tags: Tags) -> AroundStructure:
         """Returns an object that turns the grammar of the request's structure into the grammar of the whole answer. The
-        whole answer can have reasoning before the structure, or calls instead of the structure. `tags`: token ids of
-        the tags that this plan uses."""
+        whole answer can have reasoning before the structure, or calls instead of the structure. If the request has no
+        structure, but strict tools, the answer is text, calls, or both. `tags`: token ids of the tags that this plan
+        uses."""
 
 
 class MessageForm(Protocol):
@@ -93,6 +102,10 @@ class MessageForm(Protocol):
     def calls_fit_structures(self) -> bool:
         """Whether the parser can distinguish tool calls from the request's structured output, if an answer may have
         either."""
+
+    @property
+    def calls_follow_schemas(self) -> bool:
+        """Whether a grammar can make calls match the schemas of strict tools."""
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:

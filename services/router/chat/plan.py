@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.router.chat.answer_grammar import Tags
+from services.router.chat.call_grammar import Schemas
 from services.router.chat.forms import FormChoice, ModelForms
 from services.router.chat.message_form import Asked, MessagePlan
 from services.router.chat.parsers import PLAIN, openai_id
 from services.router.chat.request import ChatRequest
+from services.router.chat.strict_tools import strict_schemas
 from services.router.chat.text_parser import TextPlan
 from services.router.chat.thinking import may_think
-from services.router.chat.tool_grammar import structure_of
+from services.router.chat.tool_grammar import strict_structure, structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
 from services.router.constraints import AroundStructure
 from services.router.errors import ApiError, ErrorKind
-from services.router.grammar import Structure
+from services.router.grammar import Structure, StructureKind
 from services.router.model import ServedModel
 from services.router.prompt import PromptTemplate, templates_for
 from services.router.template import SHOWS_NOTHING, TemplateTraits
@@ -41,7 +43,10 @@ class ChatPlan:
     messages: list[dict[str, Any]]
     template_tools: list[dict[str, Any]] | None
     template_kwargs: Mapping[str, Any] | None
+    # None: no grammar constrains the answers.
     structure: Structure | None
+    # Schemas of the strict tools that the model may decide to call.
+    schemas: Schemas = field(default_factory=dict)
 
     async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
         """Returns the plan for parsing the answers. `prompt`: token ids of the rendered prompt."""
@@ -59,7 +64,7 @@ class ChatPlan:
 
     def around_structure(self, plan: MessagePlan, model: ServedModel) -> AroundStructure | None:
         """Returns an object that extends the structure's grammar to the grammar of the whole answer, which can have
-        reasoning before the structure, or calls in place of it. Returns None if the request has no structure."""
+        reasoning before the structure, or calls in place of it. Returns None if no grammar constrains the answers."""
         if self.structure is None:
             return None
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
@@ -71,9 +76,10 @@ class ChatPlan:
         return Asked(
             request.tools,
             request.tool_choice,
-            has_structure=self.structure is not None,
+            has_structure=self.structure is not None and self.structure.kind is not StructureKind.TEXT,
             may_think=may_think(self.template_kwargs),
             is_continued=request.continue_final_message,
+            schemas=self.schemas,
         )
 
     async def _prompt_end(self, model: ServedModel, prompt: list[int]) -> str:
@@ -86,15 +92,19 @@ class ChatPlan:
 async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice) -> ChatPlan:
     """Plans the answer to `request`. Raises ApiError if the request's tools are invalid."""
     if request.tools or request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
-        structure = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
+        structure, strict = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
     else:
-        structure = None
+        structure, strict = None, None
     # With tool choice `none`, the prompt does not mention the tools.
     tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
     template, traits, forms = await _choose_template(request, model, choice, has_tools=bool(tools))
     is_forced, structure = structure is not None, structure or request.options.structure
     if structure is not None and request.tools and request.tool_choice.mode is ToolMode.AUTO:
         _check_shape(forms, structure)
+    schemas: Schemas = {}
+    if strict is not None and forms.messages.calls_follow_schemas:
+        schemas = await strict_schemas(request, strict)
+        structure = structure or Structure(StructureKind.TEXT, "", request.tool_path.all)
     messages, template_tools = request.messages, None
     if not forms.template_takes_calls and any(_has_calls(message) for message in messages):
         messages = calls_as_text(messages, forms.tools or PLAIN)
@@ -105,7 +115,7 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
         form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
         messages = with_instructions(messages, text, shows_system=traits.shows_system)
-    return ChatPlan(request, template, forms, messages, template_tools, request.template_kwargs, structure)
+    return ChatPlan(request, template, forms, messages, template_tools, request.template_kwargs, structure, schemas)
 
 
 async def _choose_template(
@@ -126,9 +136,12 @@ async def _choose_template(
     return found
 
 
-def _checked(request: ChatRequest) -> Structure | None:
-    check_tools(request.tools, request.tool_choice, request.tool_path)
-    return structure_of(request.tools, request.tool_choice, request.tool_path)
+def _checked(request: ChatRequest) -> tuple[Structure | None, Structure | None]:
+    """Checks the tools. Returns the structure of the calls that the request requires, and that of strict tools' calls
+    that the model may decide to make."""
+    tools, choice, path = request.tools, request.tool_choice, request.tool_path
+    check_tools(tools, choice, path)
+    return structure_of(tools, choice, path), strict_structure(tools, choice, path)
 
 
 def _check_shape(forms: ModelForms, structure: Structure) -> None:

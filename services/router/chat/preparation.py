@@ -11,6 +11,7 @@ from services.router.chat.plan import ChatPlan, plan_chat
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
 from services.router.chat.tool_faults import names_tool
+from services.router.chat.tools import ToolMode
 from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, ResolveConstraints, Usage
 from services.router.model import ServedModel
@@ -74,7 +75,10 @@ async def prepare(
             model, caller, traceparent, (prompt,), (max_tokens,), affinity, resolve
         )
     except ApiError as error:
-        raise await names_tool(error, request) from None
+        # With tool choice `auto`, plan_chat has checked the schemas of all tools that have an effect.
+        if request.tool_choice.mode is ToolMode.AUTO:
+            raise
+        raise await names_tool(error, request, request.tools) from None
     if message_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]
     visible = vocabulary.special_ids(text_plan.hidden_tokens)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.router.chat.answer_grammar import AnswerForm, CallRules, Tags
-from services.router.chat.call_grammar import calls_grammar
+from services.router.chat.call_grammar import calls_grammar, follows_schemas, talk_grammar
 from services.router.chat.message_form import Asked
 from services.router.chat.parsers import (
     Feed,
     Functions,
     MessageBuilder,
+    Objects,
     Read,
     Reading,
     ReasoningForm,
@@ -42,15 +43,18 @@ class TaggedMessages:
         return self.tools is None or self.tools.shape is not None
 
     @property
+    def calls_follow_schemas(self) -> bool:
+        return self.tools is not None and follows_schemas(self.tools)
+
+    @property
     def thinking_tags(self) -> tuple[str, str] | None:
         return None if self.reasoning is None else (self.reasoning.begin, self.reasoning.end)
 
     def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> TaggedPlan:
         free = self.tools if asked.may_call else None
-        calls = None if free is None else calls_or_content(free) if asked.has_structure else free.read
-        calls = forced_calls(asked.choice) or calls
+        calls = forced_calls(asked.choice) or (None if free is None else _reader(free, asked))
         beside = None
-        if asked.has_structure and free is not None:
+        if asked.is_constrained and free is not None:
             beside = _calls_of(free, asked)
         tags = () if free is None else free.tokens
         reasoning = self.reasoning
@@ -58,9 +62,9 @@ class TaggedMessages:
             return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
         is_open = _is_open(reasoning, asked, prompt_end)
         is_free_to = is_open is None and asked.may_think and not asked.is_continued
-        if asked.has_structure and not (is_open or is_free_to):
+        if asked.is_constrained and not (is_open or is_free_to):
             # The prompt leaves no reasoning open, and the answer must not begin with reasoning. So the grammar allows
-            # only the structure or calls, from the first token on.
+            # no reasoning from the first token on.
             return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
         return TaggedPlan(
             reasoning,
@@ -83,8 +87,15 @@ def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | 
     return reasoning.is_open(last if last in prompt_end else "")
 
 
+def _reader(form: ToolForm, asked: Asked) -> Read:
+    # A grammar for calls without a marker has them at the beginning of a message.
+    is_at_beginning = asked.has_structure or (bool(asked.schemas) and isinstance(form.shape, Objects))
+    return calls_or_content(form) if is_at_beginning else form.read
+
+
 def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], CallRules]:
-    return lambda tags: calls_grammar(asked.tools, form, tags, several=asked.choice.parallel)
+    write = calls_grammar if asked.has_structure else talk_grammar
+    return lambda tags: write(asked.tools, form, tags, several=asked.choice.parallel, schemas=asked.schemas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +111,8 @@ class TaggedPlan:
     end_token_id: int | None = None
     token_text: Callable[[int], str] = str
     tags: tuple[str, ...] = ()
-    # Returns the grammar rules of the calls that are allowed as an alternative to the structure. None: there is no
-    # structure, or no calls are allowed.
+    # Returns the grammar rules of the calls that are allowed as an alternative to the structure or, if there is none,
+    # besides text. None: no grammar constrains the answers, or no calls are allowed.
     beside_structure: Callable[[Tags], CallRules] | None = None
 
     @property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.tool_grammar import arguments_structure, calls_structure
+from services.router.chat.tools import Tool
 from services.router.constraints import INVALID_STRUCTURE, TOO_MUCH, grammar_checks
 from services.router.errors import ApiError
 from services.router.grammar import Structure
@@ -15,21 +17,21 @@ from services.router.grammar import Structure
 _MAX_SECONDS = 5.0
 
 
-async def names_tool(error: ApiError, request: ChatRequest) -> ApiError:
-    """Returns the error of the one tool whose parameters cannot be used, in place of an error about all tools. Returns
-    `error` unchanged if it is another error, if no single tool causes it, or if the search takes too long. The search
-    bisects the tools, because each new structure takes time to check."""
+async def names_tool(error: ApiError, request: ChatRequest, tools: Sequence[Tool]) -> ApiError:
+    """Returns the error of the one tool whose parameters cannot be used, in place of an error about `tools`, which are
+    all or some of the request's tools. Returns `error` unchanged if it is another error, if no single tool causes it,
+    or if the search takes too long. The search bisects the tools, because each new structure takes time to check."""
     if error.code != INVALID_STRUCTURE or error.param != request.tool_path.all or TOO_MUCH in error.message:
         return error
     try:
         async with asyncio.timeout(_MAX_SECONDS):
-            return await _of_one(request) or error
+            return await _of_one(request, tools) or error
     except TimeoutError:
         return error
 
 
-async def _of_one(request: ChatRequest) -> ApiError | None:
-    path, tools = request.tool_path, request.tools
+async def _of_one(request: ChatRequest, tools: Sequence[Tool]) -> ApiError | None:
+    path = request.tool_path
     first, end = 0, len(tools)
     while end - first > 1:
         middle = (first + end) // 2
@@ -42,7 +44,7 @@ async def _of_one(request: ChatRequest) -> ApiError | None:
             end = middle
     # Check the last tool left alone. It is not always at fault: all tools together can be too large although no single
     # tool is.
-    return await _fault(arguments_structure(tools[first], path.schema(first)))
+    return await _fault(arguments_structure(tools[first], path.schema(request.tools.index(tools[first]))))
 
 
 async def _fault(structure: Structure) -> ApiError | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.router.chat.tools import Tool, ToolChoice, ToolMode, ToolPath
-from services.router.grammar import Structure, StructureKind
+from services.router.grammar import Structure, StructureKind, with_inner
 
 # Keywords that can allow or require properties besides those in `properties`.
 _MAY_NEED_MORE = frozenset(
@@ -15,6 +15,9 @@ _MAY_NEED_MORE = frozenset(
     | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef"}
     | {"dependentSchemas", "dependentRequired", "dependencies"}
 )
+
+# Keywords that describe a schema and do not affect which instances are valid.
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
 
 
 def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
@@ -29,6 +32,19 @@ def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> S
             return calls_structure(tools, choice.parallel, path)
         case _:
             return None
+
+
+def strict_structure(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
+    """Returns the schema of an array of calls of all strict tools if the model decides whether to call. Its definitions
+    are the schemas of the tools' arguments. Returns None if there are none. `tools` must have passed check_tools."""
+    strict = strict_of(tools, choice)
+    return calls_structure(strict, parallel=True, path=path) if strict else None
+
+
+def strict_of(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...]:
+    """Returns the strict tools that the model may decide to call. Calls that `required` or a named function asks for
+    match their schemas, whether the tool is strict or not."""
+    return tuple(tool for tool in tools if tool.strict) if choice.mode is ToolMode.AUTO else ()
 
 
 def arguments_structure(tool: Tool, param: str) -> Structure:
@@ -65,10 +81,18 @@ def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
 def _parameters(tool: Tool) -> dict[str, Any]:
     if tool.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    schema = {"type": "object", **tool.parameters}
+    schema = {"type": "object", **_without_annotations(tool.parameters)}
     # JSON Schema allows properties that a schema does not name. A function cannot use such properties, but a model
     # without training on tool calls keeps inventing them. So the grammar forbids them.
     return schema | {"additionalProperties": False} if _names_all(schema) else schema
+
+
+def _without_annotations(schema: Any) -> Any:
+    """Returns a copy of a schema without texts for readers, which can be most of a schema's size."""
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS}
+    return with_inner(kept, _without_annotations)
 
 
 def _names_all(schema: Mapping[str, Any]) -> bool:

@@ -27,7 +27,8 @@ class Tool:
     description: str = ""
     # JSON schema of the arguments, which are an object. None: the function takes no arguments.
     parameters: Mapping[str, Any] | None = None
-    # The client's `strict`. No effect: the grammar enforces the schema for forced calls, and for no others.
+    # Whether the arguments of calls that the model decides to make must match the schema. Those of forced calls always
+    # match it.
     strict: bool = False
 
     def to_template(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class StructureKind(Enum):
     REGEX = "regex"
     # Strings, as a JSON array: the output is one of them.
     CHOICE = "choice"
+    # Any text; the source is empty. For requests in which a grammar constrains only the calls of strict tools.
+    TEXT = "text"
     # A context-free grammar in Lark's notation or in GBNF, as vLLM's guided_grammar takes it.
     GRAMMAR = "grammar"
 
@@ -54,6 +56,8 @@ class Structure:
                 return _json_grammar({"type": "object"})
             case StructureKind.REGEX:
                 return _regex_grammar(self.source)
+            case StructureKind.TEXT:
+                return _regex_grammar("(?s:.*)")
             case StructureKind.CHOICE:
                 return _regex_grammar("|".join(map(literal_regex, json.loads(self.source))))
             case StructureKind.GRAMMAR:

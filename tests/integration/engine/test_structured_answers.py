@@ -14,25 +14,30 @@ import pytest
 
 from quire.inference.v1 import sampling_pb2
 from services.router.chat.answer_grammar import AnswerForm, Tags
-from services.router.chat.call_grammar import calls_grammar
+from services.router.chat.call_grammar import calls_grammar, talk_grammar
 from services.router.chat.forms import REASONING_FORMS, TOOL_FORMS
 from services.router.chat.harmony_messages import HarmonyPlan
 from services.router.chat.message import Message
 from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.harmony import HarmonyReader
+from services.router.chat.request import ChatRequest
+from services.router.chat.strict_tools import strict_schemas
 from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.chat.tool_grammar import strict_structure
 from services.router.chat.tools import Tool
 from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.work import FinishReason as TextFinishReason
 from services.router.generation.choice_delta import ChoiceDelta
+from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.scheduler.core.sequence import FinishReason
 from services.worker.sampling.grammars import Grammars
 from tests.integration.engine.test_structured_output import PERSON, Engine, make
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID
 from tests.unit.router.test_answer_grammar import tags_of, tokenizer
-from tests.unit.router.texts import tagged
+from tests.unit.router.texts import play, tagged
 from tests.unit.worker.tiny_models import save_model
 
 VOCAB_SIZE = tokenizer().get_vocab_size()
@@ -140,4 +145,46 @@ def test_an_answer_is_calls_of_the_tools_or_what_was_asked_for(directory: Path, 
             assert not message.content.strip()
         else:
             assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(message.content)), message.content
+    assert {bool(message.tool_calls) for message in messages} == {True, False}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ["hermes", "plain"])
+async def test_an_answer_is_text_or_calls_that_match_if_tools_are_strict(
+    directory: Path, grammars: Grammars, name: str
+) -> None:
+    form = TOOL_FORMS[name]
+    request = ChatRequest(
+        None, [], GenerationOptions(SamplingParams(), StopConditions()), (Tool("add", "", PERSON, strict=True),)
+    )
+    # Any of the tokenizer's special tokens can stand for the marker.
+    marker_id, begin_id = tokenizer().token_to_id("[THINK]"), tokenizer().token_to_id("{")
+    assert marker_id is not None
+    tags = Tags({"<tool_call>": marker_id} if name == "hermes" else {})
+    structure = strict_structure(request.tools, request.tool_choice, request.tool_path)
+    assert structure is not None
+    schemas = await strict_schemas(request, structure)
+    calls = talk_grammar(request.tools, form, tags, several=True, schemas=schemas)
+    grammar = AnswerForm(tags, calls=calls).around(Structure(StructureKind.TEXT, "", "").to_grammar())
+    engine, chance = Engine(make(directory, grammars, num_blocks=48, max_num_batched_tokens=24), 2), random.Random(1)
+    closing = tends_to(*(token_id for text in ('"', "}", "]") for token_id in tokenizer().encode(text).ids), bias=5.0)
+    closing["logit_bias"] += tends_to(marker_id, EOS_TOKEN_ID, bias=4.0)["logit_bias"]
+    closing["logit_bias"] += tends_to(begin_id, bias=8.0)["logit_bias"] if name == "plain" else []
+    for key in range(32):
+        prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 40))]
+        engine.submit(key, prompt, TokenConstraints(grammar), 250, seed=key, **closing)
+    engine.run()
+    read = calls_or_content(form) if name == "plain" else form.read
+    messages = []
+    for key in (key for key in range(32) if engine.ends[key] is FinishReason.STOP):
+        text = tokenizer().decode(
+            [one for one in engine.outputs[key] if one != EOS_TOKEN_ID], skip_special_tokens=False
+        )
+        pieces = [text.replace("[THINK]", "<tool_call>")]
+        messages.append(play(tagged(calls=read), pieces, functions={"add": PERSON}))
+    for message in messages:
+        for call in message.tool_calls:
+            assert call.name == "add"
+            assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(call.arguments)), call.arguments
+        assert "<tool_call>" not in message.content
     assert {bool(message.tool_calls) for message in messages} == {True, False}

@@ -163,3 +163,27 @@ def test_required_calls_are_read_in_the_final_message() -> None:
     assert message[2] == [("get_time", "{}")]
     structure = Structure(StructureKind.JSON_SCHEMA, '{"type": "array"}', "")
     assert accepts(plan_of(TOOLS, REQUIRED), f"{THOUGHT}{FINAL}{calls}", structure)
+
+
+@pytest.mark.parametrize("are_tokens", [True, False])
+def test_calls_of_strict_tools_match_and_all_else_is_free(are_tokens: bool) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    schemas = {"get": {"$ref": "#/$defs/get", "$defs": {"get": schema | {"additionalProperties": False}}}}
+    asked = Asked(TOOLS, FREE, has_structure=False, may_think=True, is_continued=False, schemas=schemas)
+    plan = HarmonyMessages().plan(asked, PROMPT, Vocabulary(tokenizer()))
+    text = Structure(StructureKind.TEXT, "", "tools")
+    said_before = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"
+    call = '<|channel|>commentary to=functions.get <|constrain|>json<|message|>{"x": 1}'
+    for before in ("", THOUGHT, said_before, f"{THOUGHT}{said_before}{THOUGHT}"):
+        for last in (
+            f"{FINAL}Hello {{}}",
+            FINAL,
+            call,
+            CALLS[0],
+            CALLS[3].replace("functions.get", "functions.get_time"),
+        ):
+            assert accepts(plan, f"{before}{last}", text, are_tokens=are_tokens), last
+        for last in ("Hello", call.replace("1", '"1"'), CALLS[2], CALLS[3], call.replace("get", "rm")):
+            assert not accepts(plan, f"{before}{last}", text, are_tokens=are_tokens), last
+    message = play(TextPlan(plan), [THOUGHT, said_before, call])
+    assert (message.content, [one.arguments for one in message.tool_calls]) == ("Let me see.", ['{"x": 1}'])

@@ -50,11 +50,11 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedProcess]:
 
 async def error_of(process: ScriptedProcess, *sources: str) -> ApiError:
     """Of tools with such schemas, as a client sees it."""
-    tools = tuple(Tool(f"f{index}", parameters={"title": source}) for index, source in enumerate(sources))
+    tools = tuple(Tool(f"f{index}", parameters={"pattern": source}) for index, source in enumerate(sources))
     request = ChatRequest(None, [], GenerationOptions(SamplingParams(), StopConditions()), tools)
     with pytest.raises(ApiError) as caught:
         await process.checks.check(calls_structure(tools, True, OPENAI_PATH))
-    return await names_tool(caught.value, request)
+    return await names_tool(caught.value, request, request.tools)
 
 
 @pytest.mark.parametrize("index", [0, 37, 63])

@@ -53,7 +53,8 @@ class AnthropicTool(Body):
     strict: bool | None = Field(
         None,
         description=(
-            "No effect: inputs of forced calls always match the schema; inputs of other calls are not checked."
+            "Whether the inputs of every call match the schema. Those of forced calls always do. No effect if the "
+            "model writes inputs in a format other than JSON."
         ),
     )
     input_examples: list[dict[str, Any]] | None = Field(

@@ -42,7 +42,8 @@ class FunctionDefinition(Body):
     strict: bool | None = Field(
         None,
         description=(
-            "No effect: arguments of forced calls always match the schema; those of other calls are not checked."
+            "Whether the arguments of every call match the schema. Those of forced calls always do. No effect if the "
+            "model writes arguments in a format other than JSON."
         ),
     )
 

@@ -26,7 +26,8 @@ class ResponseTool(Body):
     strict: bool | None = Field(
         None,
         description=(
-            "No effect: arguments of forced calls always match the schema; those of other calls are not checked."
+            "Whether the arguments of every call match the schema. Those of forced calls always do. No effect if the "
+            "model writes arguments in a format other than JSON."
         ),
     )
     allowed_callers: list[str] | None = Field(

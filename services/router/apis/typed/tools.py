@@ -53,7 +53,7 @@ def tool_calls_from_proto(calls: Sequence[inference_pb2.ToolCall]) -> list[dict[
 
 def _tool_from_proto(tool: inference_pb2.Tool, param: str) -> Tool:
     if not tool.parameters:
-        return Tool(tool.name, tool.description)
+        return Tool(tool.name, tool.description, strict=tool.strict)
     param = f"{param}.parameters"
     if len(tool.parameters) > MAX_SCHEMA_CHARS:
         raise invalid(f"Invalid '{param}': expected at most {MAX_SCHEMA_CHARS} characters.", param)
@@ -63,4 +63,4 @@ def _tool_from_proto(tool: inference_pb2.Tool, param: str) -> Tool:
         raise invalid(f"Invalid '{param}': expected a JSON schema, but it is not valid JSON.", param) from None
     if not isinstance(parameters, dict):
         raise invalid(f"Invalid '{param}': expected a JSON schema that is an object.", param)
-    return Tool(tool.name, tool.description, parameters)
+    return Tool(tool.name, tool.description, parameters, tool.strict)

@@ -2,11 +2,12 @@
 type.
 """
 
+from services.router.chat.fitting import encode_plan, fit
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, MessageParser, PlainParser, ToolCallDelta
 from services.router.chat.plan import plan_chat
-from services.router.chat.preparation import conversation_key, encode_plan, prepare, with_reasoning
-from services.router.chat.request import ChatRequest
+from services.router.chat.preparation import conversation_key, prepare, with_reasoning
+from services.router.chat.request import ChatRequest, Overflow
 from services.router.chat.thinking import ReasoningEffort, effort_kwargs, thinking_kwargs, thought
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import (
@@ -33,6 +34,7 @@ __all__ = [
     "Message",
     "MessageDelta",
     "MessageParser",
+    "Overflow",
     "PlainParser",
     "ReasoningEffort",
     "ThinkingBudget",
@@ -46,6 +48,7 @@ __all__ = [
     "conversation_key",
     "effort_kwargs",
     "encode_plan",
+    "fit",
     "plan_chat",
     "prepare",
     "thinking_kwargs",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.router.chat.answer_grammar import Tags
 from services.router.chat.call_grammar import Schemas
 from services.router.chat.forms import FormChoice, ModelForms
 from services.router.chat.message_form import Asked, MessagePlan
-from services.router.chat.parsers import PLAIN, openai_id
+from services.router.chat.parsers import PLAIN, ToolForm, openai_id
 from services.router.chat.request import ChatRequest
 from services.router.chat.strict_tools import strict_schemas
 from services.router.chat.text_parser import TextPlan
@@ -32,10 +32,30 @@ _MANY_CHARS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class MessageWriting:
+    """How messages are written for a chat template that may not support tools."""
+
+    # Form in which calls become text. None: the template takes calls.
+    calls: ToolForm | None
+    # Text of the system message that describes the tools; empty if the template gets the tools, or there are none.
+    description: str
+    # Whether the template renders system messages.
+    shows_system: bool
+
+    def write(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if self.calls is not None and any(_has_calls(message) for message in messages):
+            messages = calls_as_text(messages, self.calls)
+        if self.description:
+            messages = with_instructions(messages, self.description, shows_system=self.shows_system)
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
 class ChatPlan:
     """A conversation as the chat template gets it, with the forms in which the model writes its answers."""
 
     request: ChatRequest
+    writing: MessageWriting
     # None: the model has no chat template.
     template: PromptTemplate | None
     forms: ModelForms
@@ -47,6 +67,11 @@ class ChatPlan:
     structure: Structure | None
     # Schemas of the strict tools that the model may decide to call.
     schemas: Schemas = field(default_factory=dict)
+
+    def with_messages(self, messages: list[dict[str, Any]]) -> ChatPlan:
+        """Returns the plan for other messages of the same request, such as fewer of them."""
+        request = replace(self.request, messages=messages)
+        return replace(self, request=request, messages=self.writing.write(messages))
 
     async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
         """Returns the plan for parsing the answers. `prompt`: token ids of the rendered prompt."""
@@ -105,17 +130,19 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
     if strict is not None and forms.messages.calls_follow_schemas:
         schemas = await strict_schemas(request, strict)
         structure = structure or Structure(StructureKind.TEXT, "", request.tool_path.all)
-    messages, template_tools = request.messages, None
-    if not forms.template_takes_calls and any(_has_calls(message) for message in messages):
-        messages = calls_as_text(messages, forms.tools or PLAIN)
+    template_tools, description = None, ""
     if tools and (forms.template_takes_tools or traits.needs_tools):
         template_tools = [tool.to_template() for tool in tools]
     if tools and template is not None and not forms.template_takes_tools:
         # A forced call needs no example in the prompt, because the grammar enforces its form.
         form = None if is_forced else forms.tools
-        text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
-        messages = with_instructions(messages, text, shows_system=traits.shows_system)
-    return ChatPlan(request, template, forms, messages, template_tools, request.template_kwargs, structure, schemas)
+        description = describe_tools(tools, form, parallel=request.tool_choice.parallel)
+    calls = None if forms.template_takes_calls else forms.tools or PLAIN
+    writing = MessageWriting(calls, description, traits.shows_system)
+    messages = writing.write(request.messages)
+    return ChatPlan(
+        request, writing, template, forms, messages, template_tools, request.template_kwargs, structure, schemas
+    )
 
 
 async def _choose_template(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from services.router.chat.fitting import fit
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser, PlainParser
-from services.router.chat.plan import ChatPlan, plan_chat
+from services.router.chat.plan import plan_chat
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
 from services.router.chat.tool_faults import names_tool
@@ -15,31 +16,10 @@ from services.router.chat.tools import ToolMode
 from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, ResolveConstraints, Usage
 from services.router.model import ServedModel
-from services.router.prompt import check_generates, encode_chat, output_budget
+from services.router.prompt import check_generates, output_budget
 from services.router.rpc import Caller
 from services.router.template import text_of
 from shared.placement import chat_key, named_key
-
-
-async def encode_plan(plan: ChatPlan, model: ServedModel, *, checks_length: bool = True) -> list[int]:
-    """Returns the token ids of the plan's prompt. `checks_length`: whether a text that certainly exceeds the context is
-    refused before it is tokenized. Raises ApiError."""
-    request = plan.request
-    return await encode_chat(
-        model,
-        plan.messages,
-        add_special_tokens=request.add_special_tokens,
-        add_generation_prompt=request.add_generation_prompt,
-        continue_final_message=request.continue_final_message,
-        template=plan.template,
-        template_kwargs=plan.template_kwargs,
-        tools=plan.template_tools,
-        documents=request.documents,
-        truncation=request.options.truncation,
-        max_tokens=request.options.stop.max_tokens,
-        checks_length=checks_length,
-        param=request.messages_param,
-    )
 
 
 async def prepare(
@@ -53,8 +33,8 @@ async def prepare(
     """Returns the generation request and one parser per choice. `resolve`: as in GenerationOptions.request. Raises
     ApiError."""
     check_generates(model.info)
-    plan = await plan_chat(request, model, forms)
-    prompt = await encode_plan(plan, model)
+    whole = await plan_chat(request, model, forms)
+    plan, prompt = await fit(whole, model)
     text_plan = await plan.text_plan(model, prompt, request.options.skip_special_tokens)
     message_plan, vocabulary = text_plan.messages, model.tokenizer.vocabulary
     budget = request.thinking_budget
@@ -68,7 +48,8 @@ async def prepare(
     max_tokens = output_budget(
         model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens
     )
-    turns = ((message["role"], text_of(message)) for message in plan.messages)
+    # Dropped turns count, because the key must stay the same when later requests of the chat drop more turns.
+    turns = ((message["role"], text_of(message)) for message in whole.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     try:
         generation_request = await options.request(

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import AS_IT_LIKES, OPENAI_PATH, Tool, ToolChoice, ToolPath
 from services.router.generation import GenerationOptions
+
+
+class Overflow(Enum):
+    """What happens to a conversation that does not fit in the model's context: the request is refused, or the oldest
+    turns are dropped."""
+
+    REFUSE = auto()
+    DROP_OLDEST = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +45,4 @@ class ChatRequest:
     # Whether an output limit that does not fit into the context is lowered until it fits. Otherwise, the request is
     # refused. APIs differ in this.
     clamps_max_tokens: bool = False
+    overflow: Overflow = Overflow.REFUSE

@@ -13,7 +13,7 @@ from services.router.chat import (
     MessageDelta,
     MessageParser,
     conversation_key,
-    encode_plan,
+    fit,
     plan_chat,
     prepare,
     with_reasoning,
@@ -68,7 +68,8 @@ class ChatService:
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
         """Returns the prompt's token ids. Does not compare their number with the context length, because clients count
         tokens to find out whether a prompt fits. Raises ApiError."""
-        return await encode_plan(await plan_chat(request, model, self.forms), model, checks_length=False)
+        _, prompt = await fit(await plan_chat(request, model, self.forms), model, checks_length=False)
+        return prompt
 
 
 class MessageReader:

@@ -3,11 +3,12 @@
 from services.router.limits.json_bounds import MAX_ITEMS, check_json, check_json_texts, num_values
 from services.router.limits.large_bodies import LARGE_BODY_BYTES, LargeBodies, leave_large_bodies
 from services.router.limits.stall_watch import ClientStalledError, StallWatch
-from services.router.limits.text_size import check_text_size, num_bytes
+from services.router.limits.text_size import TEXT_TOO_LARGE, check_text_size, num_bytes
 
 __all__ = [
     "LARGE_BODY_BYTES",
     "MAX_ITEMS",
+    "TEXT_TOO_LARGE",
     "ClientStalledError",
     "LargeBodies",
     "StallWatch",

@@ -7,6 +7,8 @@ from services.router.errors import invalid
 # Maximum size of one text, in bytes of UTF-8. To tokenize a text, the tokenizers library takes about 200 bytes of
 # memory per byte of the text.
 MAX_TEXT_BYTES = 1024 * 1024
+# Error code of a larger text, which is OpenAI's.
+TEXT_TOO_LARGE = "string_above_max_length"
 
 
 def num_bytes(text: str) -> int:
@@ -20,4 +22,4 @@ def check_text_size(size: int, param: str | None) -> None:
     """
     if size > MAX_TEXT_BYTES:
         message = f"A text to tokenize may have at most {MAX_TEXT_BYTES} bytes of UTF-8, but this one has {size}."
-        raise invalid(message if param is None else f"Invalid '{param}': {message}", param, "string_above_max_length")
+        raise invalid(message if param is None else f"Invalid '{param}': {message}", param, TEXT_TOO_LARGE)

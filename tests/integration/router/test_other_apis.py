@@ -387,3 +387,40 @@ async def test_input_tokens_are_counted_as_they_are_used(start_router: StartRout
     assert json.loads(count) == expected
     _, error = await error_of(api, "CountInputTokens", {"model": MODEL, "previous_response_id": "r"} | body)
     assert error["error"]["param"] == "previous_response_id"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_responses_drop_the_oldest_turns_of_a_conversation_that_is_too_long(
+    start_router: StartRouter, is_streamed: bool
+) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    items = [
+        {"role": "user", "content": "Oldest " * 20},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": "dropped"}'},
+        {"role": "user", "content": "Older " * 20},
+        {"type": "function_call_output", "call_id": "c", "output": "Result"},
+        {"role": "assistant", "content": "Of course."},
+        {"role": "user", "content": "Newest"},
+    ]
+    body = RESPONSE | {
+        "instructions": "Be brief.", "input": items, "max_output_tokens": 120, "truncation": "auto",
+    }  # fmt: skip
+    data = b"".join(await post(api, "CreateResponse", body | {"stream": is_streamed}))
+    assert b'"truncation":"auto"' in data
+    (submit,) = scheduler.submits
+    prompt_ids = unpack(submit.prompt_token_ids)
+    prompt = byte_level().decode(prompt_ids, skip_special_tokens=False)
+    assert len(prompt_ids) + 120 <= MAX_MODEL_LEN
+    assert "Be brief." in prompt
+    assert "Newest" in prompt
+    assert not any(dropped in prompt for dropped in ("Oldest", "dropped", "Result"))
+
+    status, error = await error_of(api, "CreateResponse", body | {"truncation": "disabled"})
+    assert (status, error["error"]["code"]) == (grpc.StatusCode.INVALID_ARGUMENT, "context_length_exceeded")
+
+    counted = {name: value for name, value in body.items() if name != "max_output_tokens"}
+    (count,) = await post(api, "CountInputTokens", counted | {"input": [*items[:1] * 10, *items[-2:]]})
+    assert json.loads(count)["input_tokens"] < MAX_MODEL_LEN
+    (count,) = await post(api, "CountInputTokens", counted | {"input": items[:1] * 10, "truncation": "disabled"})
+    assert json.loads(count)["input_tokens"] > MAX_MODEL_LEN

@@ -15,7 +15,7 @@ from services.router.apis.responses.body import ResponseBody
 from services.router.apis.responses.response import ResponseObject
 from services.router.apis.responses.writer import ResponseWriter
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
-from services.router.chat.request import ChatRequest
+from services.router.chat.request import ChatRequest, Overflow
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, internal, overloaded
 from services.router.generation.usage import Usage
@@ -60,6 +60,8 @@ def test_what_the_options_become() -> None:
     assert chat(reasoning={"effort": "none"}).template_kwargs == {"enable_thinking": False, "thinking": False}
     assert chat(include=["message.output_text.logprobs"]).options.sampling.logprobs == 0
     assert chat().options.sampling.logprobs is None
+    assert chat(truncation="auto").overflow is Overflow.DROP_OLDEST
+    assert chat(truncation="disabled").overflow is chat().overflow is Overflow.REFUSE
 
 
 def test_items_become_messages() -> None:
@@ -301,6 +303,16 @@ def test_fields_that_open_responses_wants_are_always_there(model: ServedModel) -
     asked = {"presence_penalty": 0.5, "frequency_penalty": -1.5}
     response = whole(model, THINK_SAY_CALL, **asked)
     assert {name: response[name] for name in asked} == asked
+
+
+@pytest.mark.parametrize("truncation", ["auto", "disabled", None])
+def test_truncation_is_repeated(model: ServedModel, truncation: str | None) -> None:
+    told = truncation or "disabled"
+    assert whole(model, THINK_SAY_CALL, truncation=truncation)["truncation"] == told
+    states = [
+        event["response"] for event in streamed(model, THINK_SAY_CALL, truncation=truncation) if "response" in event
+    ]
+    assert [state["truncation"] for state in states] == [told] * 3
 
 
 def test_only_the_item_that_was_cut_is_incomplete(model: ServedModel) -> None:

@@ -23,10 +23,10 @@ from services.router.apis.openai.json import AnswerHead
 from services.router.apis.responses.body import ResponseBody
 from services.router.apis.responses.response import ResponseObject
 from services.router.apis.responses.writer import ResponseWriter
+from services.router.chat.fitting import encode_plan
 from services.router.chat.forms import TOOL_FORMS, FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.plan import plan_chat
-from services.router.chat.preparation import encode_plan
 from services.router.chat.request import ChatRequest
 from services.router.generation.usage import Usage
 from services.router.model import ModelInfo, ServedModel

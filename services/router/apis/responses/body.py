@@ -11,7 +11,7 @@ from pydantic import Field, Tag
 
 from services.router.apis.responses.items import Item, to_template
 from services.router.apis.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.chat import ChatRequest, ToolPath, thinking_kwargs
+from services.router.chat import ChatRequest, Overflow, ToolPath, thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
 from services.router.grammar import Structure, StructureKind
@@ -122,7 +122,12 @@ class InputTokensBody(Body):
     text: Text | None = Field(None, description="Format of the text of the answer.")
     reasoning: Reasoning | None = Field(None, description="Options for the reasoning.")
     truncation: Literal["auto", "disabled"] | None = Field(
-        None, description="No effect: input that does not fit in the context is an error."
+        None,
+        description=(
+            "What to do with input that does not fit in the context together with `max_output_tokens`. `auto`: drop "
+            "the oldest turns until it fits; the last user message, the newest items and system messages stay. "
+            "`disabled`, the default: refuse the request."
+        ),
     )
     # vLLM's field.
     chat_template_kwargs: dict[str, Any] | None = Field(
@@ -159,6 +164,7 @@ class InputTokensBody(Body):
             messages_param="input",
             tool_path=ToolPath("tools[{}]"),
             max_tokens_param="max_output_tokens",
+            overflow=Overflow.DROP_OLDEST if self.truncation == "auto" else Overflow.REFUSE,
         )
 
     def _template_kwargs(self) -> dict[str, Any] | None:

@@ -153,7 +153,7 @@ class Response(Reply):
     tools: list[FunctionToolEcho]
     top_logprobs: int
     top_p: float
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     user: str = may_lack("As in the request; absent if the request has none.")
 
 

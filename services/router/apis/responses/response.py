@@ -119,7 +119,7 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
         "tools": [tool.echo() for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _decimal(effective.top_p),
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
     }
     return echo if body.user is None else echo | {"user": body.user}
 

@@ -10,31 +10,56 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.router.apis.anthropic.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from services.router.apis.anthropic.blocks import OtherBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from services.router.apis.anthropic.body import (
     AnthropicTool,
     AnthropicToolChoice,
     CountTokensBody,
+    JsonFormat,
     MessagesBody,
     OutputConfig,
     Thinking,
 )
-from services.router.apis.anthropic.context_management import ContextEdit, ContextManagement
+from services.router.apis.anthropic.context_management import ContextEdit, ContextManagement, KeptThinking
 from services.router.apis.anthropic.messages import Turn
-from services.router.apis.ollama.chat import ChatBody, OllamaMessage, OllamaTool
+from services.router.apis.ollama.chat import (
+    CalledFunction,
+    CallParam,
+    ChatBody,
+    FunctionParam,
+    OllamaMessage,
+    OllamaTool,
+)
 from services.router.apis.ollama.embed import EmbedBody
 from services.router.apis.ollama.generate import GenerateBody
 from services.router.apis.ollama.options import Options
 from services.router.apis.openai.body import StreamOptions
-from services.router.apis.openai.chat_completions import ChatCompletionRequest, ChatMessage, TextPart
-from services.router.apis.openai.cohere import CohereEmbedBody
+from services.router.apis.openai.chat_completions import ChatCompletionRequest, ChatMessage, RefusalPart, TextPart
+from services.router.apis.openai.cohere import CohereEmbedBody, CohereInput, CohereText
 from services.router.apis.openai.completions import CompletionRequest
 from services.router.apis.openai.embeddings import EmbeddingBody
+from services.router.apis.openai.functions import FunctionName
+from services.router.apis.openai.response_format import JsonSchemaFormat, ResponseFormat
 from services.router.apis.openai.scoring import RerankBody
-from services.router.apis.openai.tools import FunctionDefinition, ToolDefinition
+from services.router.apis.openai.tools import (
+    AllowedTools,
+    AllowedToolsChoice,
+    FunctionCall,
+    FunctionDefinition,
+    NamedFunction,
+    NamedTool,
+    ToolCall,
+    ToolDefinition,
+)
 from services.router.apis.responses.body import Format, InputTokensBody, Reasoning, ResponseBody, Text
-from services.router.apis.responses.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, ReasoningItem
-from services.router.apis.responses.tools import ResponseTool
+from services.router.apis.responses.items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    MessageItem,
+    Part,
+    ReasoningItem,
+)
+from services.router.apis.responses.tools import ResponseTool, ResponseToolChoice
 from services.router.http.body import Body
 
 
@@ -63,6 +88,9 @@ _CHAT = {"messages": [USER]}
 _RESPONSE = {"input": "Hi"}
 _MESSAGE = {"model": "m", "max_tokens": 8, "messages": [USER]}
 _FUNCTION = {"name": "add", "parameters": {"type": "object"}}
+_TOOL = {"type": "function", "function": _FUNCTION}
+_NAMED = {"type": "function", "function": {"name": "add"}}
+_CALLED = {"name": "add", "arguments": "{}"}
 _TOOL_USE = {"type": "tool_use", "id": "t", "name": "add", "input": {}}
 
 _CACHE = "The cache keeps what it has room for, whatever the client marks."
@@ -71,12 +99,22 @@ _TOOLSET = "It names a toolset of the provider's; those are refused where they a
 _STORE = "Nothing is stored."
 _USER = "It identifies the end user to the provider."
 _ITEM = "It repeats what an earlier answer said of the item."
+_CITED = "It is of an earlier answer, whose text says the same."
 _LOADING = "The model sees all tools at once."
 _LOADED = "It says how Ollama loads a model; this server has loaded it."
 
 
 def _chat(given: dict[str, Any]) -> dict[str, Any]:
     return _CHAT | given
+
+
+def _answer(message: dict[str, Any]) -> dict[str, Any]:
+    """A conversation in which the assistant has answered with this message."""
+    return {"messages": [USER, {"role": "assistant"} | message, USER]}
+
+
+def _choice(choice: dict[str, Any]) -> dict[str, Any]:
+    return _CHAT | {"tools": [_TOOL], "tool_choice": choice}
 
 
 def _response(given: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +133,23 @@ def _block(role: str, block: dict[str, Any]) -> Callable[[dict[str, Any]], dict[
     return inside
 
 
+def _parts(item: dict[str, Any], name: str, part: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """`name`: the field of the item that has the part."""
+    inside = _item(item)
+    return lambda given: inside({name: [part | given]})
+
+
+def _response_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    return _RESPONSE | {"tools": [{"type": "function"} | _FUNCTION], "tool_choice": choice}
+
+
 def _item(item: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
     return lambda given: {"input": [call, item | given]}
+
+
+def _ollama_call(call: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "m", "messages": [USER, {"role": "assistant", "tool_calls": [call]}]}
 
 
 TABLE: dict[str, Fields] = {
@@ -133,6 +185,58 @@ TABLE: dict[str, Fields] = {
         lambda given: {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"} | given]}]},
         "text type", ignored={"prompt_cache_breakpoint": _CACHE},
     ),
+    "openai.chat.message.refusal": Fields(
+        RefusalPart, ChatCompletionRequest,
+        lambda given: _answer({"content": [{"type": "refusal", "refusal": "x"} | given]}), "refusal type",
+    ),
+    "openai.chat.message.function_call": Fields(
+        FunctionCall, ChatCompletionRequest, lambda given: _answer({"function_call": _CALLED | given}),
+        "arguments name",
+    ),
+    "openai.chat.tool_call": Fields(
+        ToolCall, ChatCompletionRequest,
+        lambda given: _answer({"tool_calls": [{"id": "c", "type": "function", "function": _CALLED} | given]}),
+        "function id type",
+    ),
+    "openai.chat.tool_call.function": Fields(
+        FunctionCall, ChatCompletionRequest,
+        lambda given: _answer({"tool_calls": [{"id": "c", "type": "function", "function": _CALLED | given}]}),
+        "arguments name",
+    ),
+    "openai.chat.tool_choice": Fields(
+        NamedTool, ChatCompletionRequest, lambda given: _choice(_NAMED | given), "function type"
+    ),
+    "openai.chat.tool_choice.function": Fields(
+        NamedFunction, ChatCompletionRequest,
+        lambda given: _choice({"type": "function", "function": {"name": "add"} | given}), "name",
+    ),
+    "openai.chat.allowed_tool_choice": Fields(
+        AllowedToolsChoice, ChatCompletionRequest,
+        lambda given: _choice({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [_NAMED]}} | given),
+        "allowed_tools type",
+    ),
+    "openai.chat.allowed_tools": Fields(
+        AllowedTools, ChatCompletionRequest,
+        lambda given: _choice({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [_NAMED]} | given}),
+        "mode tools",
+    ),
+    "openai.chat.functions": Fields(
+        FunctionDefinition, ChatCompletionRequest, lambda given: _CHAT | {"functions": [_FUNCTION | given]},
+        "description name parameters",
+    ),
+    "openai.chat.function_call": Fields(
+        FunctionName, ChatCompletionRequest,
+        lambda given: _CHAT | {"functions": [_FUNCTION], "function_call": {"name": "add"} | given}, "name",
+    ),
+    "openai.chat.response_format": Fields(
+        ResponseFormat, ChatCompletionRequest,
+        lambda given: _CHAT | {"response_format": {"type": "text"} | given}, "json_schema type",
+    ),
+    "openai.chat.response_format.json_schema": Fields(
+        JsonSchemaFormat, ChatCompletionRequest,
+        lambda given: _CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "n"} | given}},
+        "name schema strict", ignored={"description": "The answer matches the schema without it."},
+    ),
     "openai.chat.tool": Fields(
         ToolDefinition, ChatCompletionRequest,
         lambda given: _CHAT | {"tools": [{"type": "function", "function": _FUNCTION} | given]}, "function type",
@@ -147,6 +251,11 @@ TABLE: dict[str, Fields] = {
         "best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty prompt seed stop "
         "stream stream_options temperature top_p user",
         refused={"suffix": "x"},
+    ),
+    "openai.completions.stream_options": Fields(
+        StreamOptions, CompletionRequest, lambda given: {"prompt": "x", "stream": True, "stream_options": given},
+        "include_usage",
+        ignored={"include_obfuscation": "Padding against those who measure packets; the text is the same."},
     ),
     "openai.embeddings": Fields(
         EmbeddingBody, EmbeddingBody, lambda given: {"input": "x"} | given, "dimensions encoding_format input model",
@@ -193,6 +302,38 @@ TABLE: dict[str, Fields] = {
         "allowed_callers description name parameters strict type",
         ignored={"defer_loading": _LOADING, "output_schema": "It describes results to code that OpenAI runs."},
         refused={"async": True},
+    ),
+    "openai.responses.tool_choice": Fields(
+        ResponseToolChoice, ResponseBody,
+        lambda given: _response_choice({"type": "function", "name": "add"} | given), "name type",
+    ),
+    "openai.responses.allowed_tools": Fields(
+        ResponseToolChoice, ResponseBody,
+        lambda given: _response_choice(
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]} | given
+        ),
+        "mode tools type",
+    ),
+    "openai.responses.message.text": Fields(
+        Part, ResponseBody, _parts({"role": "assistant"}, "content", {"type": "output_text", "text": "x"}),
+        "text type", ignored={"annotations": _CITED, "logprobs": _ITEM, "prompt_cache_breakpoint": _CACHE},
+    ),
+    "openai.responses.message.refusal": Fields(
+        Part, ResponseBody, _parts({"role": "assistant"}, "content", {"type": "refusal", "refusal": "x"}),
+        "refusal type",
+    ),
+    "openai.responses.function_call_output.text": Fields(
+        Part, ResponseBody,
+        _parts({"type": "function_call_output", "call_id": "c"}, "output", {"type": "input_text", "text": "x"}),
+        "text type", ignored={"prompt_cache_breakpoint": _CACHE},
+    ),
+    "openai.responses.reasoning_item.content": Fields(
+        Part, ResponseBody,
+        _parts({"type": "reasoning", "summary": []}, "content", {"type": "reasoning_text", "text": "x"}), "text type",
+    ),
+    "openai.responses.reasoning_item.summary": Fields(
+        Part, ResponseBody, _parts({"type": "reasoning"}, "summary", {"type": "summary_text", "text": "x"}),
+        "text type",
     ),
     "openai.responses.message": Fields(
         MessageItem, ResponseBody, _item(USER), "content role type",
@@ -254,7 +395,22 @@ TABLE: dict[str, Fields] = {
     ),
     "anthropic.text": Fields(
         TextBlock, MessagesBody, _block("user", {"type": "text", "text": "x"}), "text type",
-        ignored={"cache_control": _CACHE, "citations": "They are of an earlier answer, whose text says the same."},
+        ignored={"cache_control": _CACHE, "citations": _CITED},
+    ),
+    "anthropic.system.text": Fields(
+        TextBlock, MessagesBody, lambda given: _MESSAGE | {"system": [{"type": "text", "text": "x"} | given]},
+        "text type", ignored={"cache_control": _CACHE, "citations": _CITED},
+    ),
+    "anthropic.tool_result.text": Fields(
+        TextBlock, MessagesBody,
+        lambda given: _block("user", {"type": "tool_result", "tool_use_id": "t"})(
+            {"content": [{"type": "text", "text": "x"} | given]}
+        ),
+        "text type", ignored={"cache_control": _CACHE, "citations": _CITED},
+    ),
+    "anthropic.redacted_thinking": Fields(
+        OtherBlock, MessagesBody, _block("assistant", {"type": "redacted_thinking"}), "type",
+        ignored={"data": "Only Anthropic can decrypt it."},
     ),
     "anthropic.thinking_block": Fields(
         ThinkingBlock, MessagesBody, _block("assistant", {"type": "thinking", "thinking": "x"}), "thinking type",
@@ -288,6 +444,11 @@ TABLE: dict[str, Fields] = {
         OutputConfig, MessagesBody, lambda given: _MESSAGE | {"output_config": given}, "effort format",
         refused={"task_budget": {"type": "tokens", "total": 8}},
     ),
+    "anthropic.output_format": Fields(
+        JsonFormat, MessagesBody,
+        lambda given: _MESSAGE | {"output_config": {"format": {"type": "json_schema", "schema": {}} | given}},
+        "schema type",
+    ),
     "anthropic.context_management": Fields(
         ContextManagement, MessagesBody, lambda given: _MESSAGE | {"context_management": given}, "edits"
     ),
@@ -295,6 +456,15 @@ TABLE: dict[str, Fields] = {
         ContextEdit, MessagesBody,
         lambda given: _MESSAGE | {"context_management": {"edits": [{"type": "clear_thinking_20251015"} | given]}},
         "keep type",
+    ),
+    "anthropic.clear_thinking.keep": Fields(
+        KeptThinking, MessagesBody,
+        lambda given: _MESSAGE | {
+            "context_management": {
+                "edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns"} | given}]
+            }
+        },
+        "type value",
     ),
     "ollama.chat": Fields(
         ChatBody, ChatBody, lambda given: {"model": "m", "messages": [USER]} | given,
@@ -330,6 +500,19 @@ TABLE: dict[str, Fields] = {
         OllamaMessage, ChatBody, lambda given: {"model": "m", "messages": [USER | given]},
         "content role thinking tool_calls tool_name", refused={"images": ["x"]},
     ),
+    "ollama.tool_call": Fields(
+        CallParam, ChatBody, lambda given: _ollama_call({"function": {"name": "add", "arguments": {}}} | given),
+        "function",
+    ),
+    "ollama.tool_call.function": Fields(
+        CalledFunction, ChatBody, lambda given: _ollama_call({"function": {"name": "add", "arguments": {}} | given}),
+        "arguments name",
+    ),
+    "ollama.function": Fields(
+        FunctionParam, ChatBody,
+        lambda given: {"model": "m", "messages": [USER], "tools": [{"function": _FUNCTION | given}]},
+        "description name parameters",
+    ),
     "ollama.tool": Fields(
         OllamaTool, ChatBody,
         lambda given: {"model": "m", "messages": [USER], "tools": [{"function": _FUNCTION} | given]}, "function type",
@@ -338,6 +521,14 @@ TABLE: dict[str, Fields] = {
         CohereEmbedBody, CohereEmbedBody, lambda given: {"texts": ["x"]} | given,
         "embedding_types input_type inputs max_tokens model output_dimension priority texts truncate",
         refused={"images": ["x"]},
+    ),
+    "cohere.embed.input": Fields(
+        CohereInput, CohereEmbedBody,
+        lambda given: {"inputs": [{"content": [{"type": "text", "text": "x"}]} | given]}, "content",
+    ),
+    "cohere.embed.text": Fields(
+        CohereText, CohereEmbedBody, lambda given: {"inputs": [{"content": [{"type": "text", "text": "x"} | given]}]},
+        "text type",
     ),
     "cohere.rerank": Fields(
         RerankBody, RerankBody, lambda given: {"query": "x", "documents": ["y"]} | given,

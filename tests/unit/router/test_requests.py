@@ -310,6 +310,13 @@ def test_an_assistant_s_earlier_message_may_hold_whatever_a_model_wrote() -> Non
     assert written[4]["tool_calls"] == messages[4]["tool_calls"]
 
 
+def test_a_refusal_is_part_of_the_text() -> None:
+    contents: list[Any] = [None, "", "Well.", [{"type": "text", "text": "Well."}]]
+    messages = [{"role": "assistant", "content": content, "refusal": "No."} for content in contents]
+    request = parse_body(json.dumps({"messages": messages}).encode(), ChatCompletionRequest)
+    assert [text_of(message) for message in request.to_chat().messages] == ["No.", "No.", "Well.\nNo.", "Well.\nNo."]
+
+
 @pytest.mark.parametrize(
     ("body", "count"),
     [

@@ -120,9 +120,11 @@ class ChatMessage(Body):
             content = [
                 {"type": "text", "text": _text_of(part)} for part in content if not isinstance(part, ThinkingPart)
             ]
-        elif content is None:
+            if self.refusal:
+                content.append({"type": "text", "text": self.refusal})
+        else:
             # Templates would print None as text, so missing content becomes an empty text.
-            content = self.refusal or ""
+            content = "\n".join(filter(None, (content, self.refusal)))
         message: dict[str, Any] = {"role": self.role, "content": content}
         if self.name is not None:
             message["name"] = self.name

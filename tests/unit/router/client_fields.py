@@ -70,6 +70,7 @@ class Fields:
     object: type[Body]
     request: type[Body]
     inside: Callable[[dict[str, Any]], dict[str, Any]]
+    # Fields that change the converted request or the answer. client_samples.py has a value of each.
     served: str
     # By name: why the answer is right without it.
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -90,10 +91,18 @@ _MESSAGE = {"model": "m", "max_tokens": 8, "messages": [USER]}
 _FUNCTION = {"name": "add", "parameters": {"type": "object"}}
 _TOOL = {"type": "function", "function": _FUNCTION}
 _NAMED = {"type": "function", "function": {"name": "add"}}
+_SUB: dict[str, Any] = {"name": "sub"}
 _CALLED = {"name": "add", "arguments": "{}"}
 _TOOL_USE = {"type": "tool_use", "id": "t", "name": "add", "input": {}}
 
+# A conversation with reasoning in two turns.
+_THOUGHT = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hi."}]}
+THOUGHTS = _MESSAGE | {"messages": [USER, _THOUGHT, USER, _THOUGHT, USER]}
+
 _CACHE = "The cache keeps what it has room for, whatever the client marks."
+_MATCHES = "Answers always match the schema."
+_NAME = "The schema is used without its name."
+_STYLE = "A hint of style that no open model's template takes."
 _TIER = "There is one tier."
 _TOOLSET = "It names a toolset of the provider's; those are refused where they are defined."
 _STORE = "Nothing is stored."
@@ -114,7 +123,7 @@ def _answer(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(choice: dict[str, Any]) -> dict[str, Any]:
-    return _CHAT | {"tools": [_TOOL], "tool_choice": choice}
+    return _CHAT | {"tools": [_TOOL, {"type": "function", "function": _SUB}], "tool_choice": choice}
 
 
 def _response(given: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +136,7 @@ def _message(given: dict[str, Any]) -> dict[str, Any]:
 
 def _block(role: str, block: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def inside(given: dict[str, Any]) -> dict[str, Any]:
-        called = {"role": "assistant", "content": [_TOOL_USE]}
+        called = {"role": "assistant", "content": [_TOOL_USE, _TOOL_USE | {"id": "u"}]}
         return _MESSAGE | {"messages": [called, {"role": role, "content": [block | given]}]}
 
     return inside
@@ -140,12 +149,13 @@ def _parts(item: dict[str, Any], name: str, part: dict[str, Any]) -> Callable[[d
 
 
 def _response_choice(choice: dict[str, Any]) -> dict[str, Any]:
-    return _RESPONSE | {"tools": [{"type": "function"} | _FUNCTION], "tool_choice": choice}
+    tools = [{"type": "function"} | function for function in (_FUNCTION, _SUB)]
+    return _RESPONSE | {"tools": tools, "tool_choice": choice}
 
 
 def _item(item: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
-    return lambda given: {"input": [call, item | given]}
+    calls = [{"type": "function_call", "call_id": call_id, "name": "add", "arguments": "{}"} for call_id in "ce"]
+    return lambda given: {"input": [*calls, item | given]}
 
 
 def _ollama_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -157,13 +167,17 @@ TABLE: dict[str, Fields] = {
         ChatCompletionRequest, ChatCompletionRequest, _chat,
         "frequency_penalty logit_bias logprobs max_completion_tokens max_tokens messages model n parallel_tool_calls "
         "presence_penalty prompt_cache_key reasoning_effort response_format seed stop stream stream_options "
-        "temperature tool_choice tools top_logprobs top_p function_call functions metadata safety_identifier "
-        "service_tier store user",
+        "temperature tool_choice tools top_logprobs top_p function_call functions",
         ignored={
+            "metadata": _STORE,
+            "safety_identifier": _USER,
+            "service_tier": _TIER,
+            "store": _STORE,
+            "user": _USER,
             "prediction": "A hint that may speed the answer up, and cannot change it.",
             "prompt_cache_options": _CACHE,
             "prompt_cache_retention": _CACHE,
-            "verbosity": "A hint of style that no open model's template takes.",
+            "verbosity": _STYLE,
         },
         refused={
             "audio": {"voice": "v", "format": "wav"}, "modalities": ["text", "audio"], "moderation": {"model": "m"},
@@ -226,7 +240,7 @@ TABLE: dict[str, Fields] = {
     ),
     "openai.chat.function_call": Fields(
         FunctionName, ChatCompletionRequest,
-        lambda given: _CHAT | {"functions": [_FUNCTION], "function_call": {"name": "add"} | given}, "name",
+        lambda given: _CHAT | {"functions": [_FUNCTION, _SUB], "function_call": {"name": "add"} | given}, "name",
     ),
     "openai.chat.response_format": Fields(
         ResponseFormat, ChatCompletionRequest,
@@ -235,7 +249,7 @@ TABLE: dict[str, Fields] = {
     "openai.chat.response_format.json_schema": Fields(
         JsonSchemaFormat, ChatCompletionRequest,
         lambda given: _CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "n"} | given}},
-        "name schema strict", ignored={"description": "The answer matches the schema without it."},
+        "schema", ignored={"description": _MATCHES, "name": _NAME, "strict": _MATCHES},
     ),
     "openai.chat.tool": Fields(
         ToolDefinition, ChatCompletionRequest,
@@ -249,8 +263,8 @@ TABLE: dict[str, Fields] = {
     "openai.completions": Fields(
         CompletionRequest, CompletionRequest, lambda given: {"prompt": "x"} | given,
         "best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty prompt seed stop "
-        "stream stream_options temperature top_p user",
-        refused={"suffix": "x"},
+        "stream stream_options temperature top_p",
+        ignored={"user": _USER}, refused={"suffix": "x"},
     ),
     "openai.completions.stream_options": Fields(
         StreamOptions, CompletionRequest, lambda given: {"prompt": "x", "stream": True, "stream_options": given},
@@ -286,22 +300,23 @@ TABLE: dict[str, Fields] = {
         refused={"conversation": "c", "previous_response_id": "r", "personality": "friendly"},
     ),
     "openai.responses.reasoning": Fields(
-        Reasoning, ResponseBody, lambda given: _RESPONSE | {"reasoning": given}, "effort summary",
-        ignored={"generate_summary": "The older name of `summary`: reasoning is told as it is."},
+        Reasoning, ResponseBody, lambda given: _RESPONSE | {"reasoning": given}, "effort",
+        ignored=dict.fromkeys(("generate_summary", "summary"), "Reasoning is told as it is."),
         refused={"context": "current_turn", "mode": "pro"},
     ),
     "openai.responses.text": Fields(
-        Text, ResponseBody, lambda given: _RESPONSE | {"text": given}, "format verbosity"
+        Text, ResponseBody, lambda given: _RESPONSE | {"text": given}, "format",
+        ignored={"verbosity": _STYLE},
     ),
     "openai.responses.text.format": Fields(
         Format, ResponseBody, lambda given: _RESPONSE | {"text": {"format": {"type": "text"} | given}},
-        "description name schema strict type",
+        "schema type", ignored={"description": _MATCHES, "name": _NAME, "strict": _MATCHES},
     ),
     "openai.responses.tool": Fields(
         ResponseTool, ResponseBody, lambda given: _RESPONSE | {"tools": [{"type": "function"} | _FUNCTION | given]},
-        "allowed_callers description name parameters strict type",
+        "description name parameters strict type",
         ignored={"defer_loading": _LOADING, "output_schema": "It describes results to code that OpenAI runs."},
-        refused={"async": True},
+        refused={"allowed_callers": ["programmatic"], "async": True},
     ),
     "openai.responses.tool_choice": Fields(
         ResponseToolChoice, ResponseBody,
@@ -426,14 +441,19 @@ TABLE: dict[str, Fields] = {
     ),
     "anthropic.tool": Fields(
         AnthropicTool, MessagesBody, lambda given: _MESSAGE | {"tools": [{"name": "add", "input_schema": {}} | given]},
-        "allowed_callers description input_examples input_schema name strict type",
+        "description input_examples input_schema name strict type",
         ignored={
             "cache_control": _CACHE, "defer_loading": _LOADING,
             "eager_input_streaming": "Inputs are always streamed as they come.",
         },
+        refused={"allowed_callers": ["code_execution_20250825"]},
     ),
     "anthropic.tool_choice": Fields(
-        AnthropicToolChoice, MessagesBody, lambda given: _MESSAGE | {"tool_choice": {"type": "auto"} | given},
+        AnthropicToolChoice, MessagesBody,
+        lambda given: _MESSAGE | {
+            "tools": [{"name": "add", "input_schema": {}}, {"name": "sub", "input_schema": {}}],
+            "tool_choice": {"type": "auto"} | given,
+        },
         "disable_parallel_tool_use name type",
     ),
     "anthropic.thinking": Fields(
@@ -450,16 +470,16 @@ TABLE: dict[str, Fields] = {
         "schema type",
     ),
     "anthropic.context_management": Fields(
-        ContextManagement, MessagesBody, lambda given: _MESSAGE | {"context_management": given}, "edits"
+        ContextManagement, MessagesBody, lambda given: THOUGHTS | {"context_management": given}, "edits"
     ),
     "anthropic.clear_thinking": Fields(
         ContextEdit, MessagesBody,
-        lambda given: _MESSAGE | {"context_management": {"edits": [{"type": "clear_thinking_20251015"} | given]}},
+        lambda given: THOUGHTS | {"context_management": {"edits": [{"type": "clear_thinking_20251015"} | given]}},
         "keep type",
     ),
     "anthropic.clear_thinking.keep": Fields(
         KeptThinking, MessagesBody,
-        lambda given: _MESSAGE | {
+        lambda given: THOUGHTS | {
             "context_management": {
                 "edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns"} | given}]
             }
@@ -468,18 +488,19 @@ TABLE: dict[str, Fields] = {
     ),
     "ollama.chat": Fields(
         ChatBody, ChatBody, lambda given: {"model": "m", "messages": [USER]} | given,
-        "format keep_alive logprobs messages model options stream think tools top_logprobs",
+        "format logprobs messages model options stream think tools top_logprobs", ignored={"keep_alive": _LOADED},
     ),
     "ollama.generate": Fields(
         GenerateBody, GenerateBody, lambda given: {"model": "m", "prompt": "x"} | given,
-        "format keep_alive logprobs model options prompt raw stream system think top_logprobs",
+        "format logprobs model options prompt raw stream system think top_logprobs",
+        ignored={"keep_alive": _LOADED},
         refused={
             "context": [1], "images": ["x"], "suffix": "x", "template": "x", "height": 8, "steps": 8, "width": 8,
         },
     ),
     "ollama.embed": Fields(
         EmbedBody, EmbedBody, lambda given: {"model": "m", "input": "x"} | given,
-        "dimensions input keep_alive model options truncate",
+        "dimensions input model truncate", ignored={"keep_alive": _LOADED, "options": _LOADED},
     ),
     "ollama.options": Fields(
         Options, ChatBody, lambda given: {"model": "m", "messages": [USER], "options": given},
@@ -519,8 +540,8 @@ TABLE: dict[str, Fields] = {
     ),
     "cohere.embed": Fields(
         CohereEmbedBody, CohereEmbedBody, lambda given: {"texts": ["x"]} | given,
-        "embedding_types input_type inputs max_tokens model output_dimension priority texts truncate",
-        refused={"images": ["x"]},
+        "embedding_types inputs max_tokens model output_dimension priority texts truncate",
+        ignored={"input_type": "Texts are embedded alike for every purpose."}, refused={"images": ["x"]},
     ),
     "cohere.embed.input": Fields(
         CohereInput, CohereEmbedBody,

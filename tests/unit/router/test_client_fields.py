@@ -1,17 +1,18 @@
-"""No field that an SDK can send is dropped in silence."""
+"""No field that an SDK can send is dropped in silence, and every field that is served has an effect."""
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from services.router.errors import ApiError
-from services.router.http.body import Body
-from services.router.http.reader import parse_body
 from tests.e2e.clients import request_fields
 from tests.unit.router.client_fields import TABLE, Fields
+from tests.unit.router.client_samples import ONLY, SAMPLES
+from tests.unit.router.converted_requests import Converter
 
 
 def unknown_fields(found: dict[str, list[str]]) -> dict[str, set[str]]:
@@ -30,32 +31,67 @@ def test_a_field_that_a_new_version_brings_is_found() -> None:
     assert unknown_fields({"openai.chat": ["model", "telepathy"]}) == {"openai.chat": {"telepathy"}}
 
 
-def check(request: type[Body], value: dict[str, Any]) -> None:
-    """Raises ApiError, as the request's service would before it asks a scheduler."""
-    body: Any = parse_body(json.dumps(value).encode(), request)
-    if "check" in dir(request):
-        body.check(*([128] if "n" in request.model_fields else []))
-    if "to_chat" in dir(request):
-        body.to_chat(*(["m"] if request.__module__.startswith("services.router.apis.ollama") else []))
+@pytest.fixture(scope="module")
+def converter() -> Iterator[Converter]:
+    converter = Converter()
+    yield converter
+    converter.close()
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_table_says_what_the_code_does(name: str) -> None:
+async def test_the_table_says_what_the_code_does(converter: Converter, name: str) -> None:
     fields = TABLE[name]
-    declared = {info.alias or name for name, info in fields.object.model_fields.items()}
-    assert set(fields.served.split()) <= declared
-    check(fields.request, fields.inside({}))
+    await converter.convert(fields.request, fields.inside({}))
+    assert set(fields.served.split()) <= descriptions(fields).keys()
     for ignored, reason in fields.ignored.items():
         assert reason.endswith(".")
-        assert ignored in fields.object.known_extras, ignored
+        assert ignored in fields.object.known_extras or is_without_effect(descriptions(fields)[ignored]), ignored
     for refused, value in fields.refused.items():
-        assert _refused_param(fields, refused, value) == refused
+        assert await refused_param(converter, fields, {refused: value}) == refused
 
 
-def _refused_param(fields: Fields, name: str, value: object) -> str:
+@pytest.mark.parametrize("name", TABLE)
+def test_a_field_that_is_described_as_without_effect_is_not_served(name: str) -> None:
+    described = descriptions(TABLE[name])
+    assert [field for field in TABLE[name].served.split() if is_without_effect(described[field])] == []
+
+
+@pytest.mark.parametrize(("name", "field"), [(name, field) for name in TABLE for field in TABLE[name].served.split()])
+async def test_a_served_field_has_an_effect(converter: Converter, name: str, field: str) -> None:
+    fields, sample = TABLE[name], SAMPLES[name][field]
+    given = {**sample.beside, field: sample.value}
+    if sample.is_refused:
+        await converter.convert(fields.request, fields.inside({**sample.beside}))
+        if sample is ONLY:
+            assert await refused_param(converter, fields, given) == field
+        else:
+            with pytest.raises(ApiError):
+                await converter.convert(fields.request, fields.inside(given))
+        return
+    without = await converter.convert(fields.request, fields.inside({**sample.beside}))
+    assert without == await converter.convert(fields.request, fields.inside({**sample.beside}))
+    assert without != await converter.convert(fields.request, fields.inside(given))
+
+
+def test_every_sample_is_of_a_served_field() -> None:
+    assert {name: set(samples) for name, samples in SAMPLES.items()} == {
+        name: set(fields.served.split()) for name, fields in TABLE.items()
+    }
+
+
+def descriptions(fields: Fields) -> dict[str, str]:
+    """The descriptions of the object's declared fields, by name."""
+    return {info.alias or name: info.description or "" for name, info in fields.object.model_fields.items()}
+
+
+def is_without_effect(description: str) -> bool:
+    return re.search(r"(^|; |\. )no effect[.:]|but has no effect", description, re.IGNORECASE) is not None
+
+
+async def refused_param(converter: Converter, fields: Fields, given: dict[str, Any]) -> str:
     """The last part of the name of the field that the error is about."""
     try:
-        check(fields.request, fields.inside({name: value}))
+        await converter.convert(fields.request, fields.inside(given))
     except ApiError as error:
         return (error.param or "").rpartition(".")[2]
-    return f"'{name}' is not refused"
+    return f"{given} is not refused"

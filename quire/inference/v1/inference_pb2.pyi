@@ -913,6 +913,7 @@ class EmbedRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    INPUT_TYPE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     truncate_prompt_tokens: _builtins.int
@@ -929,6 +930,11 @@ class EmbedRequest(_message.Message):
     """Whether the tokenizer adds its own beginning and end tokens to texts. Default true."""
     return_prompt_token_ids: _builtins.bool
     """Whether to return each input's token ids with its vector."""
+    input_type: _builtins.str
+    """Purpose of the texts, which decides what prompt of the model is put in front of each: search_query, search_document,
+    classification, clustering, or the name of one of the model's prompts. Unset: the model's default prompt, if it has one.
+    Empty: no prompt. Token ids never get one.
+    """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EmbedInput]:
         """1 to 2,048 inputs, all texts or all token ids."""
@@ -949,17 +955,22 @@ class EmbedRequest(_message.Message):
         tenant: _builtins.str = ...,
         add_special_tokens: _builtins.bool | None = ...,
         return_prompt_token_ids: _builtins.bool = ...,
+        input_type: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "pooling", b"pooling", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_input_type", b"_input_type", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "input_type", b"input_type", "pooling", b"pooling", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "cache_salt", b"cache_salt", "inputs", b"inputs", "model", b"model", "pooling", b"pooling", "priority", b"priority", "return_prompt_token_ids", b"return_prompt_token_ids", "tenant", b"tenant", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "_input_type", b"_input_type", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "add_special_tokens", b"add_special_tokens", "cache_salt", b"cache_salt", "input_type", b"input_type", "inputs", b"inputs", "model", b"model", "pooling", b"pooling", "priority", b"priority", "return_prompt_token_ids", b"return_prompt_token_ids", "tenant", b"tenant", "truncate_prompt_tokens", b"truncate_prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__input_type: _TypeAlias = _typing.Literal["input_type"]  # noqa: Y015
+    _WhichOneofArgType__input_type: _TypeAlias = _typing.Literal["_input_type", b"_input_type"]  # noqa: Y015
     _WhichOneofReturnType__truncate_prompt_tokens: _TypeAlias = _typing.Literal["truncate_prompt_tokens"]  # noqa: Y015
     _WhichOneofArgType__truncate_prompt_tokens: _TypeAlias = _typing.Literal["_truncate_prompt_tokens", b"_truncate_prompt_tokens"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__input_type) -> _WhichOneofReturnType__input_type | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__truncate_prompt_tokens) -> _WhichOneofReturnType__truncate_prompt_tokens | None: ...
 
@@ -974,7 +985,7 @@ class EmbedInput(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """A text, which the router tokenizes."""
+    """A text, which the router tokenizes, with the prompt that EmbedRequest.input_type decides in front."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Token ids, used as they are."""

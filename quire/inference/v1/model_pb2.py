@@ -26,7 +26,7 @@ from quire.inference.v1 import pooling_pb2 as quire_dot_inference_dot_v1_dot_poo
 from quire.inference.v1 import sampling_pb2 as quire_dot_inference_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equire/inference/v1/model.proto\x12\x12quire.inference.v1\x1a quire/inference/v1/pooling.proto\x1a!quire/inference/v1/sampling.proto\"\xb2\x03\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12<\n\x10\x64\x65\x66\x61ult_sampling\x18\x06 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x18\n\x10tokenizer_sha256\x18\x07 \x01(\t\x12\x17\n\x0ftokenizer_bytes\x18\x08 \x01(\x04\x12\x14\n\x0c\x61rchitecture\x18\t \x01(\t\x12\r\n\x05\x64type\x18\n \x01(\t\x12\x34\n\tembedding\x18\x0b \x01(\x0b\x32!.quire.inference.v1.EmbeddingInfo\x12\x12\n\nis_encoder\x18\x0c \x01(\x08\x12\x36\n\nclassifier\x18\r \x01(\x0b\x32\".quire.inference.v1.ClassifierInfo\x12\x1b\n\x13has_no_output_layer\x18\x0e \x01(\x08\x12\x0f\n\x07version\x18\x0f \x01(\t\"H\n\x0fTokenizerBundle\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\x0c\x12\x1d\n\x15tokenizer_config_json\x18\x02 \x01(\x0c\"\x15\n\x13GetTokenizerRequest\"%\n\x14GetTokenizerResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x42^\n\x12quire.inference.v1P\x01Z1quire.local/protos/quire/inference/v1;inferencev1\xaa\x02\x12Quire.Inference.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equire/inference/v1/model.proto\x12\x12quire.inference.v1\x1a quire/inference/v1/pooling.proto\x1a!quire/inference/v1/sampling.proto\"\xf3\x03\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12<\n\x10\x64\x65\x66\x61ult_sampling\x18\x06 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x18\n\x10tokenizer_sha256\x18\x07 \x01(\t\x12\x17\n\x0ftokenizer_bytes\x18\x08 \x01(\x04\x12\x14\n\x0c\x61rchitecture\x18\t \x01(\t\x12\r\n\x05\x64type\x18\n \x01(\t\x12\x34\n\tembedding\x18\x0b \x01(\x0b\x32!.quire.inference.v1.EmbeddingInfo\x12\x12\n\nis_encoder\x18\x0c \x01(\x08\x12\x36\n\nclassifier\x18\r \x01(\x0b\x32\".quire.inference.v1.ClassifierInfo\x12\x1b\n\x13has_no_output_layer\x18\x0e \x01(\x08\x12\x0f\n\x07version\x18\x0f \x01(\t\x12?\n\x11\x65mbedding_prompts\x18\x10 \x01(\x0b\x32$.quire.inference.v1.EmbeddingPrompts\"H\n\x0fTokenizerBundle\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\x0c\x12\x1d\n\x15tokenizer_config_json\x18\x02 \x01(\x0c\"\x15\n\x13GetTokenizerRequest\"%\n\x14GetTokenizerResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x42^\n\x12quire.inference.v1P\x01Z1quire.local/protos/quire/inference/v1;inferencev1\xaa\x02\x12Quire.Inference.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,11 +35,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.inference.v1P\001Z1quire.local/protos/quire/inference/v1;inferencev1\252\002\022Quire.Inference.V1'
   _globals['_MODELINFO']._serialized_start=124
-  _globals['_MODELINFO']._serialized_end=558
-  _globals['_TOKENIZERBUNDLE']._serialized_start=560
-  _globals['_TOKENIZERBUNDLE']._serialized_end=632
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=634
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=655
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=657
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=694
+  _globals['_MODELINFO']._serialized_end=623
+  _globals['_TOKENIZERBUNDLE']._serialized_start=625
+  _globals['_TOKENIZERBUNDLE']._serialized_end=697
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=699
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=720
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=722
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=759
 # @@protoc_insertion_point(module_scope)

@@ -43,6 +43,7 @@ class ModelInfo(_message.Message):
     CLASSIFIER_FIELD_NUMBER: _builtins.int
     HAS_NO_OUTPUT_LAYER_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    EMBEDDING_PROMPTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name that requests address."""
     max_model_len: _builtins.int
@@ -87,6 +88,13 @@ class ModelInfo(_message.Message):
     def classifier(self) -> _pooling_pb2.ClassifierInfo:
         """The classifier of the model, which then has no embeddings and generates nothing. Unset: it has none."""
 
+    @_builtins.property
+    def embedding_prompts(self) -> _pooling_pb2.EmbeddingPrompts:
+        """The prompts of the embeddings. A worker sets it together with `embedding`, even if the model has no prompts. Unset: the
+        worker is of a release without prompts, or the model has no embeddings. The field is not part of EmbeddingInfo, because a
+        scheduler refuses a worker whose EmbeddingInfo differs, and workers of two releases may serve side by side.
+        """
+
     def __init__(
         self,
         *,
@@ -105,10 +113,11 @@ class ModelInfo(_message.Message):
         classifier: _pooling_pb2.ClassifierInfo | None = ...,
         has_no_output_layer: _builtins.bool = ...,
         version: _builtins.str = ...,
+        embedding_prompts: _pooling_pb2.EmbeddingPrompts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classifier", b"classifier", "default_sampling", b"default_sampling", "embedding", b"embedding"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classifier", b"classifier", "default_sampling", b"default_sampling", "embedding", b"embedding", "embedding_prompts", b"embedding_prompts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "classifier", b"classifier", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "eos_token_ids", b"eos_token_ids", "has_no_output_layer", b"has_no_output_layer", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "classifier", b"classifier", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "embedding_prompts", b"embedding_prompts", "eos_token_ids", b"eos_token_ids", "has_no_output_layer", b"has_no_output_layer", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

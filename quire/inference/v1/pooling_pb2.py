@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n quire/inference/v1/pooling.proto\x12\x12quire.inference.v1\"\x98\x01\n\rEmbeddingInfo\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x30\n\x07pooling\x18\x02 \x01(\x0e\x32\x1f.quire.inference.v1.PoolingType\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\x15\n\ris_matryoshka\x18\x04 \x01(\x08\x12\x1d\n\x15matryoshka_dimensions\x18\x05 \x03(\r\" \n\x0e\x43lassifierInfo\x12\x0e\n\x06labels\x18\x01 \x03(\t\"l\n\x14\x43lassificationParams\x12\x1b\n\x0esecond_text_at\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tactivates\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\x11\n\x0f_second_text_atB\x0c\n\n_activates\"]\n\rPoolingParams\x12\x17\n\ndimensions\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_dimensionsB\x0c\n\n_normalize*o\n\x0bPoolingType\x12\x1c\n\x18POOLING_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11POOLING_TYPE_LAST\x10\x01\x12\x15\n\x11POOLING_TYPE_MEAN\x10\x02\x12\x14\n\x10POOLING_TYPE_CLS\x10\x03\x42^\n\x12quire.inference.v1P\x01Z1quire.local/protos/quire/inference/v1;inferencev1\xaa\x02\x12Quire.Inference.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n quire/inference/v1/pooling.proto\x12\x12quire.inference.v1\"\x98\x01\n\rEmbeddingInfo\x12\x0c\n\x04size\x18\x01 \x01(\r\x12\x30\n\x07pooling\x18\x02 \x01(\x0e\x32\x1f.quire.inference.v1.PoolingType\x12\x11\n\tnormalize\x18\x03 \x01(\x08\x12\x15\n\ris_matryoshka\x18\x04 \x01(\x08\x12\x1d\n\x15matryoshka_dimensions\x18\x05 \x03(\r\"t\n\x10\x45mbeddingPrompts\x12\x34\n\x07prompts\x18\x01 \x03(\x0b\x32#.quire.inference.v1.EmbeddingPrompt\x12\x19\n\x0c\x64\x65\x66\x61ult_name\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0f\n\r_default_name\"-\n\x0f\x45mbeddingPrompt\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\" \n\x0e\x43lassifierInfo\x12\x0e\n\x06labels\x18\x01 \x03(\t\"l\n\x14\x43lassificationParams\x12\x1b\n\x0esecond_text_at\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tactivates\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\x11\n\x0f_second_text_atB\x0c\n\n_activates\"]\n\rPoolingParams\x12\x17\n\ndimensions\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x02 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_dimensionsB\x0c\n\n_normalize*o\n\x0bPoolingType\x12\x1c\n\x18POOLING_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11POOLING_TYPE_LAST\x10\x01\x12\x15\n\x11POOLING_TYPE_MEAN\x10\x02\x12\x14\n\x10POOLING_TYPE_CLS\x10\x03\x42^\n\x12quire.inference.v1P\x01Z1quire.local/protos/quire/inference/v1;inferencev1\xaa\x02\x12Quire.Inference.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,14 +32,18 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.inference.v1.pooling_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.inference.v1P\001Z1quire.local/protos/quire/inference/v1;inferencev1\252\002\022Quire.Inference.V1'
-  _globals['_POOLINGTYPE']._serialized_start=450
-  _globals['_POOLINGTYPE']._serialized_end=561
+  _globals['_POOLINGTYPE']._serialized_start=615
+  _globals['_POOLINGTYPE']._serialized_end=726
   _globals['_EMBEDDINGINFO']._serialized_start=57
   _globals['_EMBEDDINGINFO']._serialized_end=209
-  _globals['_CLASSIFIERINFO']._serialized_start=211
-  _globals['_CLASSIFIERINFO']._serialized_end=243
-  _globals['_CLASSIFICATIONPARAMS']._serialized_start=245
-  _globals['_CLASSIFICATIONPARAMS']._serialized_end=353
-  _globals['_POOLINGPARAMS']._serialized_start=355
-  _globals['_POOLINGPARAMS']._serialized_end=448
+  _globals['_EMBEDDINGPROMPTS']._serialized_start=211
+  _globals['_EMBEDDINGPROMPTS']._serialized_end=327
+  _globals['_EMBEDDINGPROMPT']._serialized_start=329
+  _globals['_EMBEDDINGPROMPT']._serialized_end=374
+  _globals['_CLASSIFIERINFO']._serialized_start=376
+  _globals['_CLASSIFIERINFO']._serialized_end=408
+  _globals['_CLASSIFICATIONPARAMS']._serialized_start=410
+  _globals['_CLASSIFICATIONPARAMS']._serialized_end=518
+  _globals['_POOLINGPARAMS']._serialized_start=520
+  _globals['_POOLINGPARAMS']._serialized_end=613
 # @@protoc_insertion_point(module_scope)

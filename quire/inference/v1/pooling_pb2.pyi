@@ -90,6 +90,64 @@ class EmbeddingInfo(_message.Message):
 Global___EmbeddingInfo: _TypeAlias = EmbeddingInfo  # noqa: Y015
 
 @_typing.final
+class EmbeddingPrompts(_message.Message):
+    """The prompts of an embedding model: texts that it was trained to see in front of what it embeds, one for each purpose of a
+    vector. The router puts them there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    DEFAULT_NAME_FIELD_NUMBER: _builtins.int
+    default_name: _builtins.str
+    """Name of the prompt for texts whose purpose is not given. Unset: such texts get none."""
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___EmbeddingPrompt]:
+        """At most 1,024, and 262,144 characters of all names and texts together."""
+
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[Global___EmbeddingPrompt] | None = ...,
+        default_name: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_name", b"_default_name", "default_name", b"default_name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_name", b"_default_name", "default_name", b"default_name", "prompts", b"prompts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__default_name: _TypeAlias = _typing.Literal["default_name"]  # noqa: Y015
+    _WhichOneofArgType__default_name: _TypeAlias = _typing.Literal["_default_name", b"_default_name"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_name) -> _WhichOneofReturnType__default_name | None: ...
+
+Global___EmbeddingPrompts: _TypeAlias = EmbeddingPrompts  # noqa: Y015
+
+@_typing.final
+class EmbeddingPrompt(_message.Message):
+    """The text for one purpose."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the purpose in the model's files, such as "query". At most 256 characters."""
+    text: _builtins.str
+    """The text. Empty: what is embedded stays as it is. At most 4,096 characters."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbeddingPrompt: _TypeAlias = EmbeddingPrompt  # noqa: Y015
+
+@_typing.final
 class ClassifierInfo(_message.Message):
     """The classifier of a model."""
 

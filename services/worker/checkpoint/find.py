@@ -18,7 +18,7 @@ from services.worker.models import (
     read_encoder_config,
     read_model_config,
 )
-from services.worker.pooling import PoolingConfig, PoolingKind, read_pooling
+from services.worker.pooling import EmbeddingPrompts, PoolingConfig, PoolingKind, read_pooling, read_prompts
 from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"
@@ -62,6 +62,11 @@ class Checkpoint:
         kind of pooling if neither the option nor the model's files name one. Raises ModelError for a kind that is not
         supported."""
         return read_pooling(self.path, option, default)
+
+    def read_prompts(self, pooling: PoolingConfig) -> EmbeddingPrompts:
+        """Returns the prompts of an embedding model that pools as `pooling` says. Raises ModelError if its files hold
+        prompts that cannot be served."""
+        return read_prompts(self.path, pooling)
 
     def read_tokenizer(self, *, has_pairs: bool = False) -> TokenizerFiles:
         """Reads the tokenizer and the chat template. `has_pairs`: see `read_tokenizer`. Raises ModelError if there is

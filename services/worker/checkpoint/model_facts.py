@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles
 from services.worker.models import EncoderConfig, ModelConfig
-from services.worker.pooling import PoolingConfig
+from services.worker.pooling import EmbeddingPrompts, PoolingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,4 +17,5 @@ class ModelFacts:
     dtype: str  # type of the computation
     tokenizer: TokenizerFiles
     pooling: PoolingConfig
+    prompts: EmbeddingPrompts  # of a model with embeddings
     version: str = ""  # among the versions of the name; empty: the only one

@@ -10,11 +10,13 @@ from services.worker.pooling.classifier import (
 from services.worker.pooling.config import CHOICES, PoolingConfig, PoolingKind, read_pooling
 from services.worker.pooling.max_tokens import read_max_tokens
 from services.worker.pooling.params import ClassificationParams, PoolingParams, VectorParams
+from services.worker.pooling.prompts import EmbeddingPrompts, read_prompts
 
 __all__ = [
     "CHOICES",
     "ClassificationParams",
     "ClassifierConfig",
+    "EmbeddingPrompts",
     "PoolingConfig",
     "PoolingKind",
     "PoolingParams",
@@ -25,4 +27,5 @@ __all__ = [
     "read_max_tokens",
     "read_num_labels",
     "read_pooling",
+    "read_prompts",
 ]

@@ -41,6 +41,7 @@ class PoolingConfig:
     normalize: bool = True  # to length 1, unless the request decides
     is_matryoshka: bool = False  # trained so that the first values of a vector alone are an embedding, too
     matryoshka_dimensions: tuple[int, ...] = ()  # allowed lengths of shortened embeddings; empty: any length
+    includes_prompt: bool = True  # whether the hidden states of a prompt's tokens are pooled, too
 
     @property
     def needs_all_tokens(self) -> bool:
@@ -53,19 +54,20 @@ def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig
     """Returns how the model pools. `path`: a checkpoint's directory, or a GGUF file, which has no pooling settings.
     `option`: one of `CHOICES`; "auto" takes the checkpoint's settings, or `default` if there are none. Raises
     ModelError for settings that are not supported."""
-    kind, normalize = default, True
+    kind, normalize, includes_prompt = default, True, True
     modules = None if path.is_file() else _read_modules(path)
     if modules is not None:
-        kind, normalize = _follow(path, modules, default)
+        kind, normalize, includes_prompt = _follow(path, modules, default)
     if option != "auto":
-        kind = PoolingKind(option)
+        kind, includes_prompt = PoolingKind(option), True
     config = Fields({} if path.is_file() else read_json(path / "config.json") or {}, str(path / "config.json"))
     dimensions = config.values.get("matryoshka_dimensions") or []
     if not isinstance(dimensions, list) or not all(
         isinstance(size, int) and 0 < size <= MAX_SIZE for size in dimensions
     ):
         raise config.wrong("matryoshka_dimensions", "a list of sizes")
-    return PoolingConfig(kind, normalize, bool(dimensions or config.flag("is_matryoshka")), tuple(dimensions))
+    is_matryoshka = bool(dimensions or config.flag("is_matryoshka"))
+    return PoolingConfig(kind, normalize, is_matryoshka, tuple(dimensions), includes_prompt)
 
 
 def _read_modules(directory: Path) -> list[dict[str, Any]] | None:
@@ -78,19 +80,22 @@ def _read_modules(directory: Path) -> list[dict[str, Any]] | None:
     return modules
 
 
-def _follow(directory: Path, modules: list[dict[str, Any]], default: PoolingKind) -> tuple[PoolingKind, bool]:
-    kind, normalize = default, False
+def _follow(directory: Path, modules: list[dict[str, Any]], default: PoolingKind) -> tuple[PoolingKind, bool, bool]:
+    """Returns the kind of pooling, whether vectors are normalized, and whether pooling includes a prompt's tokens."""
+    kind, normalize, includes_prompt = default, False, True
     for module in modules:
         name = str(module.get("type", "")).rpartition(".")[2]
         if name == "Pooling":
             path = directory / _inside(directory, str(module.get("path", ""))) / "config.json"
             with reading(path):
-                kind = _read_kind(directory, read_json(path) or {})
+                config = Fields(read_json(path) or {}, str(path))
+                kind = _read_kind(directory, config.values)
+                includes_prompt = config.flag("include_prompt", True)
         elif name == "Normalize":
             normalize = True
         elif name != "Transformer":
             raise ModelError(f"{directory / 'modules.json'} has a step of type {name}, which is not supported")
-    return kind, normalize
+    return kind, normalize, includes_prompt
 
 
 def _inside(directory: Path, folder: str) -> str:

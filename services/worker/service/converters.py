@@ -200,6 +200,7 @@ def model_info_to_proto(model: ModelFacts) -> model_pb2.ModelInfo:
         architecture=model.config.architecture,
         dtype=model.dtype,
         embedding=_embedding_info(model) if classifier is None else None,
+        embedding_prompts=_embedding_prompts(model) if classifier is None else None,
         is_encoder=model.config.is_encoder,
         classifier=None if classifier is None else pooling_pb2.ClassifierInfo(labels=classifier.labels),
         has_no_output_layer=not (model.config.is_encoder or model.config.generates),
@@ -215,6 +216,14 @@ def _embedding_info(model: ModelFacts) -> pooling_pb2.EmbeddingInfo:
         normalize=pooling.normalize,
         is_matryoshka=pooling.is_matryoshka,
         matryoshka_dimensions=pooling.matryoshka_dimensions,
+    )
+
+
+def _embedding_prompts(model: ModelFacts) -> pooling_pb2.EmbeddingPrompts:
+    prompts = model.prompts
+    return pooling_pb2.EmbeddingPrompts(
+        prompts=[pooling_pb2.EmbeddingPrompt(name=name, text=text) for name, text in prompts.texts],
+        default_name=prompts.default_name,
     )
 
 

@@ -12,6 +12,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.ops import Ops
 from services.worker.pages import SwapSpace, resolve_swap_space
+from services.worker.pooling import EmbeddingPrompts
 from services.worker.progress import Phase, Report, per_percent
 from services.worker.sampling import Grammars
 from services.worker.startup.create_ops import create_ops, fallback_reason
@@ -62,6 +63,7 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
     model = start.model
     pooling = checkpoint.read_pooling(config.pooling_type, start.default_pooling)
     start.check_pooling(pooling.kind)
+    prompts = checkpoint.read_prompts(pooling) if model.classifier is None else EmbeddingPrompts()
     tokenizer = checkpoint.read_tokenizer(has_pairs=encoder is not None and encoder.classifier is not None)
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
@@ -85,13 +87,10 @@ def _load(config: WorkerConfig, report: Report, device: torch.device, swap: Swap
         checkpoint.names[0], device, dtype_name, start.describe_capacity(limits),
         limits.max_model_len, describe_numerics(ops, reason),
     )  # fmt: skip
-    return LoadedWorker(
-        runner,
-        grammars,
-        speed,
-        ModelFacts(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling, config.model_version),
-        reason,
+    facts = ModelFacts(
+        checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling, prompts, config.model_version
     )
+    return LoadedWorker(runner, grammars, speed, facts, reason)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -272,6 +272,7 @@ CASES: dict[str, tuple[Break, str]] = {
     ),
     "modules": (writes("modules.json", "{}"), "modules.json holds no list of modules"),
     "matryoshka": (sets(matryoshka_dimensions="x"), "matryoshka_dimensions is"),
+    "prompts": (writes("config_sentence_transformers.json", '{"prompts": [1]}'), "prompts is a list of 1 values"),
 }  # fmt: skip
 
 

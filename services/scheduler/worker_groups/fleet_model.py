@@ -54,8 +54,8 @@ class FleetModel:
     def adopt(self, info: model_pb2.ModelInfo) -> None:
         """Takes the model of the first claimed worker if it is the expected one, and checks the model of every later
         worker. Routers know only the first model, so a later model must have the same name, version, vocabulary size,
-        tokenizer, embeddings and classes, must be an encoder if the first is one, and must have at least the first
-        model's context. Otherwise raises OtherModelError."""
+        tokenizer, embeddings, prompts of embeddings and classes, must be an encoder if the first is one, and must have
+        at least the first model's context. Otherwise raises OtherModelError."""
         if self._info is None:
             label = model_label(info.name, info.version)
             if self._expected not in ("", label):
@@ -66,6 +66,10 @@ class FleetModel:
             ours, theirs = getattr(self._info, name), getattr(info, name)
             if ours != theirs:
                 raise OtherModelError(f"its {name} is {theirs!r}, not {ours!r}")
+        # A worker of an earlier release sends no prompts. It can serve all the same, because routers put them in place.
+        both_sent = self._info.HasField("embedding_prompts") and info.HasField("embedding_prompts")
+        if both_sent and self._info.embedding_prompts != info.embedding_prompts:
+            raise OtherModelError("its embedding_prompts differ from those of the scheduler's first worker")
         if info.max_model_len < self._info.max_model_len:
             raise OtherModelError(f"its context is {info.max_model_len}, less than {self._info.max_model_len}")
 

@@ -109,6 +109,8 @@ class EmbedOptions(ScoreOptions, total=False):
     normalize: bool
     # Whether to return each input's token ids.
     return_prompt_token_ids: bool
+    # Purpose of texts, which decides what prompt of the model is put in front of them. Default: the model's own.
+    input_type: str
 
 
 # Messages of a conversation. Each has `role`, `content` and optionally `name`. An assistant message can also have
@@ -168,6 +170,7 @@ def embed_request(
         model=model,
         pooling=pooling_pb2.PoolingParams(dimensions=options.get("dimensions"), normalize=options.get("normalize")),
         return_prompt_token_ids=options.get("return_prompt_token_ids", False),
+        input_type=options.get("input_type"),
         **_input_options(options),
     )
     for given in inputs:

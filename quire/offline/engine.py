@@ -65,6 +65,8 @@ class EmbeddingRequest:
     request_id: str
     prompt: Prompt
     params: PoolingParams
+    # See EmbedRequest. None: the model's default.
+    input_type: str | None = None
     num_seqs: int = 1
 
 
@@ -189,6 +191,8 @@ class Engine:
         options = request.params.options()
         options["cache_salt"] = prompt.cache_salt or ""
         options["return_prompt_token_ids"] = True
+        if request.input_type is not None:
+            options["input_type"] = request.input_type
         inputs = [prompt.text or ""] if prompt.token_ids is None else [prompt.token_ids]
         result: Embeddings = await self._patiently(lambda: self._client.embed(inputs, **options))
         (vector,), (token_ids,) = result.vectors, result.prompt_token_ids

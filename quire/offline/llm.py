@@ -176,7 +176,8 @@ class LLM:
         if len(first) not in (1, len(second)):
             raise ValueError(f"data_1 has {len(first)} texts: use one, or {len(second)} as in data_2")
         params = replace(pooling_params or PoolingParams(), normalize=True)
-        vectors = self._embed([*first, *second], params, use_tqdm)
+        # No prompt of the model, as at /v1/score.
+        vectors = self._embed([*first, *second], params, use_tqdm, input_type="")
         pairs = zip(vectors[: len(first)] * (len(second) if len(first) == 1 else 1), vectors[len(first) :], strict=True)
         return [scoring_output(str(next(self._request_ids)), one, other) for one, other in pairs]
 
@@ -200,14 +201,18 @@ class LLM:
             return BACKGROUND.run(self._engine.answer(requests, advance))
 
     def _embed(
-        self, prompts: Sequence[Prompt], params: PoolingParams | Sequence[PoolingParams] | None, is_shown: bool
+        self,
+        prompts: Sequence[Prompt],
+        params: PoolingParams | Sequence[PoolingParams] | None,
+        is_shown: bool,
+        input_type: str | None = None,
     ) -> list[EmbeddingRequestOutput]:
         self._check_open()
         params = PoolingParams() if params is None else params
         each = [params] * len(prompts) if isinstance(params, PoolingParams) else params
         _check_one_each({"pooling_params": each}, prompts)
         requests = [
-            EmbeddingRequest(str(next(self._request_ids)), prompt, one)
+            EmbeddingRequest(str(next(self._request_ids)), prompt, one, input_type)
             for prompt, one in zip(prompts, each, strict=True)
         ]
         with progress_bar("prompts", len(requests), is_shown=is_shown) as advance:

@@ -121,7 +121,7 @@ def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
         tokenizer_bytes=message.tokenizer_bytes,
         architecture=message.architecture,
         dtype=message.dtype,
-        embedding=_embedding_from_proto(message.embedding) if message.HasField("embedding") else None,
+        embedding=_embedding_from_proto(message) if message.HasField("embedding") else None,
         is_encoder=message.is_encoder,
         classifier=ClassifierInfo(tuple(message.classifier.labels)) if message.HasField("classifier") else None,
         has_no_output_layer=message.has_no_output_layer,
@@ -129,8 +129,11 @@ def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
     )
 
 
-def _embedding_from_proto(message: pooling_pb2.EmbeddingInfo) -> EmbeddingInfo:
-    return EmbeddingInfo(message.size, message.is_matryoshka, tuple(message.matryoshka_dimensions))
+def _embedding_from_proto(message: model_pb2.ModelInfo) -> EmbeddingInfo:
+    sizes, prompts = message.embedding, message.embedding_prompts
+    texts = {prompt.name: prompt.text for prompt in prompts.prompts}
+    default = texts.get(prompts.default_name, "") if prompts.HasField("default_name") else ""
+    return EmbeddingInfo(sizes.size, sizes.is_matryoshka, tuple(sizes.matryoshka_dimensions), texts, default)
 
 
 def pooling_from_proto(message: pooling_pb2.PoolingParams) -> PoolingParams:

@@ -9,6 +9,7 @@ from services.router.embedding.inputs import (
     embedding_of,
     encode_texts,
 )
+from services.router.embedding.prompts import prompt_for
 from services.router.embedding.request import ClassificationRequest, EmbeddingRequest
 from services.router.embedding.scores import Scoring, TextPairs, check_pairs, plan_scores
 
@@ -27,4 +28,5 @@ __all__ = [
     "encode_texts",
     "floats_of",
     "plan_scores",
+    "prompt_for",
 ]

@@ -24,6 +24,8 @@ class InputOptions:
     # What the error for an input that is too long advises, besides shortening the input. It uses the API's names of the
     # fields.
     remedy: str = "set 'truncate_prompt_tokens'"
+    # The model's prompt in front of each text (see `prompt_for`); empty: none. Its tokens count like those of the text.
+    prefix: str = ""
 
     def max_tokens(self, model: ServedModel) -> int | None:
         """Returns the number of tokens to which inputs are cut; None: inputs are not cut. Raises ApiError if
@@ -55,14 +57,16 @@ def classifier_of(model: ServedModel) -> ClassifierInfo:
 async def encode_texts(
     model: ServedModel, texts: Sequence[str], params: Sequence[str], options: InputOptions
 ) -> list[list[int]]:
-    """Returns the texts' token ids. `params`: the texts' names in errors. If a text certainly exceeds the context,
-    raises ApiError without tokenizing it."""
-    max_tokens, tokenizer = options.max_tokens(model), model.tokenizer
+    """Returns the token ids of the texts, each with `options.prefix` in front. `params`: the texts' names in errors. If
+    a text certainly exceeds the context, raises ApiError without tokenizing it."""
+    max_tokens, tokenizer, prefix = options.max_tokens(model), model.tokenizer, options.prefix
     if max_tokens is not None:
-        prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens, params=params)
+        prompts = await tokenizer.encode_cut(
+            texts, options.add_special_tokens, max_tokens, params=params, prefix=prefix
+        )
     else:
         _check_least(model, texts, params, options)
-        prompts = await tokenizer.encode(texts, options.add_special_tokens, params)
+        prompts = await tokenizer.encode(texts, options.add_special_tokens, params, prefix=prefix)
     return _check_lengths(model, prompts, params, options)
 
 
@@ -118,7 +122,7 @@ def check_token_inputs(
 def _check_least(model: ServedModel, texts: Sequence[str], params: Sequence[str], options: InputOptions) -> None:
     """Raises ApiError if a text certainly exceeds the context."""
     for text, param in zip(texts, params, strict=True):
-        least = len(text) // model.tokenizer.max_token_chars
+        least = (len(options.prefix) + len(text)) // model.tokenizer.max_token_chars
         if least > model.info.max_model_len:
             raise _too_long(model, f"at least {least}", param, options)
 
@@ -135,6 +139,8 @@ def _check_lengths(
 
 
 def _too_long(model: ServedModel, count: str, param: str, options: InputOptions) -> ApiError:
+    if options.prefix:
+        count += " with the model's prompt in front"
     return ApiError(
         ErrorKind.CONTEXT_LENGTH,
         f"This model's maximum context length is {model.info.max_model_len} tokens. However, '{param}' has {count}. "

@@ -1,23 +1,28 @@
-"""A model's embedding sizes and labels, and a request's pooling parameters, in a form that depends neither on the API
+"""A model's embeddings and labels, and a request's pooling parameters, in a form that depends neither on the API
 nor on the scheduler's protos."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from services.router.errors import invalid
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """Sizes of a model's embeddings, as in quire/inference/v1/pooling.proto, without the fields that only schedulers
-    read.
+    """Sizes and prompts of a model's embeddings, as in quire/inference/v1/pooling.proto, without the fields that only
+    schedulers read.
     """
 
     # Number of values in a vector.
     size: int
     is_matryoshka: bool
     matryoshka_dimensions: tuple[int, ...]
+    # The model's prompts: texts in front of what is embedded, by the names of their purposes.
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    # The prompt of a text whose purpose is not given; empty: none.
+    default_prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

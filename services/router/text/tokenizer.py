@@ -55,16 +55,22 @@ class Tokenizer:
     # The library releases the GIL for a batch, but not for a single text, so the methods below use batches.
 
     async def encode(
-        self, texts: Sequence[str], add_special_tokens: bool = True, params: Sequence[str] = ()
+        self,
+        texts: Sequence[str],
+        add_special_tokens: bool = True,
+        params: Sequence[str] = (),
+        *,
+        prefix: str = "",
     ) -> list[list[int]]:
-        """Returns the token ids of each text. `params`: the texts' names in errors. Raises ApiError if a text is longer
-        than MAX_TEXT_BYTES, or if too many long texts are waiting to be tokenized."""
+        """Returns the token ids of each text with `prefix` in front. `params`: the texts' names in errors. Raises
+        ApiError if a text without `prefix` is longer than MAX_TEXT_BYTES, or if too many long texts are waiting to be
+        tokenized."""
 
         def work(group: Sequence[str]) -> list[list[int]]:
             encodings = self._library.encode_batch_fast(group, add_special_tokens=add_special_tokens)
             return [encoding.ids for encoding in encodings]
 
-        return await self._in_groups(texts, params, work)
+        return await self._in_groups(texts, params, work, prefix)
 
     async def encode_cut(
         self,
@@ -74,9 +80,11 @@ class Tokenizer:
         *,
         keeps_end: bool = False,
         params: Sequence[str] = (),
+        prefix: str = "",
     ) -> list[list[int]]:
         """Encodes as `encode` does, and cuts each text to `max_tokens` tokens: drops its end or, with `keeps_end`, its
-        beginning. The special tokens that the tokenizer adds count towards `max_tokens` and are not cut off."""
+        beginning. `prefix` is cut like a part of the text. The special tokens that the tokenizer adds count towards
+        `max_tokens` and are not cut off."""
         num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
 
         def work(group: Sequence[str]) -> list[list[int]]:
@@ -85,7 +93,7 @@ class Tokenizer:
                 encoding.truncate(max(0, max_tokens - num_special), direction="left" if keeps_end else "right")
             return [self._library.post_process(e, add_special_tokens=add_special_tokens).ids for e in encodings]
 
-        return await self._in_groups(texts, params, work)
+        return await self._in_groups(texts, params, work, prefix)
 
     async def encode_parts(
         self, texts: Sequence[str], max_tokens: int | None, params: Sequence[str] = ()
@@ -106,15 +114,22 @@ class Tokenizer:
         return PairTemplate.of(self._library, add_special_tokens=add_special_tokens, has_types=has_types)
 
     async def _in_groups(
-        self, texts: Sequence[str], params: Sequence[str], work: Callable[[Sequence[str]], list[T]]
+        self,
+        texts: Sequence[str],
+        params: Sequence[str],
+        work: Callable[[Sequence[str]], list[T]],
+        prefix: str = "",
     ) -> list[T]:
-        """Calls `work` for one group of texts at a time, and returns the results of all texts. Raises ApiError as
-        `encode` does."""
+        """Calls `work` for one group of texts at a time, each text with `prefix` in front, and returns the results of
+        all texts. Raises ApiError as `encode` does."""
         sizes = list(map(num_bytes, texts))
         for index, size in enumerate(sizes):
+            # `prefix` does not count. It is short, and clients do not know it.
             check_text_size(size, params[index] if params else None)
+        num_prefix_bytes = num_bytes(prefix)
         result: list[T] = []
-        for group, size in _groups(texts, sizes):
+        for texts_of_group, size in _groups(texts, [size + num_prefix_bytes for size in sizes]):
+            group = [prefix + text for text in texts_of_group] if prefix else texts_of_group
             if size > _GROUP_BYTES:
                 result += await self.threads.run_alone(functools.partial(work, group))
             else:

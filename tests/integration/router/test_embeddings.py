@@ -336,7 +336,9 @@ async def test_replies_are_as_openai_s_document_says(start_router: StartRouter, 
 async def test_cohere_s_embeddings_come_by_type(start_router: StartRouter) -> None:
     api = await start_router(embedding_scheduler(is_matryoshka=True))
     texts = ["Hello", "Köln"]
-    reply = (await api.post("CreateCohereEmbedding", {"model": MODEL, "texts": texts, "input_type": "query"})).json
+    reply = (
+        await api.post("CreateCohereEmbedding", {"model": MODEL, "texts": texts, "input_type": "search_query"})
+    ).json
     assert reply["embeddings"] == {"float": [expected(text) for text in texts]}
     assert reply["texts"] == texts
     num_tokens = sum(len(TOKENIZER.encode(text).ids) for text in texts)

@@ -17,6 +17,7 @@ from services.router.embedding import (
     embedding_of,
     encode_texts,
     floats_of,
+    prompt_for,
 )
 from services.router.http import Body, Items, in_pieces, string_or_array, texts_of, union
 from services.router.model import ServedModel
@@ -66,8 +67,11 @@ async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, tracep
     """Tokenizes the texts and returns the request for their embeddings. Raises ApiError."""
     # As in Ollama, vectors are always scaled to length 1, whatever the model's default is.
     pooling = PoolingParams(body.dimensions, normalize=True)
-    pooling.check(embedding_of(model), "dimensions")
-    options = InputOptions(None if body.truncate is False else -1, remedy="leave 'truncate' out")
+    embedding = embedding_of(model)
+    pooling.check(embedding, "dimensions")
+    options = InputOptions(
+        None if body.truncate is False else -1, remedy="leave 'truncate' out", prefix=prompt_for(embedding, None)
+    )
     prompts = await encode_texts(model, body.texts, body.params, options)
     return EmbeddingRequest(model, caller, traceparent, prompts, pooling)
 

@@ -20,6 +20,7 @@ from services.router.embedding import (
     embedding_of,
     encode_texts,
     floats_of,
+    prompt_for,
 )
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import Tracing
@@ -54,7 +55,16 @@ class CohereEmbedBody(Body):
         max_length=MAX_INPUTS,
         description="Texts to embed, instead of `texts`; each is a list of text parts.",
     )
-    input_type: str | None = Field(None, max_length=64, description="Purpose of the texts. No effect.")
+    input_type: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description=(
+            "Purpose of the texts: `search_query`, `search_document`, `classification`, `clustering`, or the name of "
+            "one of the model's prompts. The model's prompt for the purpose, if it has one, is put in front of each "
+            "text. `image` is refused. Default: the model's default prompt, if it has one."
+        ),
+    )
     embedding_types: list[EmbeddingType] | None = Field(
         None,
         min_length=1,
@@ -136,7 +146,7 @@ class CohereService:
                 message = "Invalid 'embedding_types': binary types need vectors whose length is a multiple of 8."
                 raise invalid(message, "embedding_types")
             texts, names = body.named_texts()
-            prompts = await _encode(body, model, texts, names)
+            prompts = await _encode(body, model, texts, names, prompt_for(embedding, body.input_type))
             request = EmbeddingRequest(
                 model, caller, span.traceparent, prompts, pooling, priority=body.priority or 0
             )  # fmt: skip
@@ -150,26 +160,27 @@ class CohereService:
 
 
 async def _encode(
-    body: CohereEmbedBody, model: ServedModel, texts: Sequence[str], names: Sequence[str]
+    body: CohereEmbedBody, model: ServedModel, texts: Sequence[str], names: Sequence[str], prefix: str
 ) -> list[list[int]]:
-    """Returns the token ids of each text, cut as `truncate` says. Raises ApiError if a text has no tokens, or is too
-    long although `truncate` is NONE."""
+    """Returns the token ids of each text with `prefix` in front, cut as `truncate` says. Raises ApiError if a text has
+    no tokens, or is too long although `truncate` is NONE."""
     limit = min(body.max_tokens or model.info.max_model_len, model.info.max_model_len)
     remedy = "set 'truncate' to 'END'"
     if body.truncate == "NONE":
-        prompts = await encode_texts(model, texts, names, InputOptions(remedy=remedy))
+        prompts = await encode_texts(model, texts, names, InputOptions(remedy=remedy, prefix=prefix))
         for prompt, name in zip(prompts, names, strict=True):
             if len(prompt) > limit:
                 message = f"Invalid '{name}': it has {len(prompt)} tokens, more than the maximum of {limit}."
                 raise invalid(f"{message} Shorten it, or {remedy}.", name)
         return prompts
     if body.truncate == "START":
-        encoded = await model.tokenizer.encode_cut(texts, True, limit, keeps_end=True, params=names)
+        # As in vLLM, the prompt is cut first, because it is at the start.
+        encoded = await model.tokenizer.encode_cut(texts, True, limit, keeps_end=True, params=names, prefix=prefix)
         for prompt, name in zip(encoded, names, strict=True):
             if not prompt:
                 raise invalid(f"Invalid '{name}': it has no tokens.", name)
         return encoded
-    return await encode_texts(model, texts, names, InputOptions(limit, remedy=remedy))
+    return await encode_texts(model, texts, names, InputOptions(limit, remedy=remedy, prefix=prefix))
 
 
 def _texts(

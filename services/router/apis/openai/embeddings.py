@@ -12,7 +12,7 @@ from pydantic import Field
 from services.router.apis.openai.input_body import InputBody
 from services.router.apis.openai.pooling_body import usage_of
 from services.router.dispatch import Placement
-from services.router.embedding import Embedder, EmbeddingRequest, embedding_of, floats_of
+from services.router.embedding import Embedder, EmbeddingRequest, embedding_of, floats_of, prompt_for
 from services.router.generation import Tracing
 from services.router.http import array, dumps, in_pieces, write_pieces
 from services.router.parameters import PoolingParams
@@ -53,9 +53,11 @@ class EmbeddingService:
         model = await self.placement.models.find(body.model)
         with self.tracing.request("embeddings", model.info.name, caller) as span:
             pooling = PoolingParams(body.dimensions, body.normalize)
-            pooling.check(embedding_of(model), "dimensions")
+            embedding = embedding_of(model)
+            pooling.check(embedding, "dimensions")
+            prompts = await body.encode(model, messages, prefix=prompt_for(embedding, None))
             request = EmbeddingRequest(
-                model, caller, span.traceparent, await body.encode(model, messages), pooling,
+                model, caller, span.traceparent, prompts, pooling,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
             return span.prepared(self._answer, request, context, in_base64=body.encoding_format == "base64")

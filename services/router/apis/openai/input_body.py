@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, Tag
@@ -62,8 +63,9 @@ class InputBody(PoolingBody, TemplateFields):
         self.check_prompt()
         return template_messages(self.messages, "messages")
 
-    async def encode(self, model: ServedModel, messages: list[dict[str, Any]]) -> list[list[int]]:
-        """Returns the token ids of each input. `messages`: result of `checked_messages`. Raises ApiError."""
+    async def encode(self, model: ServedModel, messages: list[dict[str, Any]], *, prefix: str = "") -> list[list[int]]:
+        """Returns the token ids of each input. `messages`: result of `checked_messages`. `prefix`: the model's prompt
+        in front of texts. A conversation gets none, because its template frames it. Raises ApiError."""
         if messages:
             conversation = await self._conversation(model, messages)
             return check_token_inputs(model, [conversation], ["messages"], self.input_options)
@@ -73,7 +75,7 @@ class InputBody(PoolingBody, TemplateFields):
         else:
             params = [f"input[{index}]" for index in range(len(given))]
         if isinstance(given[0], str):
-            return await encode_texts(model, given, params, self.input_options)
+            return await encode_texts(model, given, params, replace(self.input_options, prefix=prefix))
         options = self.input_options
         return await model.tokenizer.threads.run(
             sum(map(len, given)), lambda: check_token_inputs(model, given, params, options)

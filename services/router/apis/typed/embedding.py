@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.inference.v1 import inference_pb2
 from services.router.dispatch import pooling_from_proto
 from services.router.embedding import (
@@ -15,6 +17,7 @@ from services.router.embedding import (
     embedding_of,
     encode_texts,
     plan_scores,
+    prompt_for,
 )
 from services.router.errors import invalid
 from services.router.model import ServedModel
@@ -34,8 +37,10 @@ async def embedding_from_proto(
     embedding, pooling = embedding_of(model), pooling_from_proto(request.pooling)
     pooling.check(embedding, "pooling.dimensions")
     names = [f"inputs[{index}]" for index in range(len(request.inputs))]
+    prefix = prompt_for(embedding, request.input_type if request.HasField("input_type") else None)
     if kinds == {"text"}:
-        prompts = await encode_texts(model, [given.text for given in request.inputs], names, options)
+        texts = [given.text for given in request.inputs]
+        prompts = await encode_texts(model, texts, names, replace(options, prefix=prefix))
     else:
         prompts = check_token_inputs(model, [list(given.token_ids.ids) for given in request.inputs], names, options)
     return EmbeddingRequest(

@@ -540,8 +540,8 @@ TABLE: dict[str, Fields] = {
     ),
     "cohere.embed": Fields(
         CohereEmbedBody, CohereEmbedBody, lambda given: {"texts": ["x"]} | given,
-        "embedding_types inputs max_tokens model output_dimension priority texts truncate",
-        ignored={"input_type": "Texts are embedded alike for every purpose."}, refused={"images": ["x"]},
+        "embedding_types input_type inputs max_tokens model output_dimension priority texts truncate",
+        refused={"images": ["x"]},
     ),
     "cohere.embed.input": Fields(
         CohereInput, CohereEmbedBody,

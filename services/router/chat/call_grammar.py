@@ -7,8 +7,9 @@ tools can be any JSON object, so the size and keywords of their schemas do not m
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,10 @@ Schemas = Mapping[str, Mapping[str, Any]]
 # Placeholders for a call's name and arguments in the text that `form.write` returns.
 _NAME, _ARGUMENTS = "\x00", "\x01"
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-# Regular expressions for messages that begin like a call without a marker, perhaps in a code block, and for messages
-# that begin like any JSON object or array.
-_BARE_CALL = r'\s*(```[a-z]*\s*)?\[?\s*\{\s*"(name|type|function|arguments|parameters)"(?s:.*)'
+# Regular expression for a text that begins like JSON.
 _JSON = r"\s*[\[{](?s:.*)"
+# White space that models add around calls. It is bounded, because endless spaces never end an answer.
+_SPACE_RULE = r"space: /\s{0,16}/" + "\n"
 
 
 def follows_schemas(form: ToolForm) -> bool:
@@ -42,23 +43,34 @@ def calls_grammar(
     functions = CallAlternatives.of(tools, schemas or {})
     if isinstance(form.shape, Objects):
         calls = _objects(form.shape, functions, several)
-    else:
-        assert isinstance(form.shape, Marked)
-        if form.shape.rules is not None:
-            names = CallAlternatives.of(tools, {}).name_rule
-            return CallRules(names + form.shape.rules(lambda text: tags.expression(text, {_NAME: "name"}), several))
-        calls = _marked(form, functions, tags, several)
+        return CallRules(f"calls: {calls.expression}\n{_SPACE_RULE}", calls.grammars)
+    assert isinstance(form.shape, Marked)
+    if form.shape.rules is not None:
+        names = CallAlternatives.of(tools, {}).name_rule
+        return CallRules(names + form.shape.rules(lambda text: tags.expression(text, {_NAME: "name"}), several))
+    calls = _marked(form, functions, tags, several)
     return CallRules(f"calls: {calls.expression}\n{calls.rules}", calls.grammars)
 
 
-def talk_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool, schemas: Schemas) -> CallRules:
+def talk_grammar(
+    tools: Sequence[Tool],
+    form: ToolForm,
+    tags: Tags,
+    *,
+    several: bool,
+    schemas: Schemas,
+    begins: Sequence[str] = (),
+) -> CallRules:
     """Returns the rules for an answer that is text, calls of `tools`, or text and then calls. `follows_schemas` must
-    hold for `form`. The text cannot contain what begins a call, so that every call matches its schema."""
+    hold for `form`, and `alternatives.text_or_calls` must read the answer: it finds calls exactly where these rules
+    have them. `begins`: the tags that begin reasoning, if an answer can begin with one. Text cannot begin with them,
+    because a lexer takes the longest match: it would take the reasoning, and what follows it, for text."""
     functions = CallAlternatives.of(tools, schemas)
+    reasoning = [rf"\s*{literal_regex(begin)}(?s:.*)" for begin in begins]
     if isinstance(form.shape, Objects):
         calls = _objects(form.shape, functions, several)
-        # A lexer takes the longest match. If text could begin like JSON, it would take every call for text.
-        rules = f"calls: TEXT | {calls.expression}\n{_text(form.tokens, _BARE_CALL, _JSON)}"
+        # For the same reason, text cannot begin like JSON.
+        rules = f"calls: TEXT | space {calls.expression} space\n{_text(_JSON, *reasoning)}{_SPACE_RULE}"
     else:
         assert isinstance(form.shape, Marked)
         marker = form.shape.marker
@@ -66,19 +78,19 @@ def talk_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: 
         token_id = tags.token_ids.get(marker)
         by_token = "" if token_id is None else f"TEXT <[{token_id}]> | "
         # The lazy rule ends at the first marker that the model writes as text.
+        without = f" & ~/{'|'.join(reasoning)}/" if reasoning else ""
         rules = (
             f"calls: TEXT | ({by_token}marked) {calls.expression}\n"
-            f"marked[lazy]: MARKED\nMARKED: /(?s:.*){literal_regex(marker)}/ & ~/{_BARE_CALL}/\n"
-            f"{_text({*form.tokens, marker}, _BARE_CALL)}"
+            f"marked[lazy]: MARKED\nMARKED: /(?s:.*){literal_regex(marker)}/{without}\n"
+            f"{_text(f'(?s:.*){literal_regex(marker)}(?s:.*)', *reasoning)}"
         )
     return CallRules(rules + calls.rules, calls.grammars, covers_text=True)
 
 
-def _text(markers: Iterable[str], *others: str) -> str:
-    """Returns the rule TEXT: any text without a marker that matches none of the regular expressions `others`. One
-    negation holds all of them, because llguidance's lexer accepts too little if a terminal has several."""
-    marked = [f"(?s:.*){literal_regex(marker)}(?s:.*)" for marker in sorted(markers)]
-    return f"TEXT: /(?s:.*)/ & ~/{'|'.join((*marked, *others))}/\n"
+def _text(*excluded: str) -> str:
+    """Returns the rule TEXT: any text that matches none of the regular expressions. One negation holds all of them,
+    because a terminal with several negations refuses texts that it should accept (llguidance 1.9.1)."""
+    return f"TEXT: /(?s:.*)/ & ~/{'|'.join(excluded)}/\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +139,24 @@ def _marked(form: ToolForm, functions: CallAlternatives, tags: Tags, several: bo
     """`begun`: beginning of the calls' text that is already written."""
     call = (_NAME, _ARGUMENTS)
     before, within, between, _, after = re.split(f"[{_NAME}{_ARGUMENTS}]", form.write([call, call]))
+    # What a further call and the end of the calls begin with alike stands alone: a lexer that has seen more of the
+    # longer one never returns to the shorter one.
+    common = _common_parts(between, after, form.tokens)
     one = " | ".join(f"{name} {tags.expression(within)} {arguments}" for name, arguments in functions.alternatives)
-    further = f"({tags.expression(between)} one_call)*" if several else ""
-    expression = f"{tags.expression(before.removeprefix(begun))} one_call {further} {tags.expression(after)}"
-    return _Calls(expression, f"one_call: {one}\n{functions.name_rule}", functions.grammars)
+    further = f"{tags.expression(between.removeprefix(common))} one_call more | " if several else ""
+    rules = (
+        f"one_call: {one}\n"
+        f"more: {tags.expression(common)} ({further}{tags.expression(after.removeprefix(common))} space)\n"
+        f"{_SPACE_RULE}{functions.name_rule}"
+    )
+    return _Calls(f"{tags.expression(before.removeprefix(begun))} one_call more", rules, functions.grammars)
+
+
+def _common_parts(one: str, other: str, tags: Sequence[str]) -> str:
+    """Returns the text with which both texts begin, up to the end of a tag or of the text between two tags."""
+    by_tag = "|".join(map(re.escape, tags)) or "(?!)"
+    pairs = zip(re.split(f"({by_tag})", one), re.split(f"({by_tag})", other), strict=False)
+    return "".join(part for part, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _objects(shape: Objects, functions: CallAlternatives, several: bool) -> _Calls:
@@ -140,13 +166,11 @@ def _objects(shape: Objects, functions: CallAlternatives, several: bool) -> _Cal
         definitions |= schema["$defs"]
         calls.append(_call_object(shape, {"const": name}, {"$ref": schema["$ref"]}))
     call = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    one = schema_grammar("call", {**call, "$defs": definitions} if definitions else call)
+    grammars = (schema_grammar("call", {**call, "$defs": definitions} if definitions else call),)
     if shape.separator is not None:
-        return _Calls(f"@call ({quoted(shape.separator)} @call)*" if several else "@call", "", (one,))
-    array = {"type": "array", "minItems": 1, "items": call, "$defs": definitions}
-    if not several:
-        array["maxItems"] = 1
-    return _Calls("(@call | @array)", "", (one, schema_grammar("array", array)))
+        return _Calls(f"@call ({quoted(shape.separator)} @call)*" if several else "@call", "", grammars)
+    further = '(space "," space @call)* ' if several else ""
+    return _Calls(f'(@call | "[" space @call {further}space "]")', "", grammars)
 
 
 def _call_object(shape: Objects, name: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

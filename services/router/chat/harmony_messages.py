@@ -33,6 +33,7 @@ from services.router.chat.parsers import (
     forced_calls,
     pass_through,
 )
+from services.router.grammar import literal_regex
 from services.router.text import Vocabulary
 
 _THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
@@ -172,11 +173,15 @@ class HarmonyGrammar:
         if not self.has_structure:
             before += f"({channel} channel {message} thoughts role)* "
         if before:
-            rules += [self.tags.up_to(END).rstrip(), f'role: {rule(START)} "assistant"']
+            # The reader finds tags that are text, too, so text with one could hide a message.
+            up_to_end = self.tags.up_to(END, without=[tag for tag in TOKENS if tag != END])
+            rules += [up_to_end.rstrip(), f'role: {rule(START)} "assistant"']
         rules.append(f'final: {channel} "final" json? {message}')
         rules.append(f'json: (" " | " "? {rule(CONSTRAIN)}) "json"')
-        grammars = named(structure, "structure")
-        answer = "final @structure"
+        grammars, answer = named(structure, "structure"), "final @structure"
+        if not self.has_structure:
+            grammars, answer = [], "final TEXT"
+            rules.append(f"TEXT: /(?s:.*)/ & ~/(?s:.*)({'|'.join(map(literal_regex, TOKENS))})(?s:.*)/")
         if alternatives := self.functions.alternatives:
             answer = f"({answer} | call)"
             calls = []

@@ -127,8 +127,9 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
     if structure is not None and request.tools and request.tool_choice.mode is ToolMode.AUTO:
         _check_shape(forms, structure)
     schemas: Schemas = {}
-    if strict is not None and forms.messages.calls_follow_schemas:
-        schemas = await strict_schemas(request, strict)
+    # The beginning of a continued message is not part of the answer, and may leave a call open.
+    if strict is not None and forms.messages.calls_follow_schemas and not request.continue_final_message:
+        schemas = await strict_schemas(request, strict, model.tokenizer.threads)
         structure = structure or Structure(StructureKind.TEXT, "", request.tool_path.all)
     template_tools, description = None, ""
     if tools and (forms.template_takes_tools or traits.needs_tools):

@@ -59,7 +59,7 @@ async def prepare(
         # With tool choice `auto`, plan_chat has checked the schemas of all tools that have an effect.
         if request.tool_choice.mode is ToolMode.AUTO:
             raise
-        raise await names_tool(error, request, request.tools) from None
+        raise await names_tool(error, request, request.tools, model.tokenizer.threads) from None
     if message_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]
     visible = vocabulary.special_ids(text_plan.hidden_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.router.chat.answer_grammar import AnswerForm, CallRules, Tags
@@ -12,7 +12,6 @@ from services.router.chat.parsers import (
     Feed,
     Functions,
     MessageBuilder,
-    Objects,
     Read,
     Reading,
     ReasoningForm,
@@ -21,6 +20,7 @@ from services.router.chat.parsers import (
     forced_calls,
     pass_through,
     read_reasoning,
+    text_or_calls,
 )
 from services.router.generation import ChoiceDelta
 from services.router.text import Vocabulary
@@ -53,23 +53,25 @@ class TaggedMessages:
     def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> TaggedPlan:
         free = self.tools if asked.may_call else None
         calls = forced_calls(asked.choice) or (None if free is None else _reader(free, asked))
+        reasoning, is_open = self.reasoning, None
+        if reasoning is not None:
+            is_open = _is_open(reasoning, asked, prompt_end)
+            is_free_to = is_open is None and asked.may_think and not asked.is_continued
+            if asked.is_constrained and not (is_open or is_free_to):
+                # The prompt leaves no reasoning open, and the answer must not begin with reasoning. So the grammar
+                # allows no reasoning from the first token on.
+                reasoning = None
+        is_inside = reasoning is not None and (reasoning.starts_inside if is_open is None else is_open)
         beside = None
         if asked.is_constrained and free is not None:
-            beside = _calls_of(free, asked)
+            beside = _calls_of(free, asked, () if reasoning is None or is_inside else reasoning.begins)
         tags = () if free is None else free.tokens
-        reasoning = self.reasoning
         if reasoning is None:
-            return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
-        is_open = _is_open(reasoning, asked, prompt_end)
-        is_free_to = is_open is None and asked.may_think and not asked.is_continued
-        if asked.is_constrained and not (is_open or is_free_to):
-            # The prompt leaves no reasoning open, and the answer must not begin with reasoning. So the grammar allows
-            # no reasoning from the first token on.
             return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
         return TaggedPlan(
             reasoning,
             calls,
-            is_inside=reasoning.starts_inside if is_open is None else is_open,
+            is_inside=is_inside,
             end_token_id=vocabulary.token_id(reasoning.end),
             token_text=vocabulary.shown_text,
             tags=(*tags, *reasoning.tokens),
@@ -88,14 +90,16 @@ def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | 
 
 
 def _reader(form: ToolForm, asked: Asked) -> Read:
-    # A grammar for calls without a marker has them at the beginning of a message.
-    is_at_beginning = asked.has_structure or (bool(asked.schemas) and isinstance(form.shape, Objects))
-    return calls_or_content(form) if is_at_beginning else form.read
+    if asked.has_structure:
+        return calls_or_content(form)
+    return text_or_calls(form) if asked.schemas else form.read
 
 
-def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], CallRules]:
-    write = calls_grammar if asked.has_structure else talk_grammar
-    return lambda tags: write(asked.tools, form, tags, several=asked.choice.parallel, schemas=asked.schemas)
+def _calls_of(form: ToolForm, asked: Asked, begins: Sequence[str] = ()) -> Callable[[Tags], CallRules]:
+    tools, several, schemas = asked.tools, asked.choice.parallel, asked.schemas
+    if asked.has_structure:
+        return lambda tags: calls_grammar(tools, form, tags, several=several, schemas=schemas)
+    return lambda tags: talk_grammar(tools, form, tags, several=several, schemas=schemas, begins=begins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> S
 
 
 def strict_structure(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
-    """Returns the schema of an array of calls of all strict tools if the model decides whether to call. Its definitions
-    are the schemas of the tools' arguments. Returns None if there are none. `tools` must have passed check_tools."""
+    """Returns the schema of an array of calls of the strict tools that the model may decide to call. Its definitions
+    are the schemas of the tools' arguments. Returns None if there are no such tools. `tools` must have passed
+    check_tools."""
     strict = strict_of(tools, choice)
     return calls_structure(strict, parallel=True, path=path) if strict else None
 

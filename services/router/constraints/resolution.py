@@ -110,8 +110,11 @@ async def _grammar(model: ServedModel, structure: Structure, around_structure: A
     whole = around_structure.around(grammar)
     size = len(whole.encode())
     if size > MAX_GRAMMAR_BYTES:
-        message = f"Invalid '{structure.param}': its grammar, with reasoning and calls, has {size} bytes"
-        raise invalid(f"{message}; at most {MAX_GRAMMAR_BYTES} are allowed.", structure.param, INVALID_STRUCTURE)
+        message = (
+            f"Invalid '{structure.param}': its grammar, with reasoning and the schemas of strict tools, has {size} "
+            f"bytes; at most {MAX_GRAMMAR_BYTES} are allowed."
+        )
+        raise invalid(message, structure.param, INVALID_STRUCTURE)
     return whole
 
 

@@ -32,6 +32,7 @@ from services.router.generation.choice_delta import ChoiceDelta
 from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.parameters.sampling import SamplingParams, StopConditions
+from services.router.text.threads import TextThreads
 from services.scheduler.core.sequence import FinishReason
 from services.worker.sampling.grammars import Grammars
 from tests.integration.engine.test_structured_output import PERSON, Engine, make
@@ -40,6 +41,7 @@ from tests.unit.router.test_answer_grammar import tags_of, tokenizer
 from tests.unit.router.texts import play, tagged
 from tests.unit.worker.tiny_models import save_model
 
+THREADS = TextThreads(1)
 VOCAB_SIZE = tokenizer().get_vocab_size()
 STRUCTURE = Structure(StructureKind.JSON_SCHEMA, json.dumps(PERSON), "")
 
@@ -163,7 +165,7 @@ async def test_an_answer_is_text_or_calls_that_match_if_tools_are_strict(
     tags = Tags({"<tool_call>": marker_id} if name == "hermes" else {})
     structure = strict_structure(request.tools, request.tool_choice, request.tool_path)
     assert structure is not None
-    schemas = await strict_schemas(request, structure)
+    schemas = await strict_schemas(request, structure, THREADS)
     calls = talk_grammar(request.tools, form, tags, several=True, schemas=schemas)
     grammar = AnswerForm(tags, calls=calls).around(Structure(StructureKind.TEXT, "", "").to_grammar())
     engine, chance = Engine(make(directory, grammars, num_blocks=48, max_num_batched_tokens=24), 2), random.Random(1)

@@ -185,5 +185,12 @@ def test_calls_of_strict_tools_match_and_all_else_is_free(are_tokens: bool) -> N
             assert accepts(plan, f"{before}{last}", text, are_tokens=are_tokens), last
         for last in ("Hello", call.replace("1", '"1"'), CALLS[2], CALLS[3], call.replace("get", "rm")):
             assert not accepts(plan, f"{before}{last}", text, are_tokens=are_tokens), last
+    hidden = '<|start|>assistant<|channel|>commentary to=functions.get<|message|>{"x": "1"}'
+    if not are_tokens:
+        for text_with_tags in (
+            f"{FINAL}ok <|end|>{hidden}",
+            f"<|channel|>analysis<|message|>x{hidden}<|end|>{PROMPT}{call}",
+        ):
+            assert not accepts(plan, text_with_tags, text, are_tokens=False), text_with_tags
     message = play(TextPlan(plan), [THOUGHT, said_before, call])
     assert (message.content, [one.arguments for one in message.tool_calls]) == ("Let me see.", ['{"x": 1}'])

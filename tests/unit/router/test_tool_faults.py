@@ -18,7 +18,9 @@ from services.router.constraints.grammar_checker import GrammarChecks
 from services.router.errors import ApiError
 from services.router.generation.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
+from services.router.text.threads import TextThreads
 
+THREADS = TextThreads(1)
 GOOD, REFUSED, TOO_MUCH = "good", "refused", "too much"
 # So many halves of 64 are tried, and the one that is left.
 MOST = 7
@@ -54,7 +56,7 @@ async def error_of(process: ScriptedProcess, *sources: str) -> ApiError:
     request = ChatRequest(None, [], GenerationOptions(SamplingParams(), StopConditions()), tools)
     with pytest.raises(ApiError) as caught:
         await process.checks.check(calls_structure(tools, True, OPENAI_PATH))
-    return await names_tool(caught.value, request, request.tools)
+    return await names_tool(caught.value, request, request.tools, THREADS)
 
 
 @pytest.mark.parametrize("index", [0, 37, 63])

@@ -1,7 +1,7 @@
 """Forms in which models write tool calls and reasoning. Most files contain one form and its incremental parser; the
 others contain what several parsers share."""
 
-from services.router.chat.parsers.alternatives import calls_or_content
+from services.router.chat.parsers.alternatives import calls_or_content, text_or_calls
 from services.router.chat.parsers.builder import Ids, MessageBuilder
 from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
@@ -88,4 +88,5 @@ __all__ = [
     "openai_id",
     "pass_through",
     "read_reasoning",
+    "text_or_calls",
 ]

@@ -1,10 +1,9 @@
-"""Reader for answers that are either calls in the model's form or a structure. A grammar ensures that each answer is
-one of the two."""
+"""Readers for answers that a grammar constrains: calls in the model's form or a structure; text, or text and calls."""
 
 from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import pass_through
+from services.router.chat.parsers.content import content_until, pass_through
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, Objects, Read, ToolForm
 
@@ -23,5 +22,35 @@ def calls_or_content(form: ToolForm) -> Read:
         builder.takes_content = not (yield from feed.word(marker))
         feed.put_back(feed.recorded())
         yield from pass_through(feed, builder) if builder.takes_content else form.read(feed, builder, functions)
+
+    return read
+
+
+def text_or_calls(form: ToolForm) -> Read:
+    """Returns a reader for answers of call_grammar.talk_grammar. Calls begin at the first marker or, if the form has
+    none, at the beginning of a message that begins like JSON. The form's own reader also finds calls elsewhere, which
+    the grammar would not have constrained. `form.shape` must not be None."""
+    shape = form.shape
+    if isinstance(shape, Objects):
+        read_calls = shape.read
+
+        def read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+            feed.record()
+            yield from feed.all(SPACE)
+            character = yield from feed.peek()
+            feed.put_back(feed.recorded())
+            if character and character in "[{":
+                yield from read_calls(feed, builder, functions)
+            else:
+                yield from pass_through(feed, builder)
+
+        return read_first
+    assert isinstance(shape, Marked)
+    marker = shape.marker
+
+    def read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        if (yield from content_until(feed, builder, (marker,))):
+            feed.put_back(feed.recorded())
+            yield from form.read(feed, builder, functions)
 
     return read

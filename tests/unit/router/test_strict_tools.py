@@ -174,15 +174,15 @@ async def test_no_call_escapes_its_schema(name: str, reasoning: bool, are_tokens
         *TOOL_FORMS[name].tokens, "<tool_call>", "<|python_tag|>",
     ]  # fmt: skip
     num_accepted = num_called = 0
-    for _ in range(400):
+    for _ in range(100):
         text = "".join(chance.choice(pieces) for _ in range(chance.randint(1, 5)))
         if case.accepts(text):
             message = case.read(text)
             assert match(message), text
             num_accepted += 1
             num_called += bool(message.tool_calls)
-    assert num_accepted > 40
-    assert num_called > 4
+    assert num_accepted > 10
+    assert num_called > 0
 
 
 @pytest.mark.parametrize("name", FOLLOWING)

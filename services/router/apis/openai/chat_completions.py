@@ -121,8 +121,7 @@ class ChatMessage(Body):
                 {"type": "text", "text": _text_of(part)} for part in content if not isinstance(part, ThinkingPart)
             ]
             if self.refusal:
-                # Templates join parts without a break.
-                content.append({"type": "text", "text": f"\n{self.refusal}" if content else self.refusal})
+                content.append({"type": "text", "text": self.refusal})
         else:
             # Templates would print None as text, so missing content becomes an empty text.
             content = "\n".join(filter(None, (content, self.refusal)))

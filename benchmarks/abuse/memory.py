@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 _INTERVAL_S = 0.1
@@ -15,7 +15,8 @@ _MB = 1e6
 async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float]]:
     """Yields the peak resident memory of each process in MB by name, complete when the block ends.
 
-    `processes`: process ids by name. Descendants are included. Memory that a child shares with its parent counts twice.
+    `processes`: process ids by name. Descendants are included. Memory that several of them share, such as that of a
+    fork, counts once.
     """
     peaks = dict.fromkeys(processes, 0.0)
     for pid in processes.values():
@@ -24,7 +25,7 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
     async def sample() -> None:
         while True:
             for name, pid in processes.items():
-                peaks[name] = max(peaks[name], sum(resident(one) for one in tree(pid)))
+                peaks[name] = max(peaks[name], _of_all(tree(pid)))
             await asyncio.sleep(_INTERVAL_S)
 
     sampling = asyncio.create_task(sample())
@@ -37,6 +38,14 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
             peaks[name] = max(peaks[name], resident(pid, "VmHWM:"))
 
 
+def _of_all(pids: Sequence[int]) -> float:
+    """Returns the resident memory of processes in MB."""
+    if len(pids) == 1:
+        return resident(pids[0])
+    # Each process's proportional share of what it has in memory.
+    return sum(_field(pid, "smaps_rollup", "Pss:") for pid in pids)
+
+
 def _reset_peak(pid: int) -> None:
     """Resets the kernel's peak value, VmHWM, to the current resident memory."""
     with contextlib.suppress(OSError):
@@ -45,8 +54,12 @@ def _reset_peak(pid: int) -> None:
 
 def resident(pid: int, field: str = "VmRSS:") -> float:
     """Returns a field of /proc/PID/status in MB, or 0 if the process has ended."""
+    return _field(pid, "status", field)
+
+
+def _field(pid: int, file: str, field: str) -> float:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
         return 0.0
     return next((int(line.split()[1]) * 1024 / _MB for line in lines if line.startswith(field)), 0.0)

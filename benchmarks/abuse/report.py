@@ -53,7 +53,7 @@ _EXPLANATION = f"""\
 `make abuse` writes this file. A well-behaved client keeps streaming while each row is sent, once and in eight parallel
 copies. Gap: the longest time between two pieces of its streams. Wait: the longest time between its request and the
 first piece. Both are measured without the row (before and after it) and with it. Memory: the peak resident memory of a
-part and its children, in MB. A verdict is `ok` if gap and wait grow by at most {1e3 * MAX_ADDED_S:.0f} ms, the router
-stays below {MAX_ROUTER_MB:.0f} MB, the answer is correct for the row, and the client's streams are complete and
-correct. If a row has more requests than the server runs at once (256), other clients must wait. Then
-the wait must be shorter than {MOST_OF_ROW:.0%} of the row's duration."""
+part and its children, in MB; what they share counts once. A verdict is `ok` if gap and wait grow by at most
+{1e3 * MAX_ADDED_S:.0f} ms, the router stays below {MAX_ROUTER_MB:.0f} MB, the answer is correct for the row, and the
+client's streams are complete and correct. If a row has more requests than the server runs at once (256), other clients
+must wait. Then the wait must be shorter than {MOST_OF_ROW:.0%} of the row's duration."""

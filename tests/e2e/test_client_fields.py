@@ -1,4 +1,4 @@
-"""The SDKs of the clients' environment can send no field that the table of tests/unit/router/client_fields.py lacks.
+"""The SDKs of the clients' environment can send no field that the tables in tests/unit/router/client_tables lack.
 
 Development's own environment has other versions of them: tests/unit/router/test_client_fields.py asks the same there.
 """

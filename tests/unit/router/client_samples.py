@@ -1,4 +1,4 @@
-"""A value of every served field of client_fields.py that changes the converted request or the answer."""
+"""A value of every served field in client_tables that changes the converted request or the answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.router.client_fields import THOUGHTS
+from tests.unit.router.client_tables.anthropic import THOUGHTS
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import pytest
 
 from services.router.errors import ApiError
 from tests.e2e.clients import request_fields
-from tests.unit.router.client_fields import TABLE, Fields
+from tests.unit.router.client_fields import TABLE
 from tests.unit.router.client_samples import ONLY, SAMPLES
+from tests.unit.router.client_tables.fields import Fields
 from tests.unit.router.converted_requests import Converter
 
 

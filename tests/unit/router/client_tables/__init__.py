@@ -1,0 +1,1 @@
+"""What becomes of each field that the newest SDKs can send, by API."""

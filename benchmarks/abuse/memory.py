@@ -42,7 +42,7 @@ def _of_all(pids: Sequence[int]) -> float:
     """Returns the resident memory of processes in MB."""
     if len(pids) == 1:
         return resident(pids[0])
-    # Each process's proportional share of what it has in memory.
+    # Pss counts a page that n processes share as 1/n of a page for each.
     return sum(_field(pid, "smaps_rollup", "Pss:") for pid in pids)
 
 

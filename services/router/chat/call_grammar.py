@@ -27,7 +27,7 @@ _NAME, _ARGUMENTS = "\x00", "\x01"
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 # Regular expression for a text that begins like JSON.
 _JSON = r"\s*[\[{](?s:.*)"
-# White space that models add around calls. It is bounded, because endless spaces never end an answer.
+# White space around calls. It is bounded, because a model that writes endless spaces never ends its answer.
 _SPACE_RULE = r"space: /\s{0,16}/" + "\n"
 
 
@@ -139,8 +139,8 @@ def _marked(form: ToolForm, functions: CallAlternatives, tags: Tags, several: bo
     """`begun`: beginning of the calls' text that is already written."""
     call = (_NAME, _ARGUMENTS)
     before, within, between, _, after = re.split(f"[{_NAME}{_ARGUMENTS}]", form.write([call, call]))
-    # What a further call and the end of the calls begin with alike stands alone: a lexer that has seen more of the
-    # longer one never returns to the shorter one.
+    # The end of the calls and the text before a further call can begin alike. The common text is a terminal of its own,
+    # because a lexer that has read more than the shorter of two terminals never returns to it.
     common = _common_parts(between, after, form.tokens)
     one = " | ".join(f"{name} {tags.expression(within)} {arguments}" for name, arguments in functions.alternatives)
     further = f"{tags.expression(between.removeprefix(common))} one_call more | " if several else ""

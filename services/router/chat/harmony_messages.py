@@ -173,7 +173,7 @@ class HarmonyGrammar:
         if not self.has_structure:
             before += f"({channel} channel {message} thoughts role)* "
         if before:
-            # The reader finds tags that are text, too, so text with one could hide a message.
+            # The reader also finds tags that the model writes as text. Text with such tags could contain a message.
             up_to_end = self.tags.up_to(END, without=[tag for tag in TOKENS if tag != END])
             rules += [up_to_end.rstrip(), f'role: {rule(START)} "assistant"']
         rules.append(f'final: {channel} "final" json? {message}')

@@ -31,8 +31,8 @@ async def strict_schemas(request: ChatRequest, structure: Structure, threads: Te
 
 
 def _by_tool(names: list[str], grammar: str) -> Schemas:
-    """Takes the schema of each tool's arguments, with the definitions that it needs, out of the grammar that has
-    all."""
+    """Returns the schema of each tool's arguments, with the definitions that it needs. `grammar`: the checked grammar
+    of all tools."""
     definitions: dict[str, Any] = json.loads(grammar)["grammars"][0]["json_schema"]["$defs"]
     needs = {name: _references(schema) for name, schema in definitions.items()}
     return {name: {"$ref": f"#/$defs/{name}", "$defs": _needed(name, definitions, needs)} for name in names}

@@ -28,8 +28,8 @@ def calls_or_content(form: ToolForm) -> Read:
 
 def text_or_calls(form: ToolForm) -> Read:
     """Returns a reader for answers of call_grammar.talk_grammar. Calls begin at the first marker or, if the form has
-    none, at the beginning of a message that begins like JSON. The form's own reader also finds calls elsewhere, which
-    the grammar would not have constrained. `form.shape` must not be None."""
+    none, at the beginning of a message that begins like JSON. The form's own reader also finds calls elsewhere, where
+    the grammar does not constrain them. `form.shape` must not be None."""
     shape = form.shape
     if isinstance(shape, Objects):
         read_calls = shape.read

@@ -25,7 +25,7 @@ LOADING = "The model sees all tools at once."
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of one object in a request. `inside`: makes a request with this object of the given fields."""
+    """The fields of one object in a request. `inside` returns a request that contains this object with given fields."""
 
     object: type[Body]
     request: type[Body]

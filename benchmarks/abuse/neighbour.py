@@ -70,9 +70,10 @@ async def stream_once(host: str, port: int, seen: list[tuple[float, bool]], max_
     try:
         writer.write(http_request("/v1/completions", json.dumps({**_BODY, "max_tokens": max_tokens}).encode()))
         seen.append((time.monotonic(), True))
-        text, usage = "", None
+        text, usage, others = "", None, b""
         async for line in reader:
             if not line.startswith(b"data: "):
+                others += line
                 continue
             seen.append((time.monotonic(), False))
             if line.startswith(b"data: [DONE]"):
@@ -83,12 +84,18 @@ async def stream_once(host: str, port: int, seen: list[tuple[float, bool]], max_
             usage = event.get("usage") or usage
             text += "".join(choice["text"] for choice in event["choices"])
         if usage is None or usage["completion_tokens"] != max_tokens:
-            return f"<{usage} instead of {max_tokens} tokens>"
+            return f"<{usage} instead of {max_tokens} tokens, after {text!r}: {_end(others)}>"
         return text
     except (OSError, ValueError) as error:
         return f"<{type(error).__name__}: {error}>"
     finally:
         writer.close()
+
+
+def _end(answer: bytes) -> str:
+    """Returns the status and the last line of an answer."""
+    lines = answer.decode(errors="replace").splitlines()
+    return " … ".join((lines[0], lines[-1])) if lines else "nothing"
 
 
 async def keep_streaming(host: str, port: int, diary: Diary) -> None:

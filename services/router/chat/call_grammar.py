@@ -10,17 +10,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.router.chat.answer_grammar import CallRules, Tags, quoted, schema_grammar
-from services.router.chat.parsers import Marked, Objects, ToolForm
+from services.router.chat.parsers import CallsGrammar, Marked, Objects, Schemas, ToolForm, WantedCalls
 from services.router.chat.tools import Tool
 from services.router.grammar import literal_regex
-
-# JSON schemas of strict tools' arguments, by tool name. Each is checked, and contains all definitions that it refers
-# to.
-Schemas = Mapping[str, Mapping[str, Any]]
 
 # Placeholders for a call's name and arguments in the text that `form.write` returns.
 _NAME, _ARGUMENTS = "\x00", "\x01"
@@ -31,9 +27,11 @@ _JSON = r"\s*[\[{](?s:.*)"
 _SPACE_RULE = r"space: /\s{0,16}/" + "\n"
 
 
-def follows_schemas(form: ToolForm) -> bool:
-    """Whether a grammar can make calls in this form match the schemas of strict tools: their arguments are JSON."""
-    return isinstance(form.shape, Objects) or (isinstance(form.shape, Marked) and form.shape.rules is None)
+def check_schemas(form: ToolForm, schemas: Schemas) -> None:
+    """Raises GrammarError if the grammar of this form cannot make arguments match the schemas, or if it is too
+    large. Takes milliseconds for large schemas."""
+    if isinstance(form.shape, Marked) and form.shape.own is not None:
+        form.shape.own.grammar(WantedCalls((), schemas, several=True, expression=quoted))
 
 
 def calls_grammar(
@@ -43,13 +41,11 @@ def calls_grammar(
     functions = CallAlternatives.of(tools, schemas or {})
     if isinstance(form.shape, Objects):
         calls = _objects(form.shape, functions, several)
-        return CallRules(f"calls: {calls.expression}\n{_SPACE_RULE}", calls.grammars)
+        return CallRules(f"calls: {calls.expression}\n{_SPACE_RULE}", _grammars(calls.schemas))
     assert isinstance(form.shape, Marked)
-    if form.shape.rules is not None:
-        names = CallAlternatives.of(tools, {}).name_rule
-        return CallRules(names + form.shape.rules(lambda text: tags.expression(text, {_NAME: "name"}), several))
     calls = _marked(form, functions, tags, several)
-    return CallRules(f"calls: {calls.expression}\n{calls.rules}", calls.grammars)
+    rules = f"calls: {tags.rule(form.shape.marker)} {calls.expression}\n{calls.rules}"
+    return CallRules(rules, _grammars(calls.schemas))
 
 
 def talk_grammar(
@@ -61,9 +57,9 @@ def talk_grammar(
     schemas: Schemas,
     begins: Sequence[str] = (),
 ) -> CallRules:
-    """Returns the rules for an answer that is text, calls of `tools`, or text and then calls. `follows_schemas` must
-    hold for `form`, and `alternatives.text_or_calls` must read the answer: it finds calls exactly where these rules
-    have them. `begins`: the tags that begin reasoning, if an answer can begin with one. Text cannot begin with them,
+    """Returns the rules for an answer that is text, calls of `tools`, or text and then calls. `form.shape` must not be
+    None, and `alternatives.text_or_calls` must read the answer: it finds calls exactly where these rules have them.
+    `begins`: the tags that begin reasoning, if an answer can begin with one. Text cannot begin with them,
     because a lexer takes the longest match: it would take the reasoning, and what follows it, for text."""
     functions = CallAlternatives.of(tools, schemas)
     reasoning = [rf"\s*{literal_regex(begin)}(?s:.*)" for begin in begins]
@@ -74,7 +70,7 @@ def talk_grammar(
     else:
         assert isinstance(form.shape, Marked)
         marker = form.shape.marker
-        calls = _marked(form, functions, tags, several, begun=marker)
+        calls = _marked(form, functions, tags, several)
         token_id = tags.token_ids.get(marker)
         by_token = "" if token_id is None else f"TEXT <[{token_id}]> | "
         # The lazy rule ends at the first marker that the model writes as text.
@@ -84,7 +80,7 @@ def talk_grammar(
             f"marked[lazy]: MARKED\nMARKED: /(?s:.*){literal_regex(marker)}/{without}\n"
             f"{_text(f'(?s:.*){literal_regex(marker)}(?s:.*)', *reasoning)}"
         )
-    return CallRules(rules + calls.rules, calls.grammars, covers_text=True)
+    return CallRules(rules + calls.rules, _grammars(calls.schemas), covers_text=True)
 
 
 def _text(*excluded: str) -> str:
@@ -119,37 +115,41 @@ class CallAlternatives:
         return others + [(quoted(name), f"@arguments_{index}") for index, name in enumerate(self.strict)]
 
     @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas that `alternatives` refers to, by name."""
+        strict = {f"arguments_{index}": schema for index, schema in enumerate(self.strict.values())}
+        return {"arguments": _ANY_OBJECT, **strict} if self.names else strict
+
+    @property
     def grammars(self) -> tuple[dict[str, Any], ...]:
-        """The grammars that `alternatives` refers to."""
-        others = [schema_grammar("arguments", _ANY_OBJECT)] if self.names else []
-        strict = enumerate(self.strict.values())
-        return (*others, *(schema_grammar(f"arguments_{index}", schema) for index, schema in strict))
+        return _grammars(self.schemas)
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    # Expression for one or more calls.
-    expression: str
-    # Rules and grammars that the expression refers to.
-    rules: str
-    grammars: tuple[dict[str, Any], ...]
+def _grammars(schemas: Schemas) -> tuple[dict[str, Any], ...]:
+    return tuple(schema_grammar(name, schema) for name, schema in schemas.items())
 
 
-def _marked(form: ToolForm, functions: CallAlternatives, tags: Tags, several: bool, begun: str = "") -> _Calls:
-    """`begun`: beginning of the calls' text that is already written."""
+def _marked(form: ToolForm, functions: CallAlternatives, tags: Tags, several: bool) -> CallsGrammar:
+    assert isinstance(form.shape, Marked)
+    if form.shape.own is not None:
+        wanted = WantedCalls(functions.names, functions.strict, several, tags.expression)
+        calls = form.shape.own.grammar(wanted)
+        return replace(calls, rules=f"{calls.rules}{functions.name_rule}{_SPACE_RULE}")
     call = (_NAME, _ARGUMENTS)
     before, within, between, _, after = re.split(f"[{_NAME}{_ARGUMENTS}]", form.write([call, call]))
     # The end of the calls and the text before a further call can begin alike. The common text is a terminal of its own,
     # because a lexer that has read more than the shorter of two terminals never returns to it.
     common = _common_parts(between, after, form.tokens)
-    one = " | ".join(f"{name} {tags.expression(within)} {arguments}" for name, arguments in functions.alternatives)
+    middle = f"{tags.expression(within)} {form.shape.before_arguments(tags.expression)}"
+    one = " | ".join(f"{name} {middle} {arguments}" for name, arguments in functions.alternatives)
     further = f"{tags.expression(between.removeprefix(common))} one_call more | " if several else ""
     rules = (
         f"one_call: {one}\n"
         f"more: {tags.expression(common)} ({further}{tags.expression(after.removeprefix(common))} space)\n"
         f"{_SPACE_RULE}{functions.name_rule}"
     )
-    return _Calls(f"{tags.expression(before.removeprefix(begun))} one_call more", rules, functions.grammars)
+    begin = tags.expression(before.removeprefix(form.shape.marker))
+    return CallsGrammar(f"{begin} one_call more", rules, functions.schemas)
 
 
 def _common_parts(one: str, other: str, tags: Sequence[str]) -> str:
@@ -159,18 +159,18 @@ def _common_parts(one: str, other: str, tags: Sequence[str]) -> str:
     return "".join(part for part, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _objects(shape: Objects, functions: CallAlternatives, several: bool) -> _Calls:
+def _objects(shape: Objects, functions: CallAlternatives, several: bool) -> CallsGrammar:
     calls = [_call_object(shape, {"enum": functions.names}, _ANY_OBJECT)] if functions.names else []
     definitions: dict[str, Any] = {}
     for name, schema in functions.strict.items():
         definitions |= schema["$defs"]
         calls.append(_call_object(shape, {"const": name}, {"$ref": schema["$ref"]}))
     call = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    grammars = (schema_grammar("call", {**call, "$defs": definitions} if definitions else call),)
+    schemas = {"call": {**call, "$defs": definitions} if definitions else call}
     if shape.separator is not None:
-        return _Calls(f"@call ({quoted(shape.separator)} @call)*" if several else "@call", "", grammars)
+        return CallsGrammar(f"@call ({quoted(shape.separator)} @call)*" if several else "@call", schemas=schemas)
     further = '(space "," space @call)* ' if several else ""
-    return _Calls(f'(@call | "[" space @call {further}space "]")', "", grammars)
+    return CallsGrammar(f'(@call | "[" space @call {further}space "]")', schemas=schemas)
 
 
 def _call_object(shape: Objects, name: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.router.chat.answer_grammar import Tags, named
-from services.router.chat.call_grammar import CallAlternatives, Schemas
+from services.router.chat.call_grammar import CallAlternatives
 from services.router.chat.harmony_count import HarmonyCount
 from services.router.chat.message_form import Asked
 from services.router.chat.parsers import (
@@ -29,6 +29,7 @@ from services.router.chat.parsers import (
     MessageBuilder,
     Read,
     Reading,
+    Schemas,
     ToolForm,
     forced_calls,
     pass_through,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.router.chat.answer_grammar import Tags
-from services.router.chat.call_grammar import Schemas
 from services.router.chat.forms import FormChoice, ModelForms
 from services.router.chat.message_form import Asked, MessagePlan
-from services.router.chat.parsers import PLAIN, ToolForm, openai_id
+from services.router.chat.parsers import PLAIN, Schemas, ToolForm, openai_id
 from services.router.chat.request import ChatRequest
 from services.router.chat.strict_tools import strict_schemas
 from services.router.chat.text_parser import TextPlan
@@ -129,7 +128,7 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
     schemas: Schemas = {}
     # The beginning of a continued message is not part of the answer, and may leave a call open.
     if strict is not None and forms.messages.calls_follow_schemas and not request.continue_final_message:
-        schemas = await strict_schemas(request, strict, model.tokenizer.threads)
+        schemas = await strict_schemas(request, strict, forms.messages.tools, model.tokenizer.threads)
         structure = structure or Structure(StructureKind.TEXT, "", request.tool_path.all)
     template_tools, description = None, ""
     if tools and (forms.template_takes_tools or traits.needs_tools):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.router.chat.answer_grammar import AnswerForm, CallRules, Tags
-from services.router.chat.call_grammar import calls_grammar, follows_schemas, talk_grammar
+from services.router.chat.call_grammar import calls_grammar, talk_grammar
 from services.router.chat.message_form import Asked
 from services.router.chat.parsers import (
     Feed,
@@ -44,7 +44,7 @@ class TaggedMessages:
 
     @property
     def calls_follow_schemas(self) -> bool:
-        return self.tools is not None and follows_schemas(self.tools)
+        return self.tools is not None and self.tools.shape is not None
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:
@@ -91,8 +91,8 @@ def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | 
 
 def _reader(form: ToolForm, asked: Asked) -> Read:
     if asked.has_structure:
-        return calls_or_content(form)
-    return text_or_calls(form) if asked.schemas else form.read
+        return calls_or_content(form, asked.schemas)
+    return text_or_calls(form, asked.schemas) if asked.schemas else form.read
 
 
 def _calls_of(form: ToolForm, asked: Asked, begins: Sequence[str] = ()) -> Callable[[Tags], CallRules]:

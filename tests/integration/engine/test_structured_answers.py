@@ -18,8 +18,9 @@ from services.router.chat.call_grammar import calls_grammar, talk_grammar
 from services.router.chat.forms import REASONING_FORMS, TOOL_FORMS
 from services.router.chat.harmony_messages import HarmonyPlan
 from services.router.chat.message import Message
-from services.router.chat.parsers.alternatives import calls_or_content
+from services.router.chat.parsers.alternatives import calls_or_content, text_or_calls
 from services.router.chat.parsers.content import pass_through
+from services.router.chat.parsers.form import Marked
 from services.router.chat.parsers.harmony import HarmonyReader
 from services.router.chat.request import ChatRequest
 from services.router.chat.strict_tools import strict_schemas
@@ -43,6 +44,17 @@ from tests.unit.worker.tiny_models import save_model
 
 THREADS = TextThreads(1)
 VOCAB_SIZE = tokenizer().get_vocab_size()
+# Random weights end these values, but never a string.
+CHOICES = {
+    "type": "object",
+    "properties": {
+        "unit": {"enum": ["C", "F"]},
+        "days": {"type": "integer", "minimum": 0, "maximum": 99},
+        "on": {"type": ["boolean", "null"]},
+    },
+    "required": ["days"],
+    "additionalProperties": False,
+}
 STRUCTURE = Structure(StructureKind.JSON_SCHEMA, json.dumps(PERSON), "")
 
 
@@ -151,21 +163,24 @@ def test_an_answer_is_calls_of_the_tools_or_what_was_asked_for(directory: Path, 
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", ["hermes", "plain"])
+@pytest.mark.parametrize(
+    ("name", "schema"), [("hermes", PERSON), ("plain", PERSON), ("qwen3_coder", CHOICES), ("gemma4", CHOICES)]
+)
 async def test_an_answer_is_text_or_calls_that_match_if_tools_are_strict(
-    directory: Path, grammars: Grammars, name: str
+    directory: Path, grammars: Grammars, name: str, schema: dict[str, Any]
 ) -> None:
     form = TOOL_FORMS[name]
     request = ChatRequest(
-        None, [], GenerationOptions(SamplingParams(), StopConditions()), (Tool("add", "", PERSON, strict=True),)
+        None, [], GenerationOptions(SamplingParams(), StopConditions()), (Tool("add", "", schema, strict=True),)
     )
     # Any of the tokenizer's special tokens can stand for the marker.
     marker_id, begin_id = tokenizer().token_to_id("[THINK]"), tokenizer().token_to_id("{")
     assert marker_id is not None
-    tags = Tags({"<tool_call>": marker_id} if name == "hermes" else {})
+    marker = form.shape.marker if isinstance(form.shape, Marked) else ""
+    tags = Tags({marker: marker_id} if marker else {})
     structure = strict_structure(request.tools, request.tool_choice, request.tool_path)
     assert structure is not None
-    schemas = await strict_schemas(request, structure, THREADS)
+    schemas = await strict_schemas(request, structure, form, THREADS)
     calls = talk_grammar(request.tools, form, tags, several=True, schemas=schemas)
     grammar = AnswerForm(tags, calls=calls).around(Structure(StructureKind.TEXT, "", "").to_grammar())
     engine, chance = Engine(make(directory, grammars, num_blocks=48, max_num_batched_tokens=24), 2), random.Random(1)
@@ -176,17 +191,17 @@ async def test_an_answer_is_text_or_calls_that_match_if_tools_are_strict(
         prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 40))]
         engine.submit(key, prompt, TokenConstraints(grammar), 250, seed=key, **closing)
     engine.run()
-    read = calls_or_content(form) if name == "plain" else form.read
+    read = text_or_calls(form, schemas)
     messages = []
     for key in (key for key in range(32) if engine.ends[key] is FinishReason.STOP):
         text = tokenizer().decode(
             [one for one in engine.outputs[key] if one != EOS_TOKEN_ID], skip_special_tokens=False
         )
-        pieces = [text.replace("[THINK]", "<tool_call>")]
-        messages.append(play(tagged(calls=read), pieces, functions={"add": PERSON}))
+        pieces = [text.replace("[THINK]", marker)]
+        messages.append(play(tagged(calls=read), pieces, functions={"add": schema}))
     for message in messages:
         for call in message.tool_calls:
             assert call.name == "add"
-            assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(call.arguments)), call.arguments
-        assert "<tool_call>" not in message.content
+            assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(call.arguments)), call.arguments
+        assert not marker or marker not in message.content
     assert {bool(message.tool_calls) for message in messages} == {True, False}

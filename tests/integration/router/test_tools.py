@@ -402,6 +402,25 @@ async def test_a_strict_tool_needs_a_grammar_and_others_need_none(start_router: 
     )  # fmt: skip
 
 
+async def test_a_strict_tool_whose_arguments_are_not_json(start_router: StartRouter) -> None:
+    call = "<tool_call>\n<function=get_weather>\n<parameter=city>\nKöln\n</parameter>\n</function>\n</tool_call>"
+    scheduler = fake_scheduler(answer_text(f"I look.\n{call}"), chat_template=CHAT_TEMPLATE)
+    api = await start_router(scheduler, tool_call_parser="qwen3_coder")
+    strict = {"type": "function", "function": WEATHER["function"] | {"strict": True}}  # type: ignore[operator]
+    for completion in await answers(api, tools=[TIME, strict]):
+        assert (completion.choices[0].message.content, calls_of(completion)) == (
+            "I look.", [("get_weather", {"city": "Köln"})],
+        )  # fmt: skip
+    assert "<parameter=city>" in scheduler.submits[-1].constraints.grammar
+    schema = {"type": "object", "minProperties": 1, "additionalProperties": True}
+    counted = {"type": "function", "function": {"name": "counted", "parameters": schema, "strict": True}}
+    chat = {"messages": [{"role": "user", "content": "x"}], "tools": [strict, counted]}
+    refused = await api.refused("CreateChatCompletion", chat)
+    assert (refused.status, refused.error["param"]) == (
+        grpc.StatusCode.INVALID_ARGUMENT, "tools[1].function.parameters",
+    )  # fmt: skip
+
+
 async def test_descriptions_count_for_the_prompt_alone(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler(max_model_len=2**18))
     schema = {"type": "object", "properties": {"description": {"description": "x" * 25_000, "title": "y"}}}

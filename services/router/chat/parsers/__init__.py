@@ -7,7 +7,17 @@ from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.forced import forced_calls
-from services.router.chat.parsers.form import Functions, Marked, Objects, Read, ToolForm, openai_id
+from services.router.chat.parsers.form import (
+    CallsGrammar,
+    Functions,
+    Marked,
+    Objects,
+    Read,
+    Schemas,
+    ToolForm,
+    WantedCalls,
+    openai_id,
+)
 from services.router.chat.parsers.function_tags import QWEN3_CODER, SEED_OSS, SEED_THINK
 from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
 from services.router.chat.parsers.granite import GRANITE, GRANITE_THOUGHT
@@ -70,6 +80,7 @@ __all__ = [
     "START",
     "TOKENS",
     "XLAM",
+    "CallsGrammar",
     "Feed",
     "Functions",
     "HarmonyReader",
@@ -82,7 +93,9 @@ __all__ = [
     "Read",
     "Reading",
     "ReasoningForm",
+    "Schemas",
     "ToolForm",
+    "WantedCalls",
     "calls_or_content",
     "forced_calls",
     "openai_id",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import Feed, Reading
@@ -21,16 +21,55 @@ def openai_id() -> str:
 Read = Callable[[Feed, MessageBuilder, Functions], Reading[None]]
 
 
+# JSON schemas of strict tools' arguments, by tool name. Each is checked, and contains all definitions that it refers
+# to.
+Schemas = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCalls:
+    """The calls that a grammar has to allow."""
+
+    # Names of the functions that are not strict: there is a rule `name` for them, unless there are none.
+    names: Sequence[str]
+    strict: Schemas
+    # Whether a message may have several calls.
+    several: bool
+    # Converts text that contains tags to a grammar expression.
+    expression: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsGrammar:
+    # Expression for one or more calls. It does not include the marker.
+    expression: str
+    # Rules that the expression refers to.
+    rules: str = ""
+    # Schemas of the JSON that the expression and the rules refer to, by name: `@name`.
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class OwnArguments(Protocol):
+    """A form whose arguments are not JSON: its grammar, and a reader for what the grammar accepts. The form's usual
+    reader forgives mistakes, and would find other calls than the grammar has."""
+
+    def grammar(self, wanted: WantedCalls) -> CallsGrammar:
+        """Raises UnsupportedKeywordError if a schema has a keyword that this form's grammar cannot enforce."""
+
+    def reader(self, strict: Schemas) -> Read:
+        """Returns a reader for calls that begin with the marker. The text can end anywhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Shape of calls that begin with a unique marker. Without `rules`, Quire derives the grammar from `ToolForm.write`;
-    the arguments must then be JSON."""
+    """Shape of calls that begin with a unique marker. Without `own`, the arguments are JSON, and Quire derives the
+    grammar from `ToolForm.write`."""
 
     marker: str
-    # For a form whose arguments are not JSON: returns the grammar rules, with `calls` as the entry rule. The first
-    # parameter converts text that contains tags to a grammar expression. The second says whether several calls are
-    # allowed. The rule `name`, for the functions' names, already exists.
-    rules: Callable[[Callable[[str], str], bool], str] | None = None
+    own: OwnArguments | None = None
+    # Returns an expression for what a model may write between a function's name and its JSON arguments, besides what
+    # `ToolForm.write` has there. `expression`: as in WantedCalls.
+    before_arguments: Callable[[Callable[[str], str]], str] = lambda expression: ""
 
 
 @dataclass(frozen=True, slots=True)

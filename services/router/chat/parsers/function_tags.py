@@ -23,30 +23,41 @@ Qwen3-Coder and Qwen3.5 use this form. Seed-OSS has other outer tags and no line
     <parameter=city>Köln</parameter>
     </function>
     </seed:tool_call>
+
+A grammar makes calls of strict tools match their schemas. Their arguments have the order of the schema. An argument
+that is always a string or null is bare text. Any other is JSON: if it can be a string or a number, the string has
+quotes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from services.router.chat.argument_schema import ANY_TEXT, ObjectSchema, TextValue, assertions
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
+from services.router.chat.parsers.form import CallsGrammar, Functions, Marked, Read, Schemas, ToolForm, WantedCalls
+from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit, read_value
 from services.router.chat.parsers.reasoning import ReasoningForm
+from services.router.chat.parsers.rules import Rules
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
 from services.router.chat.tools import TOOL_NAME
+from services.router.grammar import literal_regex
 from services.router.template import parsed_arguments
+from shared.grammar import GrammarError
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 _KEY = re.compile(r"[^>\n]+")
 _PLAIN = re.compile(r"[^<\n]+")
+# A line break, as an expression of a grammar.
+_LINE_BREAK = r'"\n"'
+_JSON_WORD = re.compile(r"[^\s<]+")
 
 
 class _End(NamedTuple):
@@ -69,7 +80,7 @@ class FunctionTags:
     line_break: str
 
     def form(self) -> ToolForm:
-        return ToolForm(self.read, self.write, (self.begin, self.end), shape=Marked(self.begin, self.rules))
+        return ToolForm(self.read, self.write, (self.begin, self.end), shape=Marked(self.begin, self))
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         types = ArgumentTypes(functions)
@@ -196,23 +207,145 @@ class FunctionTags:
             written.append(f"{_PARAMETER}{key}>{around}{text}{around}{_PARAMETER_END}\n")
         return "".join(written)
 
-    def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Returns the grammar rules, as `Marked.rules` does. A value can be any text, because the grammar does not use
-        the functions' schemas."""
-        begin, end = expression(f"{self.begin}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{self.end}")
-        further = r'("\n" call)*' if several else ""
-        line_break = r"\n" if self.line_break else ""
-        return (
-            f"calls: call {further}\n"
-            rf'call: {begin} name ">\n" parameter* {end}'
-            "\n"
-            rf'parameter: {expression(_PARAMETER)} KEY value "\n"'
-            "\n"
-            r"KEY: /[^>\n]+/"
-            "\n"
-            rf"value[lazy]: />{line_break}(?s:.*)<\/parameter>/"
-            "\n"
-        )
+    def grammar(self, wanted: WantedCalls) -> CallsGrammar:
+        """As OwnArguments.grammar. Arguments of functions that are not strict can be any text."""
+        rules = Rules()
+        calls = [self._strict_call(name, ObjectSchema.of_tool(schema), rules) for name, schema in wanted.strict.items()]
+        if wanted.names:
+            value = rules.lazy(f"/>{literal_regex(self.line_break)}(?s:.*){literal_regex(_PARAMETER_END)}/")
+            key = rules.terminal(r"/[^>\n]+/")
+            parameter = rules.rule(f'"{_PARAMETER}" {key} {value} {_LINE_BREAK}')
+            calls.append(f'name ">\\n" {parameter}*')
+        end = wanted.expression(f"{_FUNCTION_END}\n{self.end}")
+        one = rules.rule(f"({' | '.join(calls)}) {end}")
+        begin, again = (wanted.expression(f"{before}\n{_FUNCTION}") for before in ("", f"\n{self.begin}"))
+        further = f" ({again} {one})*" if wanted.several else ""
+        return CallsGrammar(f"{begin} {one}{further} space", rules.text, rules.schemas)
+
+    def _strict_call(self, name: str, arguments: ObjectSchema, rules: Rules) -> str:
+        parts = [json.dumps(f"{name}>\n")]
+        for key, schema in arguments.properties.items():
+            if not _KEY.fullmatch(key):
+                raise GrammarError(f"this model's form of tool calls cannot write the argument {key[:64]!r}")
+            tag = json.dumps(f"{_PARAMETER}{key}>{self.line_break}", ensure_ascii=False)
+            parameter = f"{tag} {self._value(schema, arguments, rules)}"
+            parts.append(parameter if key in arguments.required else f"({parameter})?")
+        if arguments.additional is not False:
+            named = "|".join(map(literal_regex, arguments.properties))
+            excluded = f" & ~/{_PARAMETER}({named})>(?s:.*)/" if named else ""
+            tag = rules.terminal(rf"/{_PARAMETER}[^>\n]+>{literal_regex(self.line_break)}/{excluded}")
+            parts.append(f"({tag} {self._value(arguments.additional, arguments, rules)})*")
+        return " ".join(parts)
+
+    def _value(self, schema: Any, arguments: ObjectSchema, rules: Rules) -> str:
+        """Returns an expression for an argument's value and the tag that ends it."""
+        text = TextValue.of(schema, arguments.definitions, _PARAMETER_END)
+        if text is None:
+            value = rules.json(assertions(schema), arguments.definitions)
+            return f"{value} {json.dumps(self.line_break + _PARAMETER_END)} {_LINE_BREAK}"
+        end = literal_regex(_PARAMETER_END)
+        excluded = f"(?s:.*){end}(?s:.+)"
+        if not self.line_break and text.regex != ANY_TEXT:
+            # The parser removes a line break beside each tag. The regular expression holds for the whole text.
+            excluded = rf"{excluded}|\n(?s:.*)|(?s:.*)\n{end}"
+        value = rules.lazy(f"/({text.regex}){literal_regex(self.line_break)}{end}/ & ~/{excluded}/")
+        return f"{value} {_LINE_BREAK}"
+
+    def reader(self, strict: Schemas) -> Read:
+        arguments = {name: ObjectSchema.of_tool(schema) for name, schema in strict.items()}
+
+        def read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+            values = _Values(arguments, ArgumentTypes(functions))
+            yield from feed.all(SPACE)
+            while (yield from feed.word(self.begin)) and (yield from self._read_exactly(feed, builder, values)):
+                yield from feed.all(SPACE)
+            while (yield from feed.peek()):  # the rest of a call that was cut
+                feed.take(feed.num_left)
+
+        return read
+
+    def _read_exactly(self, feed: Feed, builder: MessageBuilder, values: _Values) -> Reading[bool]:
+        """Reads a call of the grammar. Returns whether it is complete. A call that was cut before its first value is
+        left out."""
+        yield from feed.all(SPACE)
+        if not (yield from feed.word(_FUNCTION)):
+            return False
+        name = yield from feed.all(NAME_CHARACTERS)
+        if not (yield from feed.word(">")):
+            return False
+        yield from feed.all(SPACE)
+        before = "{"
+        while (yield from feed.word(_PARAMETER)):
+            key = yield from feed.all(_KEY)
+            if not (yield from feed.word(">")):
+                break
+            if before == "{":
+                builder.begin_call(name)
+            builder.arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+            before = ", "
+            yield from feed.word("\n")
+            types = values.types(name, key)
+            if types is None:
+                if not (yield from self._read_json(feed, builder.arguments)):
+                    return False
+            else:
+                yield from self._read_text(feed, ArgumentWriter(builder.arguments, types))
+            yield from feed.all(SPACE)
+        is_complete = yield from feed.word(_FUNCTION_END)
+        if before == "{":
+            if not is_complete:
+                return False
+            builder.begin_call(name)
+            builder.arguments("{")
+        builder.arguments("}")
+        yield from feed.all(SPACE)
+        return (yield from feed.word(self.end))
+
+    def _read_text(self, feed: Feed, writer: ArgumentWriter) -> Reading[None]:
+        """Takes a value that is text, and the tag that ends it."""
+        held = ""
+        while character := (yield from feed.peek()):
+            if character == "<" and (yield from feed.word(_PARAMETER_END)):
+                break
+            if character == "<" and feed.is_cut(_PARAMETER_END):
+                feed.take(feed.num_left)
+                break
+            writer.write(held)
+            held = feed.take() if character == "\n" else ""
+            if not held:
+                writer.write(feed.here(_PLAIN) or feed.take())
+        writer.close()
+
+    def _read_json(self, feed: Feed, emit: Emit) -> Reading[bool]:
+        """Takes a value that is JSON, and the tag that ends it. Returns False if the text was cut before the tag."""
+        yield from feed.all(SPACE)
+        if (yield from feed.peek()) in '"{[':
+            yield from read_value(feed, emit)
+        else:
+            emit((yield from feed.all(_JSON_WORD)))
+        yield from feed.all(SPACE)
+        return (yield from feed.word(_PARAMETER_END))
+
+
+class _Values:
+    """How the arguments of one message are written."""
+
+    __slots__ = ("_arguments", "_known", "_types")
+
+    def __init__(self, strict: Mapping[str, ObjectSchema], types: ArgumentTypes) -> None:
+        self._arguments = strict
+        self._types = types
+        self._known: dict[tuple[str, str], frozenset[str] | None] = {}
+
+    def types(self, function: str, key: str) -> frozenset[str] | None:
+        """Returns the types of an argument that is written as text; None if it is JSON."""
+        arguments = self._arguments.get(function)
+        if arguments is None:
+            return self._types.of(function, key)
+        if (function, key) not in self._known:
+            text = TextValue.of(arguments.member(key), arguments.definitions, _PARAMETER_END)
+            self._known[function, key] = None if text is None else text.types
+        return self._known[function, key]
 
 
 def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[str], bool]:

@@ -6,22 +6,38 @@ a special token (<escape> or <|"|>) stands at each end of a string instead of a 
 
 FunctionGemma quotes values of any type, so the function's schema determines an argument's type. The model can leave out
 commas. It can also leave out the ends of strings, arrays and objects directly before the token that ends the call.
+
+A grammar makes calls of strict tools match their schemas. Their quoted values are strings.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from services.router.chat.argument_schema import (
+    ANY_TEXT,
+    Definitions,
+    ObjectSchema,
+    UnsupportedKeywordError,
+    assertions,
+    flat,
+    is_of,
+    of_type,
+    text_regex,
+    types_of,
+)
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, Marked, ToolForm
+from services.router.chat.parsers.form import CallsGrammar, Functions, Marked, Read, Schemas, ToolForm, WantedCalls
 from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
+from services.router.chat.parsers.rules import Rules
 from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
 from services.router.chat.tools import TOOL_NAME
 from services.router.grammar import literal_regex
@@ -30,6 +46,9 @@ from services.router.template import parsed_arguments
 _CALL = "call:"
 _KEY = re.compile(r"[^:,{}\[\]<]+")
 _BARE_KEY = re.compile(r"\w+")
+_KEY_RULE = r"/\w+/"
+# Longest array that a schema of a strict tool can demand or allow explicitly: the grammar counts its items.
+_MAX_COUNT = 1000
 _BARE = re.compile(r"[^,}\]<]+")
 # Every token of these forms begins with "<".
 _PLAIN = re.compile(r"[^<]+")
@@ -45,17 +64,26 @@ class GemmaCalls:
     quote: str
 
     def form(self) -> ToolForm:
-        return ToolForm(self.read, self.write, self._tokens, shape=Marked(self.begin, self.rules))
+        return ToolForm(self.read, self.write, self._tokens, shape=Marked(self.begin, self))
 
     @property
     def _tokens(self) -> tuple[str, ...]:
         return (self.begin, self.end, self.quote)
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-        types = ArgumentTypes(functions)
-        yield from read_marked(feed, builder, {self.begin: self.end}, lambda _: self._read_call(feed, builder, types))
+        return self._read(feed, builder, functions, ())
 
-    def _read_call(self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes) -> Reading[bool]:
+    def reader(self, strict: Schemas) -> Read:
+        return lambda feed, builder, functions: self._read(feed, builder, functions, strict)
+
+    def _read(self, feed: Feed, builder: MessageBuilder, functions: Functions, strict: Container[str]) -> Reading[None]:
+        types = ArgumentTypes(functions)
+        ends = {self.begin: self.end}
+        yield from read_marked(feed, builder, ends, lambda _: self._read_call(feed, builder, types, strict))
+
+    def _read_call(
+        self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, strict: Container[str]
+    ) -> Reading[bool]:
         if not (yield from feed.word(_CALL)):
             return False
         name = yield from feed.all(NAME_CHARACTERS)
@@ -109,7 +137,7 @@ class GemmaCalls:
             builder.arguments(f"{before[-1]}{named}")
             before[-1] = ", "
             if len(closers) == 1:
-                types_here = types.of(name, key)
+                types_here = STRING if name in strict else types.of(name, key)
             opened = yield from self._read_value(feed, builder.arguments, types_here if len(closers) == 1 else STRING)
             if opened:
                 closers.append(_CLOSERS[opened])
@@ -200,23 +228,148 @@ class GemmaCalls:
             return f"{{{','.join(f'{keys[key]}:{self._written(item)}' for key, item in value.items())}}}"
         return json.dumps(value)
 
-    def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Returns the grammar rules. A string ends with the quote token, or with that token's text."""
-        quote = expression(self.quote)
-        return (
-            f"calls: call{'+' if several else ''}\n"
-            f"call: {expression(self.begin + _CALL)} name object {expression(self.end)}\n"
-            'object: "{" (pair ("," pair)*)? "}"\n'
-            'pair: key ":" value\n'
-            r"key: /\w+/ | string"
-            "\n"
-            "value: string | object | array | SCALAR\n"
-            'array: "[" (value ("," value)*)? "]"\n'
-            f"string: {quote} (ended | /(?s:.*)/ {quote})\n"
-            f"ended[lazy]: /(?s:.*){literal_regex(self.quote)}/\n"
-            r"SCALAR: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null/"
-            "\n"
-        )
+    def grammar(self, wanted: WantedCalls) -> CallsGrammar:
+        """As OwnArguments.grammar. Arguments of functions that are not strict can have any values."""
+        values = _ValueRules(self, wanted.expression)
+        calls = [f"name {values.any_object}"] if wanted.names else []
+        for name, schema in wanted.strict.items():
+            calls.append(f"{json.dumps(name)} {values.object(ObjectSchema.of_tool(schema))}")
+        one = values.rules.rule(f"({' | '.join(calls)}) {wanted.expression(self.end)}")
+        further = f" ({wanted.expression(self.begin + _CALL)} {one})*" if wanted.several else ""
+        expression = f"{wanted.expression(_CALL)} {one}{further} space"
+        return CallsGrammar(expression, values.rules.text, values.rules.schemas)
+
+    def literal_key(self, name: str) -> str:
+        return name if _BARE_KEY.fullmatch(name) else self.literal(name)
+
+    def literal(self, value: Any) -> str:
+        """Returns the text of a value. Raises UnsupportedKeywordError if a string contains a token of this form."""
+        written = self._written(value)
+        if any(token in text for text in _strings(value) for token in self._tokens):
+            raise UnsupportedKeywordError("enum")
+        return written
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yields all strings in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value:
+            yield from _strings(item)
+        if isinstance(value, dict):
+            yield from _strings(list(value.values()))
+
+
+class _ValueRules:
+    """Grammar rules for objects and for the values in them."""
+
+    def __init__(self, form: GemmaCalls, expression: Callable[[str], str]) -> None:
+        self.rules = Rules()
+        self._form = form
+        self._expression = expression
+        # Names of the rules for definitions, which can refer to themselves.
+        self._names: dict[tuple[Definitions, str], str] = {}
+
+    @functools.cached_property
+    def any_value(self) -> str:
+        name = self.rules.reserve()
+        word = self.rules.terminal(r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null/")
+        pair = self.rules.rule(f'({self.rules.terminal(_KEY_RULE)} | {self._string(ANY_TEXT)}) ":" {name}')
+        any_object = f'"{{" ({pair} ("," {pair})*)? "}}"'
+        self.rules.define(name, f'{self._string(ANY_TEXT)} | {any_object} | "[" ({name} ("," {name})*)? "]" | {word}')
+        return name
+
+    @property
+    def any_object(self) -> str:
+        return self.object(ObjectSchema({}, frozenset(), True, Definitions({})))
+
+    def object(self, schema: ObjectSchema) -> str:
+        """Returns an expression for an object. Its members have the order of the schema."""
+        after = first = '"}"'
+        if schema.additional is not False:
+            excluded = "|".join(literal_regex(name) for name in schema.properties if _BARE_KEY.fullmatch(name))
+            key = self.rules.terminal(f"{_KEY_RULE} & ~/{excluded}/" if excluded else _KEY_RULE)
+            other = self.rules.rule(f'{key} ":" {self._value(schema.additional, schema.definitions)}')
+            after = self.rules.rule(f'("," {other})* "}}"')
+            first = self.rules.rule(f'({other} ("," {other})*)? "}}"')
+        # From the last member to the first. `after`: what can follow an earlier member; `first`: what can follow "{".
+        for name, member in reversed(list(schema.properties.items())):
+            key = self._expression(f"{self._form.literal_key(name)}:")
+            pair = f"{key} {self._value(member, schema.definitions)} {after}"
+            is_required = name in schema.required
+            first = self.rules.rule(pair if is_required else f"{pair} | {first}")
+            after = self.rules.rule(f'"," {pair}' if is_required else f'"," {pair} | {after}')
+        return f'"{{" {first}'
+
+    def _value(self, schema: Any, definitions: Definitions) -> str:
+        found = assertions(schema)
+        if not found:
+            return self.any_value
+        if found.keys() == {"$ref"}:
+            return self._definition(found["$ref"], definitions)
+        found = flat(found, definitions)
+        if "anyOf" in found and len(found) == 1:
+            return self.rules.rule(" | ".join(self._value(one, definitions) for one in found["anyOf"]))
+        values = found.pop("enum", None)
+        if "const" in found and values is None:
+            values = [found.pop("const")]
+        if values is not None:
+            types = types_of(found)
+            if found.keys() - {"type"}:
+                raise UnsupportedKeywordError("enum")
+            literals = [self._form.literal(value) for value in values if is_of(value, types)]
+            return self.rules.rule(" | ".join(map(self._expression, literals)))
+        alternatives = [self._of_type(name, of_type(found, name), definitions) for name in types_of(found)]
+        return self.rules.rule(" | ".join(alternatives))
+
+    def _definition(self, reference: str, definitions: Definitions) -> str:
+        if (definitions, reference) not in self._names:
+            name = self._names[definitions, reference] = self.rules.reserve()
+            self.rules.define(name, self._value(definitions.resolve(reference), definitions))
+        return self._names[definitions, reference]
+
+    def _of_type(self, name: str, keywords: dict[str, Any], definitions: Definitions) -> str:
+        """Returns an expression for values of one type. `keywords`: those that apply to this type."""
+        match name:
+            case "null":
+                return '"null"'
+            case "boolean":
+                return '"true" | "false"'
+            case "string":
+                return self._string(text_regex(keywords))
+            case "array":
+                return self._array(keywords, definitions)
+            case "object":
+                return self.object(ObjectSchema.of({"type": name, **keywords}, definitions))
+        return self.rules.json({"type": name, **keywords}, definitions)
+
+    def _array(self, keywords: dict[str, Any], definitions: Definitions) -> str:
+        least, most = keywords.pop("minItems", 0), keywords.pop("maxItems", None)
+        items = keywords.pop("items", True)
+        for keyword in keywords:
+            raise UnsupportedKeywordError(keyword)
+        if max(least, most or 0) > _MAX_COUNT:
+            raise UnsupportedKeywordError("maxItems" if most and most > _MAX_COUNT else "minItems")
+        if most is not None and most < least:
+            raise UnsupportedKeywordError("minItems")
+        if items is False or most == 0:
+            if least:
+                raise UnsupportedKeywordError("items")
+            return '"[" "]"'
+        item = self._value(items, definitions)
+        further = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
+        listed = f'{item} ("," {item}){further}'
+        return f'"[" {listed} "]"' if least else f'"[" ({listed})? "]"'
+
+    def _string(self, regex: str) -> str:
+        """Returns an expression for a string. It ends with the quote token, or with that token's text. It cannot
+        contain the text of the token that ends the call, because the parser might end the string there."""
+        quote, end = literal_regex(self._form.quote), literal_regex(self._form.end)
+        spelled = self.rules.lazy(f"/({regex}){quote}/ & ~/(?s:.*)({quote}(?s:.+)|{end}(?s:.*))/")
+        text = self.rules.terminal(f"/{regex}/ & ~/(?s:.*)({quote}|{end})(?s:.*)/")
+        token = self._expression(self._form.quote)
+        return self.rules.rule(f"{token} ({spelled} | {text} {token})")
 
 
 FUNCTIONGEMMA = GemmaCalls("<start_function_call>", "<end_function_call>", "<escape>").form()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Callable
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
@@ -60,4 +61,9 @@ def _write(calls: list[tuple[str, str]]) -> str:
     return "".join(f"{_BEGIN}{name}{arguments}" for name, arguments in calls)
 
 
-MISTRAL = ToolForm(_read, _write, (_BEGIN, _CALL_ID, _ARGS), mistral_id, Marked(_BEGIN))
+def _before_arguments(expression: Callable[[str], str]) -> str:
+    return f"(({expression(_CALL_ID)} /[a-zA-Z0-9]{{9}}/)? {expression(_ARGS)})?"
+
+
+_SHAPE = Marked(_BEGIN, before_arguments=_before_arguments)
+MISTRAL = ToolForm(_read, _write, (_BEGIN, _CALL_ID, _ARGS), mistral_id, _SHAPE)

@@ -8,6 +8,6 @@ such as "JSON Schema core 11.3" are those of draft 2020-12.
 """
 
 from services.router.grammar.schema_rewrites.checked import checked_schema
-from services.router.grammar.schema_rewrites.keywords import with_inner
+from services.router.grammar.schema_rewrites.keywords import ASSERTIONS, with_inner
 
-__all__ = ["checked_schema", "with_inner"]
+__all__ = ["ASSERTIONS", "checked_schema", "with_inner"]

@@ -1,0 +1,233 @@
+"""Strict tools in forms whose arguments are not JSON: what their grammars enforce, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from services.router.chat.argument_schema import ANY_TEXT, Definitions, TextValue
+from services.router.chat.forms import TOOL_FORMS
+from services.router.chat.parsers.form import Marked
+from services.router.chat.tools import Tool
+from services.router.errors import ApiError
+from tests.unit.router.test_strict_tools import Case, request_of, schemas_of, written
+from tests.unit.router.texts import calls_of
+
+FORMS = [name for name, form in TOOL_FORMS.items() if isinstance(form.shape, Marked) and form.shape.own is not None]
+FUNCTION_TAGS = ("qwen3_coder", "seed_oss")
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "unit": {"enum": ["C", "°F", None]},
+        "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]+$", "title": "Code"},
+        "note": {"type": ["string", "null"], "maxLength": 5},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "exact": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string", "pattern": "a"}, "minItems": 1, "maxItems": 2},
+        "at": {"$ref": "#/$defs/Point"},
+        "any": {},
+        "day": {"type": "string", "format": "date"},
+    },
+    "required": ["code", "days"],
+    "$defs": {"Point": POINT},
+}  # fmt: skip
+LEAST = {"code": "ab/1", "days": 3}
+GOOD = [
+    LEAST,
+    {"unit": "°F", "code": "ab/1", "days": 14},
+    {"unit": None, "code": "ab/1", "note": "", "days": 1, "exact": True},
+    {"code": "ab/1", "note": None, "days": 1, "tags": ["banana", 'a"\n']},
+    {**LEAST, "at": {"x": -1.5e3, "next": {"x": 1, "next": None}}, "any": "x y", "day": "2024-02-29"},
+]
+BAD = [
+    {"days": 3},
+    {"code": "ab/1"},
+    {**LEAST, "z": 1},
+    {"unit": "K", **LEAST},
+    {"code": "abc/1", "days": 3},
+    {"code": "ab/1 ", "days": 3},
+    {"code": "ab/1", "note": "123456", "days": 3},
+    {"code": "ab/1", "days": 0},
+    {"code": "ab/1", "days": 15},
+    {"code": "ab/1", "days": 1.5},
+    {**LEAST, "exact": "yes"},
+    {**LEAST, "tags": []},
+    {**LEAST, "tags": ["b"]},
+    {**LEAST, "tags": ["a", "a", "a"]},
+    {**LEAST, "at": {}},
+    {**LEAST, "at": {"x": "1"}},
+    {**LEAST, "at": {"x": 1, "y": 2}},
+    {**LEAST, "day": "2023-02-29"},
+]
+
+
+def tool(schema: dict[str, Any], name: str = "get") -> Tool:
+    return Tool(name, "", {"type": "object", **schema}, strict=True)
+
+
+async def case_of(form: str, *tools: Tool, are_tokens: bool = False) -> Case:
+    schemas = await schemas_of(request_of(*tools), TOOL_FORMS[form])
+    return Case(form, schemas, are_tokens=are_tokens, tools=tools)
+
+
+def is_valid(arguments: Any) -> bool:
+    schema = PARAMETERS | {"additionalProperties": False}
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    return jsonschema.Draft202012Validator(schema, format_checker=checker).is_valid(arguments)
+
+
+@pytest.mark.parametrize("are_tokens", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+async def test_arguments_match_their_schema(form: str, are_tokens: bool) -> None:
+    case = await case_of(form, tool(PARAMETERS), Tool("other"), are_tokens=are_tokens)
+    for arguments in GOOD:
+        assert is_valid(arguments)
+        for calls in ([("get", arguments)], [("other", {"x": "y"}), ("get", arguments), ("get", LEAST)]):
+            text = written(form, *calls)
+            assert case.accepts(text), text
+            assert calls_of(case.read(text)) == calls
+    for arguments in BAD:
+        assert not is_valid(arguments)
+        assert not case.accepts(written(form, ("get", arguments))), arguments
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_value_escapes_its_schema(form: str) -> None:
+    """Calls with tags and other pieces put into random places: what the grammar accepts is read as calls that match."""
+    case = await case_of(form, tool(PARAMETERS), Tool("other"))
+    chance = random.Random(form)
+    tokens = TOOL_FORMS[form].tokens
+    pieces = ["\n", " ", "null", "1", '"', "{", "}", ",", "a", ":", "</parameter>", "<parameter=note>", "</function>"]
+    pieces += [*tokens, "<function=get>", "call:get", written(form, ("get", {"days": 0}))]
+    num_accepted = 0
+    for _ in range(2000):
+        text = written(form, *(("get", chance.choice(GOOD)) for _ in range(chance.randint(1, 2))))
+        for _ in range(chance.randint(1, 2)):
+            start = chance.randrange(len(text) + 1)
+            text = text[:start] + chance.choice(pieces) + text[start + chance.choice((0, 0, 1, 3)) :]
+        if case.accepts(text):
+            num_accepted += 1
+            for call in case.read(text).tool_calls:
+                assert call.name == "other" or is_valid(json.loads(call.arguments)), text
+    assert num_accepted > 50
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_answer_that_is_cut_is_read_without_a_fault(form: str) -> None:
+    case = await case_of(form, tool(PARAMETERS))
+    text = f"Well.\n{written(form, *(('get', arguments) for arguments in GOOD))}"
+    whole = calls_of(case.read(text))
+    for end in range(len(text)):
+        calls = case.read(text[:end]).tool_calls
+        assert [(call.name, json.loads(call.arguments)) for call in calls[:-1]] == whole[: len(calls[:-1])]
+
+
+@pytest.mark.parametrize("form", FUNCTION_TAGS)
+async def test_a_value_that_may_be_a_string_or_another_has_quotes_as_a_string(form: str) -> None:
+    size = {"anyOf": [{"type": "string", "enum": ["auto", "1"]}, {"type": "number"}]}
+    case = await case_of(form, tool({"properties": {"size": size}, "required": ["size"]}))
+    for value, read in (('"auto"', "auto"), ('"1"', "1"), (1, 1), (1.50, 1.5)):
+        text = written(form, ("get", {"size": value}))
+        assert case.accepts(text), text
+        assert calls_of(case.read(text)) == [("get", {"size": read})]
+    for value in ("auto", '"big"', True):
+        assert not case.accepts(written(form, ("get", {"size": value})))
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_other_arguments_follow_if_the_schema_allows_them(form: str) -> None:
+    case = await case_of(
+        form, tool({"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}})
+    )
+    for arguments in ({}, {"a": 1}, {"b": True}, {"a": 1, "b": True, "ab": False}):
+        text = written(form, ("get", arguments))
+        assert case.accepts(text), text
+        assert calls_of(case.read(text)) == [("get", arguments)]
+    for arguments in ({"a": True}, {"b": 1}, {"b": True, "a": 1}):
+        assert not case.accepts(written(form, ("get", arguments)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"properties": {}, "minProperties": 1, "additionalProperties": True}, "'minProperties'"),
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "'anyOf'"),
+        ({"properties": {"a": {}}, "required": ["b"]}, "'required'"),
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_schema_that_the_form_cannot_enforce_is_refused(form: str, schema: dict[str, Any], fault: str) -> None:
+    tools = (tool({"properties": {}}, "first"), tool(schema))
+    assert (await schemas_of(request_of(*tools), TOOL_FORMS["hermes"])).keys() == {"first", "get"}
+    with pytest.raises(ApiError, match=f"{fault}.*Leave out 'strict', or use 'tool_choice' 'required'") as caught:
+        await schemas_of(request_of(*tools), TOOL_FORMS[form])
+    assert caught.value.param == "tools[1].function.parameters"
+
+
+async def test_an_argument_that_function_tags_cannot_write_is_refused() -> None:
+    tools = (tool({"properties": {"a>b": {"type": "string"}}}),)
+    with pytest.raises(ApiError, match="cannot write the argument 'a>b'"):
+        await schemas_of(request_of(*tools), TOOL_FORMS["qwen3_coder"])
+    case = await case_of("gemma4", *tools)
+    text = written("gemma4", ("get", {"a>b": "c"}))
+    assert case.accepts(text)
+    assert calls_of(case.read(text)) == [("get", {"a>b": "c"})]
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_copies_of_definitions_are_counted(form: str) -> None:
+    """In these forms, each argument has its own copy of the definitions that it needs."""
+    large = {"type": "object", "properties": {f"field_{n}": {"type": "integer"} for n in range(300)}}
+    properties = {f"a{n}": {"type": "array", "items": {"$ref": "#/$defs/large"}, "maxItems": n + 1} for n in range(100)}
+    tools = (tool({"properties": properties, "$defs": {"large": large}}),)
+    if form in FUNCTION_TAGS:
+        with pytest.raises(ApiError, match="more than 65536 bytes"):
+            await schemas_of(request_of(*tools), TOOL_FORMS[form])
+    else:
+        assert await schemas_of(request_of(*tools), TOOL_FORMS[form])
+
+
+@pytest.mark.parametrize(
+    ("schema", "regex"),
+    [
+        (True, ANY_TEXT),
+        ({"type": "string"}, ANY_TEXT),
+        ({"type": "string", "description": "x"}, ANY_TEXT),
+        ({"$ref": "#/$defs/a"}, "(?s:.){2,}"),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "type": "string"}, "(?s:.){2,}"),
+        ({"type": "string", "pattern": "a|b"}, f"{ANY_TEXT}(?:a|b){ANY_TEXT}"),
+        ({"type": "string", "pattern": "^(a|b)/"}, rf"(?:(a|b)\/){ANY_TEXT}"),
+        ({"type": "string", "pattern": "[$^|]$"}, f"{ANY_TEXT}(?:[$^|])"),
+        ({"const": "a"}, "a"),
+        ({"anyOf": [{"const": "a"}, {"type": "string", "maxLength": 3}]}, "(?:(?s:.){0,3})|(?:a)"),
+        # Each of these is written as JSON.
+        ({"type": "string", "pattern": "^a|b"}, None),
+        ({"type": "string", "pattern": "a(^b)"}, None),
+        ({"type": "string", "pattern": "a", "minLength": 2}, None),
+        ({"type": "string", "format": "email"}, None),
+        ({"type": "null"}, None),
+        ({"type": "integer"}, None),
+        ({"minLength": 1}, None),
+        ({"enum": ["a", 1]}, None),
+        ({"enum": ["a", "b</parameter>"]}, None),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, None),
+        ({"anyOf": [{"type": "string"}], "minLength": 1}, None),
+        ({"$ref": "#/$defs/loop"}, None),
+    ],
+)
+def test_strings_are_bare_text_if_a_regular_expression_describes_them(schema: Any, regex: str | None) -> None:
+    definitions = Definitions(
+        {"a": {"$ref": "#/$defs/b"}, "b": {"type": "string", "minLength": 2}, "loop": {"$ref": "#/$defs/loop"}}
+    )
+    text = TextValue.of(schema, definitions, "</parameter>")
+    assert (None if text is None else text.regex) == regex

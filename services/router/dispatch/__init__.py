@@ -5,7 +5,7 @@ from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.model_directory import ListedModel, ModelDirectory
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.scheduler_connection import SchedulerConnection
-from services.router.dispatch.submission import Mailbox, Submission, SubmittedSequence
+from services.router.dispatch.submission import Mailbox, Submission, SubmittedSequence, new_turn_id
 from services.router.dispatch.work import FinishReason, Generate, Pool
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "SchedulerConnection",
     "Submission",
     "SubmittedSequence",
+    "new_turn_id",
     "pooling_from_proto",
     "sampling_from_proto",
     "stop_from_proto",

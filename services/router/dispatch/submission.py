@@ -36,6 +36,11 @@ _turn_ids = itertools.count(1)
 _arrivals = itertools.count()
 
 
+def new_turn_id() -> int:
+    """Returns an id for a client's request. Schedulers count the work of all sequences with the same id together."""
+    return next(_turn_ids)
+
+
 class Mailbox:
     """Wakes the task that serves a request when one of the request's sequences has new output, or when the request
     fails. Each request has one such task."""
@@ -52,9 +57,9 @@ class Mailbox:
         "turn_id",
     )
 
-    def __init__(self, deliveries: Deliveries) -> None:
-        # Identifies the request to the schedulers.
-        self.turn_id = next(_turn_ids)
+    def __init__(self, deliveries: Deliveries, turn_id: int | None = None) -> None:
+        # Identifies the client's request to the schedulers.
+        self.turn_id = new_turn_id() if turn_id is None else turn_id
         self._deliveries = deliveries
         # `_num_unread_bytes`: size of the output that the task has not taken. `_busy_since`: time at which the task was
         # last woken or last took output (monotonic seconds).

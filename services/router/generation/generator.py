@@ -91,7 +91,7 @@ class Generation:
         self._request = request
         info = request.model.info
         self._timer = metrics.start(info.name, info.version, request.n)
-        self._mailbox = Mailbox(generator.deliveries)
+        self._mailbox = Mailbox(generator.deliveries, request.turn_id)
         self._is_closed = False
         self._indices: dict[SubmittedSequence, int] = {}
         self._outputs: list[TextOutput] = []

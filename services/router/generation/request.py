@@ -44,3 +44,5 @@ class GenerationRequest:
     # Key that routes requests with the same beginning to the same scheduler (shared/placement.py). Empty: the key is
     # computed from the prompt.
     affinity: bytes = b""
+    # Id from `dispatch.new_turn_id`, if the client's request consists of several generations. None: it is this one.
+    turn_id: int | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.router.chat import ChatRequest, Message, MessageParser, prepare
 from services.router.constraints import TokenConstraints
+from services.router.dispatch import new_turn_id
 from services.router.errors import ApiError
 from services.router.generation import GenerationOptions, GenerationRequest, RequestSpan, Usage
 from services.router.http.chats import ChatService, MessageReader
@@ -76,6 +77,8 @@ class _Preparation:
         self._num_conversations = num_conversations
         self._chats = chats
         self._model = model
+        # To the schedulers, all conversations are one request.
+        self._turn_id = new_turn_id()
         self._window = asyncio.Semaphore(MAX_PREPARING)
         self._resolving = asyncio.Lock()
         # Pairs of options and their resolved constraints. There are few, because the options of one request's
@@ -90,9 +93,9 @@ class _Preparation:
             await asyncio.sleep(0)
             caller, forms, model = self._caller, self._chats.forms, self._model
             with self._chats.tracing.request("chat", model.info.name, caller) as span:
-                prepared = await prepare(request, model, caller, span.traceparent, forms, self._constraints)
+                generation, parsers = await prepare(request, model, caller, span.traceparent, forms, self._constraints)
                 span.go_on()
-                return PreparedChat(*prepared, span)
+                return PreparedChat(replace(generation, turn_id=self._turn_id), parsers, span)
 
     async def _constraints(self, options: GenerationOptions, model: ServedModel) -> TokenConstraints | None:
         """Returns the constraints that a conversation's options ask for. Compiles them only once for all conversations
@@ -109,7 +112,13 @@ class _Preparation:
 async def _answer(chats: ChatService, chat: PreparedChat) -> tuple[Message, Usage]:
     with chat.span as span:
         reader = MessageReader(chat.parsers, chat.request.prompts[0])
-        usage = await chats.answers.gather(chat.request, span, reader.add)
+        try:
+            usage = await chats.answers.gather(chat.request, span, reader.add)
+        except ApiError as error:
+            if error.param != "prompt":
+                raise
+            # The batch has more conversations than the scheduler accepts for one request.
+            raise replace(error, param="messages") from None
         (message,) = reader.messages
         return message, reader.usage(usage)
 

@@ -46,10 +46,16 @@ CONVERSATIONS = [[user("a")], [user("Hello"), {"role": "assistant", "content": "
 
 
 async def test_each_conversation_of_a_batch_has_its_own_answer(start_router: StartRouter) -> None:
-    api = await start_router(fake_scheduler(repeats))
+    scheduler = fake_scheduler(repeats)
+    api = await start_router(scheduler)
     options = {"logprobs": True, "return_token_ids": True, "max_completion_tokens": 20}
     batch = (await api.post(BATCH, {"model": MODEL, "messages": CONVERSATIONS} | options)).json
     alone = [(await api.chat(messages=messages, **options)).json for messages in CONVERSATIONS]
+    # To the scheduler, a batch is one request: it takes no more of the reserved places than any other.
+    *batched, first, second, third = (submit.turn_id for submit in scheduler.submits)
+    assert len(batched) == 3
+    assert len({*batched}) == 1
+    assert len({batched[0], first, second, third}) == 4
     assert [choice["index"] for choice in batch["choices"]] == [0, 1, 2]
     for choice, single in zip(batch["choices"], alone, strict=True):
         assert choice == single["choices"][0] | {"index": choice["index"]}
@@ -57,6 +63,13 @@ async def test_each_conversation_of_a_batch_has_its_own_answer(start_router: Sta
         assert batch["usage"][name] == sum(single["usage"][name] for single in alone)
     assert "prompt_token_ids" not in batch
     assert "prompt_logprobs" not in batch
+
+
+async def test_a_batch_that_no_scheduler_can_hold_names_its_conversations(start_router: StartRouter) -> None:
+    error = scheduler_pb2.Error(code=3, message="at most 2 sequences per request", field="choices")
+    api = await start_router(fake_scheduler(lambda submit, choice: Answer([], error=error)))
+    refusal = await api.refused(BATCH, {"messages": CONVERSATIONS})
+    assert (refusal.status, refusal.error["param"]) == (INVALID, "messages")
 
 
 async def test_a_batch_tells_reasoning_apart(start_router: StartRouter) -> None:
